@@ -1,0 +1,88 @@
+"""Where a log's frames live. Every engine is these verbs and nothing more; it speaks frames, never topics or protocols.
+
+The log above assigns offsets and stamps, is the only writer, and calls `append` from one thread. `read` and
+`find_stamp` may be called from any thread, also while `append` and `sync` run. What `append` returned from is
+readable at once; what `sync` returned from survives a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRef:
+    """What the log tells the engine of each frame it appends; the frame's bytes say the same."""
+
+    base_offset: int
+    count: int  # offsets covered, not bytes
+    stamp: int
+    size: int  # bytes, frame header included
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A run of whole frames, in order, as stored. `base_offset` is the first frame's, `end_offset` past the last one's."""
+
+    data: memoryview
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the log that is dropped or kept as a whole (a segment file, a key range)."""
+
+    name: str  # file name or key prefix
+    generation: int  # grows when the piece is rewritten with the same offsets
+    base_offset: int
+    end_offset: int
+    first_stamp: int
+    last_stamp: int  # of the last frame in it
+    size_bytes: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    start_offset: int  # first offset still stored (or the end, when empty)
+    end_offset: int
+    last_stamp: int  # highest stamp ever appended, 0 when none
+    size_bytes: int
+    parts: tuple[Part, ...]
+    path: str | None  # the directory where parts lie as files, if they do
+
+
+class Engine(Protocol):
+    """One log's frames. Opening (see `engines.open_engine`) recovers first and never serves a torn frame."""
+
+    def append(self, data: Sequence[Buffer], frames: Sequence[FrameRef]) -> None:
+        """Store whole frames (`b"".join(data)` is exactly `frames`), all or none; DiskFull leaves the log as it was."""
+
+    def sync(self) -> None:
+        """Everything appended before the call survives a power cut once this returns. Called without the GIL's help needed."""
+
+    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """Whole frames from the one that holds `offset` (or the next one stored), at least one, about `bytes_max` bytes
+        of them, none that begins at or beyond `end_offset`; None at the end of the log."""
+
+    def find_stamp(self, stamp: int) -> int:
+        """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none."""
+
+    def roll(self) -> None:
+        """Seal the part being written, so that retention may drop it later; the next append opens a new one."""
+
+    def trim(self, before_offset: int) -> int:
+        """Drop sealed parts that end at or before `before_offset`; returns the new start offset."""
+
+    def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
+        """Swap a sealed part for a rewritten one holding a subset of its offsets (compaction, erase), atomically."""
+
+    def stat(self) -> Stat: ...
+
+    def close(self) -> None:
+        """Sync, mark the log clean, release everything. A log closed so opens without a scan."""
