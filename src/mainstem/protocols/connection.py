@@ -1,0 +1,312 @@
+"""The one asyncio protocol under MQTT, Kafka and AMQP: an output buffer, back pressure, silence deadlines, counters.
+
+Rules of this file:
+
+- Nothing is written to the socket where it is made. `send` collects into `out` and marks the connection dirty; the ticker calls
+  `flush` once per tick, so that a thousand answers are one system call.
+- The peer may leave OUT_BYTES_MAX unread. Beyond it `blocked` is true and `on_blocked` is called; `on_room` when it has read on.
+  A subclass decides what that means (stop reading, drop QoS 0, serve from the log); this class only tells it.
+- Reading stops while any reason to hold it stands (`hold` / `release`); a held connection is not counted as silent.
+- No timer per connection or packet: `Deadlines` looks at each connection about once per silence interval, in coarse seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+logger = logging.getLogger("mainstem.connection")
+
+OUT_BYTES_MAX = 1024 * 1024
+OUT_BYTES_LOW = 256 * 1024
+JOIN_BYTES_MAX = 64 * 1024  # below this one copy is cheaper than a vectored write
+CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
+
+HOLD_OUTPUT = 1  # it does not read what we answer
+HOLD_LOG = 2  # too much is not yet synced
+HOLD_QUEUE = 4  # a request of its own must finish first
+
+
+class Ticker(Protocol):
+    """The part of broker.ticker that a connection uses."""
+
+    def mark_dirty(self, connection: Any) -> None:
+        """Call `connection.flush()` once, after this turn's log writes."""
+
+    def request(self) -> None:
+        """Run a tick this loop turn."""
+
+
+class Counters:
+    """Plain integers of one protocol; the metrics page reads them."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "connections_maximum",
+        "connections_total",
+        "messages_dropped",
+        "messages_in",
+        "messages_out",
+        "refused_total",
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    bytes_in: int
+    bytes_out: int
+    connections: int
+    connections_maximum: int
+    connections_total: int
+    messages_dropped: int
+    messages_in: int
+    messages_out: int
+    refused_total: int
+
+
+class Deadlines:
+    """Silence deadlines in whole seconds. `advance` is called about once a second by the server's one timer."""
+
+    def __init__(self) -> None:
+        self.second = 0  # coarse monotonic time, read by every connection instead of a clock
+        self._due: dict[int, set[Connection]] = {}
+
+    def watch(self, connection: Connection, silence_seconds: int) -> None:
+        """Call `connection.on_silence()` when it was not heard for that long; 0 ends the watch."""
+        self.forget(connection)
+        connection.silence_seconds = silence_seconds
+        if silence_seconds:
+            connection.heard_second = self.second
+            self._put(connection, self.second + silence_seconds + 1)
+
+    def forget(self, connection: Connection) -> None:
+        waiting = self._due.get(connection.due_second)
+        if waiting is not None:
+            waiting.discard(connection)
+        connection.silence_seconds = 0
+
+    def advance(self, second: int) -> None:
+        for due in range(self.second + 1, second + 1):
+            self.second = due
+            for connection in self._due.pop(due, ()):
+                self._look_at(connection)
+
+    def _look_at(self, connection: Connection) -> None:
+        if connection.closing:
+            connection.abort()
+            return
+        if connection.held:  # our own back pressure is not the peer's silence
+            connection.heard_second = self.second
+        due = connection.heard_second + connection.silence_seconds + 1
+        if due > self.second:
+            self._put(connection, due)
+        else:
+            connection.silence_seconds = 0
+            connection.on_silence()
+
+    def _put(self, connection: Connection, due_second: int) -> None:
+        connection.due_second = due_second
+        self._due.setdefault(due_second, set()).add(connection)
+
+
+class Server:
+    """What all connections of one protocol share. Protocols subclass it to add the broker and their limits."""
+
+    def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
+        self.ticker = ticker
+        self.connections_max = connections_max
+        self.connections: set[Connection] = set()
+        self.counters = Counters()
+        self.deadlines = Deadlines()
+
+    async def run_deadlines(self) -> None:
+        """The server's one timer; cancel it to stop."""
+        loop = asyncio.get_running_loop()
+        started = loop.time() - self.deadlines.second
+        while True:
+            await asyncio.sleep(1)
+            self.deadlines.advance(int(loop.time() - started))
+
+    def close_all(self, reason: str) -> None:
+        for connection in list(self.connections):
+            connection.close(reason)
+
+
+class Connection(asyncio.Protocol):
+    """One peer. Subclasses define `on_data` and `on_lost`, and call `send`."""
+
+    __slots__ = (
+        "blocked",
+        "closing",
+        "dirty",
+        "due_second",
+        "heard_second",
+        "held",
+        "out",
+        "out_bytes",
+        "server",
+        "silence_seconds",
+        "transport",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.transport: Any = None
+        self.out: list[bytes] | None = None  # allocated on use: an idle connection costs no list
+        self.out_bytes = 0
+        self.dirty = False
+        self.blocked = False
+        self.closing = False
+        self.held = 0
+        self.heard_second = 0
+        self.silence_seconds = 0
+        self.due_second = -1
+
+    # What a subclass says.
+
+    def on_open(self) -> None:
+        """The peer is there; nothing was read yet."""
+
+    def on_data(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def on_lost(self) -> None:
+        """The peer is gone; called once."""
+
+    def on_silence(self) -> None:
+        """Nothing was heard for the watched interval."""
+        self.close("silent for too long")
+
+    def on_blocked(self) -> None:
+        """The peer left more than OUT_BYTES_MAX unread. By default its requests wait."""
+        self.hold(HOLD_OUTPUT)
+
+    def on_room(self) -> None:
+        """The peer has read on."""
+        self.release(HOLD_OUTPUT)
+
+    # What a subclass calls.
+
+    def send(self, data: bytes) -> None:
+        """Collect `data` for this tick's one write."""
+        if self.out is None:
+            self.out = [data]
+        else:
+            self.out.append(data)
+        self.out_bytes += len(data)
+        if not self.dirty:
+            self.dirty = True
+            self.server.ticker.mark_dirty(self)
+
+    def flush(self) -> None:
+        """One write of all that was collected. The ticker calls it; nobody else needs to."""
+        self.dirty = False
+        out = self.out
+        if out is None:
+            return
+        self.out = None
+        size, self.out_bytes = self.out_bytes, 0
+        transport = self.transport
+        if transport is None:
+            return
+        self.server.counters.bytes_out += size
+        if len(out) == 1:
+            transport.write(out[0])
+        elif size <= JOIN_BYTES_MAX:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
+
+    def unsent_bytes(self) -> int:
+        """What waits here and in the transport."""
+        return self.out_bytes + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
+
+    def close(self, reason: str = "") -> None:
+        """Send what is collected, then close. A reason is logged: someone will ask why a client was disconnected."""
+        if self.closing:
+            return
+        self.closing = True
+        if reason:
+            logger.info("%s disconnected: %s", self.label(), reason)
+        if self.transport is None:
+            return
+        self.flush()
+        self.transport.close()
+        if self in self.server.connections:  # else the transport is already gone
+            self.server.deadlines.watch(self, CLOSE_SECONDS_MAX)
+
+    def abort(self) -> None:
+        """Drop the connection now, unsent bytes and all."""
+        self.closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def hold(self, reason: int) -> None:
+        """Stop reading from the peer until every reason is released."""
+        if not self.held and self.transport is not None and not self.closing:
+            self.transport.pause_reading()
+        self.held |= reason
+
+    def release(self, reason: int) -> None:
+        if not self.held & reason:
+            return
+        self.held &= ~reason
+        if not self.held and self.transport is not None and not self.closing:
+            self.transport.resume_reading()
+
+    def label(self) -> str:
+        """How the log names this peer."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "local peer")
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        server = self.server
+        counters = server.counters
+        if len(server.connections) >= server.connections_max:
+            counters.refused_total += 1
+            self.closing = True
+            transport.abort()
+            return
+        server.connections.add(self)
+        counters.connections += 1
+        counters.connections_total += 1
+        counters.connections_maximum = max(counters.connections_maximum, counters.connections)
+        transport.set_write_buffer_limits(high=OUT_BYTES_MAX, low=OUT_BYTES_LOW)
+        self.on_open()
+
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return  # said goodbye already; what it still sends is not ours to answer
+        server = self.server
+        self.heard_second = server.deadlines.second
+        server.counters.bytes_in += len(data)
+        self.on_data(data)
+
+    def eof_received(self) -> bool | None:
+        return None  # the transport closes itself
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self.closing = True
+        self.out = None
+        server = self.server
+        server.deadlines.forget(self)
+        if self in server.connections:
+            server.connections.discard(self)
+            server.counters.connections -= 1
+            self.on_lost()
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+        self.on_blocked()
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        self.on_room()
