@@ -1,0 +1,414 @@
+"""The queue cursor: competing consumers over one stream of positions. Pure: no log, no socket, time is an argument.
+
+A position is an int that only grows (a record's stamp). Where one position stands:
+
+            enter            lease                 ack
+    (not yet) ───▶ unread ─────────▶ leased ──────────────────▶ settled
+                     │                │  ▲                        ▲
+                     │          release  │ lease_released         │ drop
+                     │         (expire)  │                        │
+                     │                ▼  │        due             │
+                     │             released ◀──────── delayed     │
+                     │                │ ▲                         │
+                     │     deliveries │ │ redrive                 │
+                     │        used up ▼ │                         │
+                     └── pass_over   dead ────────────────────────┘
+
+Unread positions are not stored: they are those at or beyond `next`, `unread` of them below `head`. Below `next` only
+the exceptions are stored (leased, released, delayed, dead); every other position there is settled. So the state is one
+position plus exceptions, limited by their number and not by the span they lie in: a task held for hours holds one entry.
+
+Every delivery that does not end in an ack counts as one attempt, however it came back. Who holds a lease is the
+business of the queue above; the cursor ignores settling of positions that are not leased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import chain
+
+from mainstem.cursor.queue_journal import Change, Op, decode_change, encode_change
+
+EXCEPTIONS_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A dead letter that stays in the queue's state: why, when and after how many attempts."""
+
+    reason: str
+    attempts: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What became of leases that ended without an ack."""
+
+    released: list[int]
+    dead: list[int]
+
+
+class QueueCursor:
+    """See the file's head. `deliveries_max` = 0: a record may come back for ever."""
+
+    def __init__(
+        self, start: int = 0, *, deliveries_max: int = 0, exceptions_max: int = EXCEPTIONS_MAX, journaled: bool = False
+    ) -> None:
+        self.deliveries_max = deliveries_max
+        self.exceptions_max = exceptions_max
+        self.journaled = journaled
+        self._pending: list[Change] = []
+        self._reset(start)
+
+    def _reset(self, start: int) -> None:
+        self.next = self.head = start
+        self.unread = 0
+        self.dead: dict[int, Dead] = {}
+        self._leased: dict[int, int] = {}  # first leases, ascending: position -> deadline in ms, 0 = none
+        self._leased_again: dict[int, int] = {}  # leases of released positions
+        self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, position), only leases that have one
+        self._released: list[int] = []  # heap
+        self._delayed: dict[int, int] = {}  # position -> due ms
+        self._due: list[tuple[int, int]] = []  # heap of (due, position)
+        self._attempts: dict[int, int] = {}  # only where at least one attempt failed
+
+    # -- what there is
+
+    @property
+    def leased(self) -> int:
+        return len(self._leased) + len(self._leased_again)
+
+    @property
+    def released(self) -> int:
+        return len(self._released)
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def ready(self) -> int:
+        """What a consumer could get now: unread and released."""
+        return self.unread + len(self._released)
+
+    @property
+    def room(self) -> int:
+        """How many more positions may be leased before the exceptions reach their limit."""
+        count = len(self._leased) + len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead)
+        return max(0, self.exceptions_max - count)
+
+    @property
+    def floor(self) -> int:
+        """Everything below is settled: what a retention pass may drop as far as this queue is concerned."""
+        floor = self.next
+        for position in self._leased:  # ascending, so the first is the lowest
+            floor = min(floor, position)
+            break
+        if self._released:
+            floor = min(floor, self._released[0])
+        return min(chain((floor,), self._leased_again, self._delayed, self.dead))
+
+    def attempts(self, position: int) -> int:
+        """How many deliveries of it have failed so far."""
+        return self._attempts.get(position, 0)
+
+    def is_leased(self, position: int) -> bool:
+        return position in self._leased or position in self._leased_again
+
+    def lease_positions(self) -> list[int]:
+        return sorted(chain(self._leased, self._leased_again))
+
+    def released_first(self) -> int | None:
+        """The position that `lease_released` would give first."""
+        return self._released[0] if self._released else None
+
+    def released_positions(self) -> list[int]:
+        return sorted(self._released)
+
+    def next_event_ms(self) -> int | None:
+        """When `expire` or `wake` will have something to do."""
+        times = [heap[0][0] for heap in (self._deadlines, self._due) if heap]
+        return min(times, default=None)
+
+    # -- unread positions
+
+    def enter(self, last: int, count: int = 1) -> None:
+        """`count` further positions exist, the newest is `last`."""
+        assert last >= self.head, "positions only grow"
+        self.head = last + 1
+        self.unread += count
+        if self._pending and self._pending[-1][0] is Op.HEAD:
+            self._pending.pop()  # only the newest counts
+        self._note(Op.HEAD, (self.head, self.unread))
+
+    def lease_many(self, positions: Sequence[int], deadline_ms: int = 0) -> None:
+        """Hand out unread positions: ascending, the first at or beyond `next`, none left out in between."""
+        if not positions:
+            return
+        assert positions[0] >= self.next, "an unread position lies at or beyond next"
+        self._leased.update(dict.fromkeys(positions, deadline_ms))
+        if deadline_ms:
+            for position in positions:
+                heappush(self._deadlines, (deadline_ms, position))
+        self._advance(positions[-1] + 1, len(positions))
+        self._note(Op.LEASE, positions)
+
+    def pass_over(self, position: int, count: int) -> None:
+        """Settle the `count` unread positions below `position` without a lease: expired, dropped, or sent with no ack."""
+        if position > self.next:
+            self._advance(position, count)
+            self._note(Op.PASS, (self.next, self.unread))
+
+    def delay_unread(self, position: int, due_ms: int) -> None:
+        """Take the next unread position and keep it back until `due_ms`."""
+        assert position >= self.next
+        self._advance(position + 1, 1)
+        self._delay(position, due_ms)
+        self._note(Op.DELAY, (position, 0, due_ms))
+
+    def _advance(self, position: int, count: int) -> None:
+        self.next = position
+        self.head = max(self.head, position)
+        self.unread = max(0, self.unread - count)
+
+    # -- released positions
+
+    def lease_released(self, count: int, deadline_ms: int = 0) -> list[int]:
+        """Hand out released positions again, lowest first."""
+        taken = [heappop(self._released) for _ in range(min(count, len(self._released)))]
+        for position in taken:
+            self._leased_again[position] = deadline_ms
+            if deadline_ms:
+                heappush(self._deadlines, (deadline_ms, position))
+        if taken:
+            self._note(Op.LEASE_AGAIN, taken)
+        return taken
+
+    def drop_released(self, count: int) -> list[int]:
+        """Settle the lowest released positions without delivering them (expired, over the length limit, purged)."""
+        dropped = [heappop(self._released) for _ in range(min(count, len(self._released)))]
+        self._forget(dropped)
+        return dropped
+
+    def wake(self, now_ms: int) -> int:
+        """Move delayed positions that are due to the released ones; how many."""
+        woken = []
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, position = heappop(self._due)
+            if self._delayed.get(position) == due_ms:
+                del self._delayed[position]
+                woken.append(position)
+                heappush(self._released, position)
+        if woken:
+            self._note(Op.WAKE, woken)
+        return len(woken)
+
+    # -- how a lease ends
+
+    def ack_many(self, positions: Iterable[int]) -> list[int]:
+        """Settle leases; those that were leased."""
+        leased, again = self._leased, self._leased_again
+        done = [p for p in positions if leased.pop(p, None) is not None or (again and again.pop(p, None) is not None)]
+        self._forget(done)
+        return done
+
+    def ack_range(self, first: int, last: int) -> list[int]:
+        """Settle every lease from `first` to `last`."""
+        return self.ack_many([p for p in chain(self._leased, self._leased_again) if first <= p <= last])
+
+    def release(self, positions: Iterable[int], now_ms: int, *, delay_ms: int = 0, counted: bool = True) -> Returned:
+        """Give leases back; each counts as one attempt, and a position whose deliveries are used up is dead.
+
+        The dead are still leased: the queue above dead-letters them (then `ack_many`) or keeps them (`bury`).
+        """
+        released, dead = [], []
+        for position in positions:
+            if not self.is_leased(position):
+                continue
+            attempts = self._attempts.get(position, 0) + counted
+            if attempts:
+                self._attempts[position] = attempts
+            if self.deliveries_max and attempts >= self.deliveries_max:
+                dead.append(position)
+                self._note(Op.ATTEMPTS, (position, attempts))
+                continue
+            self._unlease(position)
+            released.append(position)
+            due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+            if due_ms:
+                self._delay(position, due_ms)
+            else:
+                heappush(self._released, position)
+            self._note(Op.DELAY, (position, attempts, due_ms))
+        return Returned(released, dead)
+
+    def bury(self, positions: Iterable[int], reason: str, now_ms: int) -> list[int]:
+        """Keep leases as dead letters in the queue's own state."""
+        buried = []
+        for position in positions:
+            if self._unlease(position):
+                letter = self.dead[position] = Dead(reason, self._attempts.pop(position, 0), now_ms)
+                self._note(Op.BURY, (position, letter.attempts, letter.time_ms, letter.reason))
+                buried.append(position)
+        return buried
+
+    def extend(self, positions: Iterable[int], deadline_ms: int) -> int:
+        """Move the deadline of leases; how many there were."""
+        extended = 0
+        for position in positions:
+            holder = self._leased if position in self._leased else self._leased_again
+            if position in holder:
+                holder[position] = deadline_ms
+                heappush(self._deadlines, (deadline_ms, position))
+                extended += 1
+        return extended
+
+    def expire(self, now_ms: int) -> Returned:
+        """Release the leases whose deadline has passed."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            deadline_ms, position = heappop(self._deadlines)
+            if deadline_ms in (self._leased.get(position), self._leased_again.get(position)):
+                expired.append(position)
+        if len(self._deadlines) > 2 * self.leased + 1024:  # leases that were acked leave their deadlines behind
+            self._deadlines = [(d, p) for p, d in chain(self._leased.items(), self._leased_again.items()) if d]
+            heapify(self._deadlines)
+        return self.release(expired, now_ms)
+
+    # -- dead letters and purging
+
+    def redrive(self, positions: Iterable[int] | None = None) -> list[int]:
+        """Dead letters become deliverable again, their attempts forgotten."""
+        back = sorted(self.dead if positions is None else (p for p in positions if p in self.dead))
+        for position in back:
+            del self.dead[position]
+            heappush(self._released, position)
+        if back:
+            self._note(Op.REDRIVE, back)
+        return back
+
+    def drop_dead(self, positions: Iterable[int] | None = None) -> list[int]:
+        """Forget dead letters for good."""
+        dropped = sorted(self.dead if positions is None else (p for p in positions if p in self.dead))
+        for position in dropped:
+            del self.dead[position]
+        self._forget(dropped)
+        return dropped
+
+    def purge(self, head: int | None = None) -> int:
+        """Settle everything that is ready; leases stay. How many were ready."""
+        count = self.ready
+        self._forget(list(self._released))
+        self._released.clear()
+        self.pass_over(max(self.head, head or 0), self.unread)
+        return count
+
+    # -- journal: see queue_journal.py for the bytes
+
+    def changes(self) -> bytes | None:
+        """What happened since the last call, or None. Applying all changes in order gives an equal cursor."""
+        if not self._pending:
+            return None
+        pending, self._pending = self._pending, []
+        return encode_change(pending)
+
+    def snapshot(self) -> bytes:
+        """The whole state as one change, to be applied to a new cursor."""
+        state: list[Change] = [(Op.RESET, (self.next, self.head, self.unread))]
+        for op, positions in (
+            (Op.RESTORE_LEASED, self.lease_positions()),
+            (Op.RESTORE_RELEASED, self.released_positions()),
+        ):
+            if positions:
+                state.append((op, positions))
+        state.extend((Op.DELAY, (p, self._attempts.get(p, 0), due)) for p, due in sorted(self._delayed.items()))
+        state.extend((Op.BURY, (p, d.attempts, d.time_ms, d.reason)) for p, d in sorted(self.dead.items()))
+        state.extend((Op.ATTEMPTS, (p, count)) for p, count in sorted(self._attempts.items()) if p not in self._delayed)
+        return encode_change(state)
+
+    def apply(self, change: bytes) -> None:
+        """Repeat a change of a journal or take over a snapshot."""
+        for op, arguments in decode_change(change):
+            self._apply(op, arguments)
+
+    def recover(self, now_ms: int) -> Returned:
+        """After the journal is applied: nobody holds a lease any more, each was one attempt."""
+        return self.release(self.lease_positions(), now_ms)
+
+    def _apply(self, op: Op, a: Sequence[int] | tuple[int, int, int, str]) -> None:
+        match op:
+            case Op.RESET:
+                self._reset(int(a[0]))
+                self.head, self.unread = int(a[1]), int(a[2])
+            case Op.HEAD:
+                self.head, self.unread = int(a[0]), int(a[1])
+            case Op.PASS:
+                self.next, self.unread = int(a[0]), int(a[1])
+                self.head = max(self.head, self.next)
+            case Op.LEASE:
+                self._leased.update(dict.fromkeys(a, 0))  # type: ignore[arg-type]
+                self._advance(int(a[-1]) + 1, len(a))
+            case Op.RESTORE_LEASED:
+                self._leased.update(dict.fromkeys(a, 0))  # type: ignore[arg-type]
+            case Op.RESTORE_RELEASED:
+                self._released = [int(p) for p in a]
+            case Op.LEASE_AGAIN | Op.WAKE | Op.REDRIVE | Op.SETTLE:
+                self._apply_moves(op, {int(p) for p in a})
+            case Op.DELAY:
+                self._apply_return(int(a[0]), int(a[1]), int(a[2]))
+            case Op.BURY:
+                self._unlease(int(a[0]))
+                self._attempts.pop(int(a[0]), None)
+                self.dead[int(a[0])] = Dead(str(a[3]), int(a[1]), int(a[2]))
+            case Op.ATTEMPTS:
+                self._attempts[int(a[0])] = int(a[1])
+
+    def _apply_moves(self, op: Op, positions: set[int]) -> None:
+        if op is Op.WAKE or op is Op.REDRIVE:
+            for position in positions:
+                self._delayed.pop(position, None)
+                self.dead.pop(position, None)
+                heappush(self._released, position)
+            return
+        for position in positions:
+            self._unlease(position)
+            if op is Op.SETTLE:
+                self._attempts.pop(position, None)
+                self.dead.pop(position, None)
+        if self._released:
+            self._released = [p for p in self._released if p not in positions]
+            heapify(self._released)
+        if op is Op.LEASE_AGAIN:
+            self._leased_again.update(dict.fromkeys(positions, 0))
+
+    def _apply_return(self, position: int, attempts: int, due_ms: int) -> None:
+        if not self._unlease(position) and position >= self.next:
+            self._advance(position + 1, 1)
+        if attempts:
+            self._attempts[position] = attempts
+        if due_ms:
+            self._delay(position, due_ms)
+        else:
+            heappush(self._released, position)
+
+    def _delay(self, position: int, due_ms: int) -> None:
+        self._delayed[position] = due_ms
+        heappush(self._due, (due_ms, position))
+
+    def _unlease(self, position: int) -> bool:
+        return self._leased.pop(position, None) is not None or self._leased_again.pop(position, None) is not None
+
+    def _forget(self, positions: list[int]) -> None:
+        if not positions:
+            return
+        if self._attempts:
+            for position in positions:
+                self._attempts.pop(position, None)
+        self._note(Op.SETTLE, positions)
+
+    def _note(self, op: Op, arguments: Sequence[int] | tuple[int, int, int, str]) -> None:
+        if self.journaled:
+            self._pending.append((op, arguments))
