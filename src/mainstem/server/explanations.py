@@ -1,0 +1,149 @@
+"""The error catalogue behind `mainstem explain CODE`: what it means, why it happens, what to do. A test holds it complete."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Explanation(NamedTuple):
+    title: str
+    text: str
+
+
+def explanation(code: str) -> Explanation | None:
+    return CATALOGUE.get(code.upper() if code.upper().startswith("MS-") else f"MS-{code}")
+
+
+CATALOGUE = {
+    "MS-0000": Explanation(
+        "Something failed that has no code of its own",
+        "The message says what is known. If it reads like a mistake of ours, run the command again with -vv and report it.",
+    ),
+    "MS-1000": Explanation(
+        "The request cannot be done",
+        "The client asked for something the broker cannot do; the message says what and why.",
+    ),
+    "MS-1001": Explanation(
+        "Not found",
+        "A topic, view, queue, group, connection or log of that name does not exist (any more).\n"
+        "List what there is: mainstem topic ls, mainstem view ls, mainstem queue ls, mainstem group ls.\n"
+        "Names are case-sensitive. A topic has one spelling per protocol: mainstem topic describe shows all of them.",
+    ),
+    "MS-1002": Explanation(
+        "The name is taken",
+        "Topics and views share one registry of names, and two different topics may not have the same spelling in any\n"
+        "protocol: names are refused, never merged. Choose another name, or look at what has it:\n"
+        "mainstem topic describe NAME, mainstem view describe NAME.",
+    ),
+    "MS-1003": Explanation(
+        "That cannot be a name",
+        "A topic name must be UTF-8 without NUL, without the wildcards + and # as characters of a level, at most\n"
+        "limits.topic_bytes_max bytes and limits.topic_levels_max levels. A filter may use + for one level and # for any\n"
+        "number of them (also in the middle); AMQP spells them * and #.",
+    ),
+    "MS-1004": Explanation(
+        "That value makes no sense here",
+        "A setting or argument was understood but is refused: out of range, unknown, or at odds with another one.\n"
+        "The message names it. Topic settings and their values: docs/configuration.md.",
+    ),
+    "MS-1005": Explanation(
+        "Not allowed",
+        "The user has no rule that allows this action on this topic, or a rule that denies it (deny wins).\n"
+        "See the rules: mainstem user describe NAME. Allow it: mainstem user allow NAME ACTION FILTER.",
+    ),
+    "MS-1006": Explanation(
+        "Offset out of range",
+        "The offset asked for lies before the first record still kept, or beyond the end of the log. Records go when\n"
+        "retention removes them. Start again from --from earliest or --from latest, or reset the group:\n"
+        "mainstem group reset GROUP TOPIC --to earliest.",
+    ),
+    "MS-1007": Explanation(
+        "The message is too large",
+        "Each topic has a limit for one record, 16 MiB unless set otherwise. Raise it for a topic with\n"
+        "mainstem topic alter TOPIC --set message_bytes_max=32MiB, or for all with [topics] message_bytes_max.",
+    ),
+    "MS-2000": Explanation(
+        "The peer broke the protocol",
+        "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to the wrong\n"
+        "port (HTTP to Kafka's, TLS to a plain one) or sends a packet larger than the limits allow.",
+    ),
+    "MS-3000": Explanation(
+        "Too busy",
+        "A bounded resource is full: connections, memory for unsynced data, queued work. Nothing was lost; try again.\n"
+        "What is full is in the message and in /metrics; limits are in [limits].",
+    ),
+    "MS-3001": Explanation(
+        "The disk is full",
+        "Free space fell under data.space_low_bytes: publishes are refused so that reads, acks and recovery still work.\n"
+        "Free space, lower a topic's retention (mainstem topic alter TOPIC --set retention_ms=1d), or see who holds data:\n"
+        "mainstem cursor ls --sort held.",
+    ),
+    "MS-4000": Explanation(
+        "The configuration or the data directory does not allow this", "The message says what and where."
+    ),
+    "MS-4001": Explanation(
+        "Unknown key in the configuration",
+        "A key that nobody reads would be a promise not kept, so it is an error. The suggestion is the nearest known key.\n"
+        "All keys with their meaning: docs/configuration.md, or mainstem config show.",
+    ),
+    "MS-4002": Explanation(
+        "A value in the configuration is not of its kind",
+        "Durations: 500ms, 30s, 5m, 12h, 7d or milliseconds. Sizes: 512KiB, 64MiB, 10GB or bytes. Texts are quoted in TOML.",
+    ),
+    "MS-4003": Explanation(
+        "The configuration file is not TOML", "Line and column are in the message; https://toml.io is the syntax."
+    ),
+    "MS-4004": Explanation(
+        "The configuration file cannot be read",
+        "It is not there, or not readable by this user: --config FILE names it.",
+    ),
+    "MS-4005": Explanation(
+        "A port is taken",
+        "Another process listens where Mainstem was told to. `mainstem up` moves to a free port and says so; `mainstem serve`\n"
+        "does not guess. Stop the other one, choose another port (--mqtt-port N), or switch the listener off\n"
+        "(--set listeners.mqtt_port=off).",
+    ),
+    "MS-4006": Explanation(
+        "Listening beyond this machine without a login",
+        "Until a user exists anyone who can connect may do anything, so Mainstem only listens on loopback. Make a user:\n"
+        "mainstem user add NAME --data DIR; or accept the risk on a network you trust: --insecure-allow-anonymous.",
+    ),
+    "MS-4007": Explanation(
+        "The data was written by a newer Mainstem",
+        "Formats are only ever read by the version that wrote them or a later one. Start the newer Mainstem, or restore a\n"
+        "backup made before the upgrade.",
+    ),
+    "MS-4008": Explanation(
+        "The data directory is in use",
+        "One process owns a data directory; its lock file names it. Stop that process, or use another directory (--data DIR).",
+    ),
+    "MS-4009": Explanation(
+        "The directory belongs to something else",
+        "A data directory must be empty or made by Mainstem, and must not be open to other users (mode 0700). Give an\n"
+        "empty directory with --data DIR, or fix its mode: chmod 700 DIR.",
+    ),
+    "MS-5000": Explanation(
+        "The disk did not keep a promise",
+        "A read or write failed in a way that must not be papered over. After a failed fsync the process ends at once: what\n"
+        "the kernel did with the data is unknown. Check the disk (dmesg, smartctl), then start again; recovery runs first.",
+    ),
+    "MS-5001": Explanation(
+        "Bytes that do not validate",
+        "A stored frame failed its checksum. At the very end of a log after a crash this is a torn write: recovery cuts it,\n"
+        "keeps it aside and goes on. Anywhere else see MS-5002.",
+    ),
+    "MS-5002": Explanation(
+        "Acked data is damaged",
+        "A frame before the durable point does not validate, so the log is not served: silently leaving it out would be a\n"
+        "lie. Restore a backup (mainstem restore), or give the damaged records up knowingly:\n"
+        "mainstem log repair DIR --quarantine, which keeps the bytes aside and marks the lost offsets.",
+    ),
+    "MS-6001": Explanation(
+        "No broker answers",
+        "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or MAINSTEM_URL.",
+    ),
+    "MS-6002": Explanation(
+        "The answer is not from Mainstem",
+        "Something else answered at that address and port. Check --url, or which process has the port: mainstem doctor.",
+    ),
+}

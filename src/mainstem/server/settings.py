@@ -1,0 +1,357 @@
+"""Every setting there is: its default, what it may be, and what it does. The reference page is made from this file.
+
+Sections are plain dataclasses, so that the rest of the code reads `config.limits.connections_max`.
+A setting marked `live` takes effect on SIGHUP; the others at the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem.server.kinds import (
+    DURABILITY,
+    DURATION,
+    DURATION_OR_UNLIMITED,
+    FLAG,
+    NAMES,
+    PORT,
+    SIZE,
+    SIZE_OR_UNLIMITED,
+    TEXT,
+    UNLIMITED,
+    Kind,
+    choice,
+    count,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    kind: Kind
+    doc: str
+    live: bool
+
+
+def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
+    return field(default=default, metadata={"setting": Setting(kind, doc, live)})
+
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Where clients connect. A port of 0 takes any free one."""
+
+    host: str = setting(
+        "127.0.0.1",
+        TEXT,
+        "Address to listen on. Anything but loopback needs users, or `allow_anonymous`.",
+    )
+    mqtt_port: int | None = setting(1883, PORT, "MQTT 3.1.1 and 5.")
+    ws_port: int | None = setting(8083, PORT, "MQTT over WebSocket, path `/mqtt`.")
+    kafka_port: int | None = setting(9092, PORT, "Kafka.")
+    amqp_port: int | None = setting(5672, PORT, "AMQP 0-9-1.")
+    http_port: int | None = setting(7070, PORT, "HTTP API, metrics and console.")
+    allow_anonymous: bool = setting(
+        False,
+        FLAG,
+        "Serve beyond loopback without any user defined (also `--insecure-allow-anonymous`).",
+    )
+    backlog: int = setting(
+        1024,
+        count(1, 65_535),
+        "Connections the kernel may queue before they are accepted.",
+    )
+
+
+@dataclass(slots=True)
+class Data:
+    """Where bytes rest."""
+
+    directory: str = setting(
+        "./mainstem-data",
+        TEXT,
+        "The data directory (mode 0700; one process at a time).",
+    )
+    segment_bytes: int = setting(
+        64 * MIB,
+        SIZE,
+        "Segments are sealed at this size; retention and backup work on sealed ones.",
+    )
+    segment_ms: int = setting(DAY, DURATION, "Segments are sealed at this age, if they hold anything.")
+    open_files_max: int = setting(4_000, count(16), "Segment files kept open at once.")
+    logs_max: int = setting(10_000, count(1), "Dedicated logs; beyond that use the shared layout.")
+    memory_bytes_max: int = setting(
+        256 * MIB,
+        SIZE,
+        "What one log of the `memory` engine keeps; the oldest records go first.",
+    )
+    space_low_bytes: int = setting(
+        512 * MIB,
+        SIZE,
+        "With less free space on the disk, publishes are refused and reads go on.",
+        live=True,
+    )
+    held_alarm_percent: int = setting(
+        20,
+        count(1, 100),
+        "Alarm when queues and sessions hold more than this share of the disk.",
+        live=True,
+    )
+    retention_check_ms: int = setting(30 * SECOND, DURATION, "How often retention and compaction look for work.")
+
+
+@dataclass(slots=True)
+class Topics:
+    """What a topic is when no policy says otherwise."""
+
+    engine: str = setting("segment", choice("segment", "rocksdb", "memory"), "Where its bytes rest.")
+    layout: str = setting(
+        "shared",
+        choice("shared", "dedicated"),
+        "`shared`: in the namespace's main stem; `dedicated`: a log per partition.",
+    )
+    partitions: int = setting(1, count(1, 10_000), "Partitions of a dedicated topic.")
+    retention_ms: int = setting(
+        7 * DAY,
+        DURATION_OR_UNLIMITED,
+        "Records older than this are dropped, by whole segments.",
+    )
+    retention_bytes: int = setting(
+        UNLIMITED,
+        SIZE_OR_UNLIMITED,
+        "Size a partition is cut back to. Setting it makes the topic dedicated.",
+    )
+    durability: str = setting("sync", DURABILITY, "When a publish counts as done, and is acked.")
+    message_bytes_max: int = setting(16 * MIB, SIZE, "Largest record (or Kafka batch) accepted.")
+    cleanup_policy: str = setting(
+        "delete",
+        choice("delete", "compact", "compact,delete"),
+        "`compact` keeps the last record per key; dedicated topics only.",
+    )
+    auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.", live=True)
+    stem_shards: int = setting(
+        1,
+        count(1, 16),
+        "Shards of a new namespace's main stem (Kafka partitions of its views).",
+    )
+
+
+@dataclass(slots=True)
+class Policy:
+    """What topics that match a filter are. What is not said here comes from `[topics]`."""
+
+    engine: str | None = setting(None, choice("segment", "rocksdb", "memory"), "As `topics.engine`.")
+    layout: str | None = setting(None, choice("shared", "dedicated"), "As `topics.layout`.")
+    partitions: int | None = setting(None, count(1, 10_000), "As `topics.partitions`.")
+    retention_ms: int | None = setting(
+        None,
+        DURATION_OR_UNLIMITED,
+        "As `topics.retention_ms`; `unlimited` keeps for ever.",
+    )
+    retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.retention_bytes`.")
+    durability: str | None = setting(None, DURABILITY, "As `topics.durability`.")
+    message_bytes_max: int | None = setting(None, SIZE, "As `topics.message_bytes_max`.")
+    cleanup_policy: str | None = setting(
+        None,
+        choice("delete", "compact", "compact,delete"),
+        "As `topics.cleanup_policy`.",
+    )
+
+
+@dataclass(slots=True)
+class Limits:
+    """What one client, or all of them, may take. Checked before memory is spent."""
+
+    connections_max: int = setting(20_000, count(1), "Connections in all.", live=True)
+    connections_per_address_max: int = setting(
+        10_000,
+        count(1),
+        "Connections from one address; loopback is not counted.",
+        live=True,
+    )
+    connections_per_address_rate: int = setting(
+        500,
+        count(1),
+        "New connections a second from one address (bursts of four times that); loopback is not counted.",
+        live=True,
+    )
+    login_ms: int = setting(
+        5 * SECOND,
+        DURATION,
+        "From connecting to being logged in; then the connection is closed.",
+    )
+    login_failures_max: int = setting(
+        10,
+        count(1),
+        "Failed logins of one address or user within a minute before it must wait.",
+        live=True,
+    )
+    frame_bytes_max_before_login: int = setting(64 * KIB, SIZE, "Largest packet or frame before the login.")
+    topic_bytes_max: int = setting(1_024, count(1, 65_535), "Bytes of a topic name.", live=True)
+    topic_levels_max: int = setting(32, count(1, 1_024), "Levels of a topic name.", live=True)
+    topics_max: int = setting(10_000_000, count(1), "Topics in one namespace.", live=True)
+    headers_max: int = setting(128, count(0), "Headers, or user properties, of one record.", live=True)
+    inflate_bytes_max: int = setting(
+        64 * MIB,
+        SIZE,
+        "What a compressed batch may inflate to, checked while inflating.",
+    )
+    unsynced_bytes_per_log_max: int = setting(
+        64 * MIB, SIZE, "Unsynced bytes of a log before its publishers are paused."
+    )
+    unsynced_bytes_max: int = setting(256 * MIB, SIZE, "Unsynced bytes of all logs before publishers are paused.")
+    output_bytes_per_connection_max: int = setting(
+        MIB,
+        SIZE,
+        "Output buffered for one connection; then it is served from the log as it reads.",
+    )
+    output_bytes_max: int = setting(256 * MIB, SIZE, "Output buffered for all connections.")
+    fetch_bytes_max: int = setting(128 * MIB, SIZE, "Fetch answers in flight, all together.")
+    drain_ms: int = setting(
+        10 * SECOND,
+        DURATION,
+        "How long a stop waits for clients to be told and data to be synced.",
+    )
+
+
+@dataclass(slots=True)
+class Mqtt:
+    """MQTT 3.1.1 and 5, over TCP and WebSocket."""
+
+    keep_alive_max_s: int = setting(3_600, count(1, 65_535), "Longest keep-alive granted, in seconds.")
+    receive_max: int = setting(1_000, count(1, 65_535), "QoS 1 and 2 messages in flight, each way.")
+    subscriptions_max: int = setting(1_000, count(1), "Subscriptions of one session.", live=True)
+    topic_alias_max: int = setting(1_024, count(0, 65_535), "Topic aliases a client may set.")
+    session_expiry_max_ms: int = setting(7 * DAY, DURATION, "Longest session expiry granted.", live=True)
+    session_held_messages_max: int = setting(
+        100_000, count(1), "Messages an absent session may hold back from retention."
+    )
+    session_held_bytes_max: int = setting(64 * MIB, SIZE, "Bytes an absent session may hold back from retention.")
+    session_held_ms_max: int = setting(
+        7 * DAY,
+        DURATION,
+        "How long an absent session may hold messages back from retention.",
+    )
+    retained_max: int = setting(1_000_000, count(0), "Retained messages in one namespace.", live=True)
+    sys_interval_ms: int = setting(10 * SECOND, DURATION, "How often `$SYS/broker/...` is published; 0 is never.")
+    ws_path: str = setting("/mqtt", TEXT, "Path of MQTT over WebSocket.")
+    ws_origins: tuple[str, ...] = setting(
+        (), NAMES, "Web origins, beyond our own, that may open a WebSocket.", live=True
+    )
+
+
+@dataclass(slots=True)
+class Kafka:
+    """The Kafka protocol."""
+
+    advertised_host: str = setting("", TEXT, "Host told to clients; empty tells each the address it dialled.")
+    advertised_port: int = setting(0, count(0, 65_535), "Port told to clients; 0 tells the listener's.")
+    cluster_id: str = setting("", TEXT, "Cluster id; empty makes one at the first start.")
+    request_bytes_max: int = setting(100 * MIB, SIZE, "Largest request.")
+    fetch_bytes_max: int = setting(64 * MIB, SIZE, "Largest fetch answer.")
+    group_rebalance_initial_ms: int = setting(500, DURATION, "How long an empty group waits for more members to join.")
+    session_timeout_min_ms: int = setting(1 * SECOND, DURATION, "Shortest session timeout a group member may ask for.")
+    session_timeout_max_ms: int = setting(30 * MINUTE, DURATION, "Longest session timeout a group member may ask for.")
+    offsets_retention_ms: int = setting(7 * DAY, DURATION, "How long an empty group keeps its offsets.")
+    producer_expiry_ms: int = setting(DAY, DURATION, "How long an idle producer's sequence numbers are kept.")
+    transaction_timeout_max_ms: int = setting(
+        15 * MINUTE, DURATION, "Longest transaction timeout a producer may ask for."
+    )
+    view_partitions_max: int = setting(1_000, count(1), "Partitions a view shows to Kafka clients.")
+
+
+@dataclass(slots=True)
+class Amqp:
+    """AMQP 0-9-1, as RabbitMQ speaks it."""
+
+    frame_bytes_max: int = setting(128 * KIB, SIZE, "Largest frame offered to clients.")
+    channels_max: int = setting(256, count(1, 65_535), "Channels of one connection.")
+    heartbeat_s: int = setting(60, count(0, 65_535), "Heartbeat offered to clients, in seconds; 0 is none.")
+    prefetch_max: int = setting(
+        10_000,
+        count(1, 65_535),
+        "Unacked deliveries of a consumer that asked for no limit.",
+    )
+    consumer_ack_ms_max: int = setting(
+        30 * MINUTE,
+        DURATION,
+        "A delivery unacked for so long closes its channel; 0 is never.",
+    )
+    queue_exceptions_max: int = setting(1_000_000, count(1_000), "Leased, released and delayed records of one queue.")
+    delivery_limit: int = setting(
+        20,
+        count(0),
+        "Attempts before a record is dead-lettered, where the queue says none; 0 is no limit.",
+    )
+
+
+@dataclass(slots=True)
+class Http:
+    """HTTP API, metrics and console."""
+
+    hosts: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "Host names, beyond loopback and `listeners.host`, that requests may name.",
+        live=True,
+    )
+    body_bytes_max: int = setting(20 * MIB, SIZE, "Largest request body.")
+    page_rows_max: int = setting(500, count(1, 10_000), "Rows a list answers at once.")
+    console: bool = setting(True, FLAG, "Serve the console at `/`.")
+    metrics_public: bool = setting(True, FLAG, "Serve `/metrics` without a login.", live=True)
+    rabbit_api: bool = setting(True, FLAG, "Serve RabbitMQ's management API at `/api`.")
+    tails_max: int = setting(100, count(1), "Live tails (server-sent events) at once.", live=True)
+
+
+@dataclass(slots=True)
+class Logging:
+    """What the process writes to standard error."""
+
+    level: str = setting(
+        "info",
+        choice("debug", "info", "warning", "error"),
+        "How much is written.",
+        live=True,
+    )
+    format: str = setting("text", choice("text", "json"), "A line of text, or a JSON object, per event.")
+
+
+@dataclass(slots=True)
+class Config:
+    """Everything, with the policies by topic filter in the order they were written; the first that matches counts."""
+
+    listeners: Listeners = field(default_factory=Listeners)
+    data: Data = field(default_factory=Data)
+    topics: Topics = field(default_factory=Topics)
+    limits: Limits = field(default_factory=Limits)
+    mqtt: Mqtt = field(default_factory=Mqtt)
+    kafka: Kafka = field(default_factory=Kafka)
+    amqp: Amqp = field(default_factory=Amqp)
+    http: Http = field(default_factory=Http)
+    logging: Logging = field(default_factory=Logging)
+    policies: dict[str, Policy] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # dotted key → where its value came from; absent: default
+
+
+SECTIONS: dict[str, type] = {
+    "listeners": Listeners,
+    "data": Data,
+    "topics": Topics,
+    "limits": Limits,
+    "mqtt": Mqtt,
+    "kafka": Kafka,
+    "amqp": Amqp,
+    "http": Http,
+    "logging": Logging,
+}
+
+ALIASES = {
+    "max_message_bytes": "message_bytes_max",
+    "mainstem_storage": "engine",
+    "mainstem_layout": "layout",
+}
+# Kafka's names of topic settings, besides those that differ only in dots: a topic's configuration can be pasted.
