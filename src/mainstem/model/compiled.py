@@ -21,6 +21,7 @@ import os
 
 MODULES = (
     "mainstem.codec._batch",
+    "mainstem.codec._frames",
     "mainstem.model._topic_tries",
     "mainstem.log._gather",
     "mainstem.log._topic_index",

@@ -1,0 +1,95 @@
+"""The door to frames and batches: compiled where the build has it, plain Python otherwise. FORMAT.md draws the bytes.
+
+Written by `BatchBuilder` (broker-encoded records) or `make_frame` (a Kafka client's batch as it came); read by
+`frame_heads`, `decode_frames`, `decode_chosen`; checked by `check_batch` before and `verify_frame` after it was stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainstem.codec.compression import Codec, deflate, inflate
+from mainstem.model.compiled import COMPILED
+
+if TYPE_CHECKING or not COMPILED:
+    from mainstem.codec._batch_reference import (
+        BatchBuilder,
+        SealedFrame,
+        crc32c,
+        decode_headers,
+        encode_headers,
+        make_frame,
+        make_marker,
+        rebuild_batches,
+    )
+    from mainstem.codec._frames_reference import (
+        BatchHead,
+        FrameHead,
+        check_batch,
+        decode_batch,
+        decode_chosen,
+        decode_frames,
+        frame_heads,
+        read_batch_head,
+        read_frame_head,
+        split_batches,
+        verify_frame,
+    )
+else:
+    from mainstem.codec._batch import (
+        BatchBuilder,
+        SealedFrame,
+        crc32c,
+        decode_headers,
+        encode_headers,
+        make_frame,
+        make_marker,
+        rebuild_batches,
+    )
+    from mainstem.codec._frames import (
+        BatchHead,
+        FrameHead,
+        check_batch,
+        decode_batch,
+        decode_chosen,
+        decode_frames,
+        frame_heads,
+        read_batch_head,
+        read_frame_head,
+        split_batches,
+        verify_frame,
+    )
+
+FRAME_HEAD_SIZE = 48
+BATCH_HEAD_SIZE = 61
+KIND_DATA, KIND_STATE, KIND_MARKER = 1, 2, 3
+
+__all__ = [
+    "BATCH_HEAD_SIZE",
+    "FRAME_HEAD_SIZE",
+    "KIND_DATA",
+    "KIND_MARKER",
+    "KIND_STATE",
+    "BatchBuilder",
+    "BatchHead",
+    "Codec",
+    "FrameHead",
+    "SealedFrame",
+    "check_batch",
+    "crc32c",
+    "decode_batch",
+    "decode_chosen",
+    "decode_frames",
+    "decode_headers",
+    "deflate",
+    "encode_headers",
+    "frame_heads",
+    "inflate",
+    "make_frame",
+    "make_marker",
+    "read_batch_head",
+    "read_frame_head",
+    "rebuild_batches",
+    "split_batches",
+    "verify_frame",
+]
