@@ -21,7 +21,7 @@ host = "127.0.0.1"
 [topics]
 durability = "sync"
 
-[policies."sensors/#"]          # by topic filter, the first that matches counts; Kafka's names work too
+[policies."sensors/#"]          # by topic filter, the most specific wins; Kafka's names work too
 retention.ms = "30d"
 engine = "rocksdb"
 ```

@@ -37,6 +37,10 @@ def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
     return field(default=default, metadata={"setting": Setting(kind, doc, live)})
 
 
+ENGINE = choice("segment", "rocksdb", "memory")
+LAYOUT = choice("shared", "dedicated")
+CLEANUP = choice("delete", "compact", "compact,delete")
+PARTITIONS = count(1, 1_000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -108,13 +112,13 @@ class Data:
 class Topics:
     """What a topic is when no policy says otherwise."""
 
-    engine: str = setting("segment", choice("segment", "rocksdb", "memory"), "Where its bytes rest.")
+    engine: str = setting("segment", ENGINE, "Where its bytes rest.")
     layout: str = setting(
         "shared",
         choice("shared", "dedicated"),
         "`shared`: in the namespace's main stem; `dedicated`: a log per partition.",
     )
-    partitions: int = setting(1, count(1, 10_000), "Partitions of a dedicated topic.")
+    partitions: int = setting(1, PARTITIONS, "Partitions of a dedicated topic.")
     retention_ms: int = setting(
         7 * DAY,
         DURATION_OR_UNLIMITED,
@@ -127,11 +131,18 @@ class Topics:
     )
     durability: str = setting("sync", DURABILITY, "When a publish counts as done, and is acked.")
     message_bytes_max: int = setting(16 * MIB, SIZE, "Largest record (or Kafka batch) accepted.")
-    cleanup_policy: str = setting(
-        "delete",
-        choice("delete", "compact", "compact,delete"),
-        "`compact` keeps the last record per key; dedicated topics only.",
+    cleanup: str = setting(
+        "delete", CLEANUP, "`compact` keeps the last record per key. Setting it makes the topic dedicated."
     )
+    delete_retention_ms: int = setting(DAY, DURATION, "How long compaction keeps a tombstone.")
+    compaction_lag_min_ms: int = setting(0, DURATION, "Records younger than this are not compacted.")
+    compaction_lag_max_ms: int = setting(
+        0, DURATION, "Records older than this are compacted soon; 0 leaves it to the share of waste."
+    )
+    segment_bytes: int = setting(
+        64 * MIB, SIZE, "Segments are sealed at this size; retention and backup work on sealed ones."
+    )
+    segment_ms: int = setting(7 * DAY, DURATION, "Segments are sealed at this age.")
     auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.", live=True)
     stem_shards: int = setting(
         1,
@@ -142,24 +153,21 @@ class Topics:
 
 @dataclass(slots=True)
 class Policy:
-    """What topics that match a filter are. What is not said here comes from `[topics]`."""
+    """What topics that match a filter are, over `[topics]`. Where several match, the most specific has the last word."""
 
-    engine: str | None = setting(None, choice("segment", "rocksdb", "memory"), "As `topics.engine`.")
-    layout: str | None = setting(None, choice("shared", "dedicated"), "As `topics.layout`.")
-    partitions: int | None = setting(None, count(1, 10_000), "As `topics.partitions`.")
-    retention_ms: int | None = setting(
-        None,
-        DURATION_OR_UNLIMITED,
-        "As `topics.retention_ms`; `unlimited` keeps for ever.",
-    )
+    engine: str | None = setting(None, ENGINE, "As `topics.engine`.")
+    layout: str | None = setting(None, LAYOUT, "As `topics.layout`.")
+    partitions: int | None = setting(None, PARTITIONS, "As `topics.partitions`.")
+    retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.retention_ms`.")
     retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.retention_bytes`.")
     durability: str | None = setting(None, DURABILITY, "As `topics.durability`.")
     message_bytes_max: int | None = setting(None, SIZE, "As `topics.message_bytes_max`.")
-    cleanup_policy: str | None = setting(
-        None,
-        choice("delete", "compact", "compact,delete"),
-        "As `topics.cleanup_policy`.",
-    )
+    cleanup: str | None = setting(None, CLEANUP, "As `topics.cleanup`.")
+    delete_retention_ms: int | None = setting(None, DURATION, "As `topics.delete_retention_ms`.")
+    compaction_lag_min_ms: int | None = setting(None, DURATION, "As `topics.compaction_lag_min_ms`.")
+    compaction_lag_max_ms: int | None = setting(None, DURATION, "As `topics.compaction_lag_max_ms`.")
+    segment_bytes: int | None = setting(None, SIZE, "As `topics.segment_bytes`.")
+    segment_ms: int | None = setting(None, DURATION, "As `topics.segment_ms`.")
 
 
 @dataclass(slots=True)
@@ -322,7 +330,7 @@ class Logging:
 
 @dataclass(slots=True)
 class Config:
-    """Everything, with the policies by topic filter in the order they were written; the first that matches counts."""
+    """Everything, with the policies by topic filter."""
 
     listeners: Listeners = field(default_factory=Listeners)
     data: Data = field(default_factory=Data)
@@ -349,9 +357,11 @@ SECTIONS: dict[str, type] = {
     "logging": Logging,
 }
 
-ALIASES = {
+ALIASES = {  # Kafka's names of topic settings that differ by more than dots: a topic's configuration can be pasted
     "max_message_bytes": "message_bytes_max",
+    "cleanup_policy": "cleanup",
+    "min_compaction_lag_ms": "compaction_lag_min_ms",
+    "max_compaction_lag_ms": "compaction_lag_max_ms",
     "mainstem_storage": "engine",
     "mainstem_layout": "layout",
 }
-# Kafka's names of topic settings, besides those that differ only in dots: a topic's configuration can be pasted.
