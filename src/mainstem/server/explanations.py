@@ -146,4 +146,9 @@ CATALOGUE = {
         "The answer is not from Mainstem",
         "Something else answered at that address and port. Check --url, or which process has the port: mainstem doctor.",
     ),
+    "MS-6003": Explanation(
+        "An extra is not installed",
+        "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"
+        "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both.",
+    ),
 }

@@ -1,0 +1,53 @@
+"""The `mainstem` command. Verbs live in the files beside this one and are imported when first used, so that small ones stay fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mainstem import __version__
+
+VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of help)
+    "up": ("run:up", "Start a broker for development: loopback, ./mainstem-data, ports moved when taken."),
+    "serve": ("run:serve", "Start a broker for production: nothing is guessed, every problem is an error."),
+    "demo": ("demo:demo", "One message by each protocol, arriving by all others; then a view and SQL over it."),
+    "pub": ("messages:pub", "Publish by mqtt://, kafka:// or amqp://."),
+    "sub": ("messages:sub", "Consume by mqtt://, kafka:// or amqp://, live or from history."),
+    "topic": ("topics:topic", "List, describe, create, alter and remove topics."),
+    "view": ("topics:view", "List, describe, create and remove views: named filters over everything stored."),
+    "queue": ("queues:queue", "List, describe, create, purge and remove queues."),
+    "group": ("queues:group", "List, describe, reset and remove consumer groups."),
+    "cursor": ("queues:cursor", "All cursors of all protocols in one table, with their lag."),
+    "conn": ("connections:conn", "List, describe and end connections."),
+    "user": ("connections:user", "List, add and remove users; allow and deny."),
+    "top": ("watch:top", "What moves right now, each second."),
+    "bench": ("watch:bench", "Publish and consume as fast as it goes, by each protocol."),
+    "doctor": ("doctor:doctor", "Check this machine, the data directory and the broker, with fixes."),
+    "config": ("settings:config", "Check, show and document the configuration."),
+    "explain": ("settings:explain", "What an error code means and what to do."),
+    "log": ("logs:log", "Look into, verify and repair logs on disk."),
+    "backup": ("logs:backup", "Back up a running broker or a data directory."),
+    "restore": ("logs:restore", "Restore a backup into an empty directory."),
+    "pipeline": ("spark:pipeline", "Run data pipelines on Spark."),
+    "sql": ("spark:sql", "Query topics and tables with Spark SQL."),
+    "lake": ("spark:lake", "Tables of cold data."),
+    "completion": ("settings:completion", "Print shell completion for bash, zsh or fish."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: parse, run, and turn whatever went wrong into one message and an exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments == ["--version"]:  # answered before anything is imported
+        sys.stdout.write(f"mainstem {__version__}\n")
+        return
+    from mainstem.server.cli.group import run
+
+    sys.exit(run(list(arguments)))
+
+
+def load_verb(name: str) -> Any:
+    module, _, attribute = VERBS[name][0].partition(":")
+    return getattr(importlib.import_module(f"mainstem.server.cli.{module}"), attribute)

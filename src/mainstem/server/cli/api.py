@@ -1,0 +1,132 @@
+"""A small client of the HTTP API: standard library only, JSON in and out, problems become errors with the same codes."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import click
+
+from mainstem.model.errors import MainstemError
+from mainstem.server.cli.failures import Unreachable, WrongPeer
+
+DEFAULT_URL = "http://127.0.0.1:7070"
+TIMEOUT_S = 30.0
+PAGE_ROWS = 500
+
+url_option = click.option(
+    "--url",
+    envvar="MAINSTEM_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="URL",
+    help="The broker's HTTP address; http://user:password@host:port to log in (environment MAINSTEM_URL).",
+)
+
+
+class Api:
+    def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or (443 if parts.scheme == "https" else 7070)
+        self._secure = parts.scheme == "https"
+        self._timeout_s = timeout_s
+        user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
+        password = unquote(parts.password or os.environ.get("MAINSTEM_PASSWORD", ""))
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._login = {"Authorization": f"Basic {token}"} if user else {}
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._call("GET", path, query=query)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
+        return self._call("POST", path, body or {}, query)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PATCH", path, body)
+
+    def delete(self, path: str, **query: Any) -> Any:
+        return self._call("DELETE", path, query=query)
+
+    def rows(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Every row of a list, a page at a time."""
+        after = None
+        while True:
+            page = self.get(path, limit=PAGE_ROWS, after=after, **query)
+            yield from page["items"]
+            after = page.get("next")
+            if after is None:
+                return
+
+    def events(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Server-sent events, each a JSON object, until the connection ends."""
+        connection, response = self._open("GET", path, None, query)
+        try:
+            for line in response:
+                if line.startswith(b"data:"):
+                    yield json.loads(line[5:])
+        finally:
+            connection.close()
+
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        connection, response = self._open(method, path, body, query)
+        try:
+            data = response.read()
+        except OSError as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+        try:
+            return json.loads(data) if data else None
+        except ValueError:
+            raise WrongPeer(f"http://{self.host}:{self.port} does not answer like a Mainstem") from None
+
+    def _open(
+        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self.host, self.port, timeout=self._timeout_s)
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        target = path + (f"?{urlencode(given)}" if given else "")
+        headers = {"Accept": "application/json", **self._login}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, target, data, headers)
+            response = connection.getresponse()
+        except http.client.HTTPException as error:
+            raise WrongPeer(f"http://{self.host}:{self.port} does not speak HTTP ({error!r})") from error
+        except OSError as error:
+            raise self._unreachable(error) from error
+        if response.status >= 400:
+            _raise_problem(response.status, response.read())
+        return connection, response
+
+    def _unreachable(self, error: OSError) -> Unreachable:
+        where = f"http://{self.host}:{self.port}"
+        return Unreachable(
+            f"no broker answers at {where} ({error.strerror or error})", fix="mainstem up, or --url http://HOST:PORT"
+        )
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    return quote(name, safe="")
+
+
+def _raise_problem(status: int, data: bytes) -> None:
+    try:
+        problem = json.loads(data)
+        message, code, fix = problem["detail"], problem["code"], problem.get("fix", "")
+    except (ValueError, KeyError, TypeError):
+        raise WrongPeer(f"the answer is HTTP {status}: {data[:200].decode(errors='replace')}") from None
+    raise MainstemError(message, fix=fix, code=code)
