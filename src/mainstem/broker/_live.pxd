@@ -1,0 +1,60 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from mainstem.log._gather cimport TopicRef
+
+
+cdef class RecordRef:
+    cdef const uint8_t* key_at
+    cdef const uint8_t* value_at
+    cdef const uint8_t* headers_at
+    cdef Py_ssize_t key_len
+    cdef Py_ssize_t value_len
+    cdef Py_ssize_t headers_len
+    cdef int header_count
+    cdef public int flags
+    cdef public int origin
+    cdef public int64_t offset
+    cdef public int64_t stamp
+    cdef public int64_t time_ms
+    cdef public bytes topic
+    cdef public object log
+    cdef public uint64_t serial
+    cdef object owner
+
+    cdef const uint8_t* load(self, const uint8_t* at, const uint8_t* end, int64_t base_offset,
+                             int64_t base_stamp, int64_t first_time_ms) except NULL
+    cdef void set_topic(self)
+    cdef bint find_header(self, const char* name, Py_ssize_t name_len,
+                          const uint8_t** value, Py_ssize_t* value_len) noexcept
+
+
+cdef class Sink:
+    cdef public bint live
+    cdef public int64_t position
+    cdef public object namespace
+
+    cpdef bint push(self, RecordRef record, object options) except -1
+    cpdef object choose(self, RecordRef record)
+
+
+cdef class Delivery:
+    cdef public Sink sink
+    cdef public object options
+
+
+cdef class Route(TopicRef):
+    cdef public object namespace
+    cdef public list deliveries
+    cdef public uint64_t epoch
+
+
+cdef class Dispatcher:
+    cdef public uint64_t epoch
+    cdef public uint64_t delivered
+    cdef RecordRef ref
+
+    cdef int _push_all(self, Route route) except -1
+    cdef int _deliver_gather(self, object item) except -1
+    cdef int _deliver_batch(self, object item) except -1
+    cdef bint _replay_frame(self, Sink sink, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of) except -1

@@ -1,0 +1,324 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Live delivery: every record that was just written goes to the sinks of its route. See `live.py`."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from mainstem.codec._batch cimport (
+    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, SealedFrame, get_u32, get_u64, next_header, read_record,
+)
+from mainstem.log._gather cimport Gather, TopicRef
+
+from mainstem.codec.batch import decode_headers, inflate
+from mainstem.model.errors import CorruptFrame
+from mainstem.model.record import Record
+from mainstem.model.origin import Origin
+
+INFLATED_BYTES_MAX = 64 << 20
+cdef int KEY_IS_TOPIC = 8
+cdef int ORIGIN_KAFKA = 2
+cdef int ATTRIBUTE_CODEC = 0x07
+cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
+cdef int ATTRIBUTE_CONTROL = 0x20
+_ORIGINS = [Origin(n) for n in range(len(Origin))]
+
+
+cdef class RecordRef:
+    def __init__(self):
+        self.topic = b""
+
+    cdef const uint8_t* load(self, const uint8_t* at, const uint8_t* end, int64_t base_offset,
+                             int64_t base_stamp, int64_t first_time_ms) except NULL:
+        """Read the record at `at`; returns where the next one begins."""
+        cdef RecordParts parts
+        at = read_record(at, end, &parts)
+        if at == NULL:
+            raise CorruptFrame("a record does not fit its batch")
+        self.flags = parts.flags
+        self.key_at, self.key_len = parts.key, parts.key_size
+        self.value_at, self.value_len = parts.value, parts.value_size
+        self.headers_at, self.headers_len = parts.headers, parts.headers_size
+        self.header_count = parts.header_count
+        self.time_ms = first_time_ms + parts.time_delta_ms
+        self.offset = base_offset + parts.offset_delta
+        self.stamp = base_stamp + parts.offset_delta
+        self.serial += 1
+        return at
+
+    cdef bint find_header(self, const char* name, Py_ssize_t name_len,
+                          const uint8_t** value, Py_ssize_t* value_len) noexcept:
+        """The first header of that name; False if there is none or the headers are malformed."""
+        cdef const uint8_t* at = self.headers_at
+        cdef const uint8_t* end = at + self.headers_len
+        cdef const uint8_t* found
+        cdef Py_ssize_t found_len
+        cdef int n
+        for n in range(self.header_count):
+            at = next_header(at, end, &found, &found_len, value, value_len)
+            if at == NULL:
+                return False
+            if found_len == name_len and memcmp(found, name, name_len) == 0:
+                return True
+        return False
+
+    cdef void set_topic(self):
+        """Where the frame does not say it: the key, or the header that does."""
+        cdef const uint8_t* value
+        cdef Py_ssize_t length
+        if self.origin != ORIGIN_KAFKA and self.flags & KEY_IS_TOPIC and self.key_len >= 0:
+            self.topic = PyBytes_FromStringAndSize(<const char*>self.key_at, self.key_len)
+        elif self.origin != ORIGIN_KAFKA and self.find_header("ms-topic", 8, &value, &length) and length >= 0:
+            self.topic = PyBytes_FromStringAndSize(<const char*>value, length)
+        else:
+            self.topic = b""
+
+    @property
+    def key(self):
+        return None if self.key_len < 0 else PyBytes_FromStringAndSize(<const char*>self.key_at, self.key_len)
+
+    @property
+    def value(self):
+        return None if self.value_len < 0 else PyBytes_FromStringAndSize(<const char*>self.value_at, self.value_len)
+
+    @property
+    def value_size(self):
+        return max(self.value_len, 0)
+
+    @property
+    def headers(self):
+        if not self.header_count:
+            return []
+        return decode_headers(PyBytes_FromStringAndSize(<const char*>self.headers_at, self.headers_len),
+                              self.header_count)
+
+    def header(self, bytes name):
+        cdef const uint8_t* value
+        cdef Py_ssize_t length
+        if not self.find_header(PyBytes_AS_STRING(name), len(name), &value, &length) or length < 0:
+            return None
+        return PyBytes_FromStringAndSize(<const char*>value, length)
+
+    def copy(self):
+        return Record(self.value, self.key, self.headers, self.time_ms, self.flags, self.offset, self.stamp,
+                      _ORIGINS[self.origin], self.topic)
+
+
+cdef class Sink:
+    def __init__(self, namespace, int64_t position=0):
+        self.namespace = namespace
+        self.live = True
+        self.position = position
+
+    cpdef bint push(self, RecordRef record, object options) except -1:
+        raise NotImplementedError
+
+    cpdef object choose(self, RecordRef record):
+        raise NotImplementedError
+
+    def merge(self, options):
+        raise NotImplementedError
+
+    def filters(self):
+        raise NotImplementedError
+
+
+cdef class Delivery:
+    def __init__(self, Sink sink, options):
+        self.sink = sink
+        self.options = options
+
+
+cdef class Route(TopicRef):
+    def __init__(self, bytes topic, number, log, namespace):
+        super().__init__(topic, number, log)
+        self.namespace = namespace
+        self.deliveries = []
+        self.epoch = 0
+
+    def move(self, log, uint32_t number):
+        """The topic's layout or engine changed: what is published from now on goes there."""
+        self.log = log
+        self.gathers = log.gathers
+        self.number = number
+
+    def renumber(self):
+        self.namespace.renumber(self)
+
+
+cdef class Dispatcher:
+    """Walks what was written, in stamp order, and pushes it to those who stand at the head."""
+
+    def __init__(self):
+        self.epoch = 1
+        self.ref = RecordRef()
+
+    def deliver(self, list appended):
+        for item in appended:
+            if item.kind != KIND_DATA:
+                continue
+            self.ref.log = item.log
+            self.ref.origin = item.origin
+            if item.gather is not None:
+                self._deliver_gather(item)
+            else:
+                self._deliver_batch(item)
+        self.ref.owner = None
+
+    cdef int _push_all(self, Route route) except -1:
+        cdef Delivery delivery
+        cdef Sink sink
+        cdef Py_ssize_t n
+        self.ref.topic = route.topic
+        for n in range(PyList_GET_SIZE(route.deliveries)):
+            delivery = <Delivery>PyList_GET_ITEM(route.deliveries, n)
+            sink = delivery.sink
+            if sink.live:
+                if sink.push(self.ref, delivery.options):
+                    self.delivered += 1
+                elif sink.live:
+                    sink.live = False
+                    sink.position = self.ref.stamp
+        return 0
+
+    cdef int _deliver_gather(self, object item) except -1:
+        cdef Gather gather = item.gather
+        cdef SealedFrame frame = item.sealed
+        cdef list routes = gather.routes
+        cdef const uint8_t* start = frame.buf
+        cdef const uint8_t* end = start + frame.size
+        cdef int64_t first_time_ms = frame.first_time_ms
+        cdef Route route
+        cdef int n
+        self.ref.owner = frame
+        for n in range(frame.count):
+            route = <Route>PyList_GET_ITEM(routes, n)
+            if route.epoch != self.epoch:
+                route.namespace.refresh(route)
+            if PyList_GET_SIZE(route.deliveries):
+                self.ref.load(start + frame.record_at[n], end, frame.base_offset, frame.stamp, first_time_ms)
+                self._push_all(route)
+        return 0
+
+    cdef int _deliver_batch(self, object item) except -1:
+        """A batch a client made: one topic. A transaction's records wait for its decision (see `transactions`)."""
+        cdef Route route = item.route
+        if route.epoch != self.epoch:
+            route.namespace.refresh(route)
+        if not route.deliveries:
+            return 0
+        cdef bytes batch = bytes(item.data[1])
+        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(batch)
+        if start[22] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+            return 0
+        self._walk(batch, route, item.ref.base_offset, item.ref.stamp)
+        return 0
+
+    def deliver_batch(self, bytes batch, Route route, log, int origin, int64_t base_offset, int64_t stamp):
+        """Push a stored batch now (a committed transaction's), whatever its attributes."""
+        if route.epoch != self.epoch:
+            route.namespace.refresh(route)
+        self.ref.log = log
+        self.ref.origin = origin
+        if route.deliveries:
+            self._walk(batch, route, base_offset, stamp)
+        self.ref.owner = None
+
+    def _walk(self, bytes batch, Route route, int64_t base_offset, int64_t stamp):
+        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(batch)
+        cdef int64_t first_time_ms = <int64_t>get_u64(start + 27)
+        cdef int count = <int>get_u32(start + 57)
+        cdef bytes records = batch
+        cdef const uint8_t* at = start + BATCH_HEAD_SIZE
+        cdef const uint8_t* end = start + len(batch)
+        cdef int n
+        if start[22] & ATTRIBUTE_CODEC:
+            records = inflate(start[22] & ATTRIBUTE_CODEC, batch[BATCH_HEAD_SIZE:], INFLATED_BYTES_MAX)
+            at = <const uint8_t*>PyBytes_AS_STRING(records)
+            end = at + len(records)
+        self.ref.owner = records
+        for n in range(count):
+            at = self.ref.load(at, end, base_offset, stamp, first_time_ms)
+            self._push_all(route)
+
+    def replay(self, Sink sink, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, topic_of):
+        """Offer stored frames to a sink that catches up, in order. `offsets` (sorted) chooses records; empty = all.
+
+        Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
+        `position` then being the record it could not take.
+        """
+        cdef const uint8_t[::1] view = data
+        cdef const uint8_t* at
+        cdef const uint8_t* end
+        cdef Py_ssize_t length
+        if view.shape[0] == 0:
+            return True
+        at = &view[0]
+        end = at + view.shape[0]
+        cdef Py_ssize_t wanted = 0
+        cdef int64_t base, count
+        self.ref.log = log
+        self.ref.owner = data
+        while at + FRAME_HEAD_SIZE <= end:
+            length = FRAME_HEAD_SIZE + get_u32(at + 8)
+            if length > end - at:
+                raise CorruptFrame(f"a frame of log {log.id} is longer than what was read")
+            base = <int64_t>get_u64(at + 16)
+            count = get_u32(at + 40)
+            while wanted < offsets.shape[0] and offsets[wanted] < base:
+                wanted += 1
+            if at[5] == KIND_DATA and length > FRAME_HEAD_SIZE and \
+                    (offsets.shape[0] == 0 or (wanted < offsets.shape[0] and offsets[wanted] < base + count)):
+                if not self._replay_frame(sink, at, length, offsets, wanted, from_stamp, to_stamp, topic_of):
+                    return False
+            at += length
+        self.ref.owner = None
+        return True
+
+    cdef bint _replay_frame(self, Sink sink, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of) except -1:
+        cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
+        cdef const uint8_t* at = batch + BATCH_HEAD_SIZE
+        cdef const uint8_t* end = frame + length
+        cdef int64_t base = <int64_t>get_u64(frame + 16), stamp = <int64_t>get_u64(frame + 24)
+        cdef int64_t first_time_ms = <int64_t>get_u64(batch + 27)
+        cdef uint32_t topic_id = get_u32(frame + 12)
+        cdef bytes records
+        cdef object options
+        cdef int n
+        if batch[22] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+            return True
+        self.ref.origin = frame[6]
+        if batch[22] & ATTRIBUTE_CODEC:
+            records = inflate(batch[22] & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
+                <const char*>at, end - at), INFLATED_BYTES_MAX)
+            at = <const uint8_t*>PyBytes_AS_STRING(records)
+            end = at + len(records)
+            self.ref.owner = records
+        if topic_id:
+            self.ref.topic = topic_of.get(topic_id, b"")
+        for n in range(<int>get_u32(batch + 57)):
+            at = self.ref.load(at, end, base, stamp, first_time_ms)
+            if self.ref.stamp < from_stamp:
+                continue
+            if self.ref.stamp >= to_stamp:
+                return True
+            if offsets.shape[0]:
+                while wanted < offsets.shape[0] and offsets[wanted] < self.ref.offset:
+                    wanted += 1
+                if wanted >= offsets.shape[0]:
+                    return True
+                if offsets[wanted] != self.ref.offset:
+                    continue
+            if not topic_id:
+                self.ref.set_topic()
+            options = sink.choose(self.ref)
+            if options is None:
+                continue
+            if not sink.push(self.ref, options):
+                sink.position = self.ref.stamp
+                return False
+            self.delivered += 1
+            sink.position = self.ref.stamp + 1
+        return True

@@ -1,0 +1,206 @@
+"""Live delivery in plain Python. See `live.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads
+from mainstem.log._gather_reference import TopicRef
+from mainstem.model.origin import Origin, RecordFlag
+from mainstem.model.record import Header, Record
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+    from mainstem.log.log import Appended, Log
+    from mainstem.storage.engine import Buffer
+
+INFLATED_BYTES_MAX = 64 << 20
+ATTRIBUTES_AT = 22  # the low byte, in a RecordBatch
+TRANSACTIONAL_OR_CONTROL = 0x30
+
+
+class RecordRef:
+    def __init__(self) -> None:
+        self.topic = b""
+        self.key: bytes | None = None
+        self.value: bytes | None = None
+        self.headers: list[Header] = []
+        self.flags = self.origin = 0
+        self.offset = self.stamp = -1
+        self.time_ms = 0
+        self.serial = 0
+        self.log: Log | None = None
+
+    def show(self, record: Record, stamp: int) -> None:
+        self.key, self.value, self.headers = record.key, record.value, record.headers
+        self.flags, self.offset, self.time_ms = record.flags, record.offset, record.time_ms
+        self.stamp = stamp
+        self.serial += 1
+
+    def set_topic(self) -> None:
+        self.topic = b""
+        if self.origin != Origin.KAFKA:
+            named = self.key if self.flags & RecordFlag.KEY_IS_TOPIC else self.header(b"ms-topic")
+            self.topic = named or b""
+
+    @property
+    def value_size(self) -> int:
+        return len(self.value or b"")
+
+    def header(self, name: bytes) -> bytes | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+    def copy(self) -> Record:
+        return Record(
+            self.value,
+            self.key,
+            self.headers,
+            self.time_ms,
+            self.flags,
+            self.offset,
+            self.stamp,
+            Origin(self.origin),
+            self.topic,
+        )
+
+
+class Sink:
+    def __init__(self, namespace: Namespace, position: int = 0) -> None:
+        self.namespace = namespace
+        self.live = True
+        self.position = position
+
+    def push(self, record: RecordRef, options: Any) -> bool:
+        """Take a record; False when there is no room for it."""
+        raise NotImplementedError
+
+    def choose(self, record: RecordRef) -> Any:
+        """While catching up: the options under which a stored record is wanted, None if it is not."""
+        raise NotImplementedError
+
+    def merge(self, options: list[Any]) -> Any:
+        """Several of the sink's own filters match one topic: their options as one."""
+        raise NotImplementedError
+
+    def filters(self) -> Sequence[bytes]:
+        """What to read while catching up."""
+        raise NotImplementedError
+
+
+class Delivery:
+    def __init__(self, sink: Sink, options: Any) -> None:
+        self.sink = sink
+        self.options = options
+
+
+class Route(TopicRef):
+    def __init__(self, topic: bytes, number: int, log: Log, namespace: Namespace) -> None:
+        super().__init__(topic, number, log)
+        self.namespace = namespace
+        self.deliveries: list[Delivery] = []
+        self.epoch = 0
+
+    def move(self, log: Log, number: int) -> None:
+        """The topic's layout or engine changed: what is published from now on goes there."""
+        self.log = log
+        self.gathers = log.gathers
+        self.number = number
+
+    def renumber(self) -> None:
+        self.namespace.renumber(self)
+
+
+class Dispatcher:
+    """Walks what was written, in stamp order, and pushes it to those who stand at the head."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.delivered = 0
+        self._ref = RecordRef()
+
+    def deliver(self, appended: list[Appended]) -> None:
+        for item in appended:
+            if item.kind != KIND_DATA:
+                continue
+            if item.gather is not None:
+                routes = item.gather.routes
+                if any(isinstance(route, Route) and self._fresh(route).deliveries for route in routes):
+                    batch = memoryview(bytes(item.data[0]))[48:]
+                    self._walk(batch, routes, item.log, item.origin, item.ref.stamp)
+            elif isinstance(item.route, Route) and self._fresh(item.route).deliveries:
+                batch = memoryview(item.data[1])
+                if not batch[ATTRIBUTES_AT] & TRANSACTIONAL_OR_CONTROL:
+                    self._walk(batch, [item.route] * item.ref.count, item.log, item.origin, item.ref.stamp)
+
+    def deliver_batch(self, batch: bytes, route: Route, log: Log, origin: int, base_offset: int, stamp: int) -> None:
+        """Push a stored batch now (a committed transaction's), whatever its attributes."""
+        if self._fresh(route).deliveries:
+            count = int.from_bytes(batch[57:61], "big")
+            self._walk(memoryview(batch), [route] * count, log, origin, stamp)
+
+    def _fresh(self, route: Route) -> Route:
+        if route.epoch != self.epoch:
+            route.namespace.refresh(route)
+        return route
+
+    def _walk(self, batch: Buffer, routes: Sequence[TopicRef | None], log: Log, origin: int, stamp: int) -> None:
+        ref = self._ref
+        ref.log, ref.origin = log, origin
+        base = int.from_bytes(batch[:8], "big")
+        for record, route in zip(decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX), routes, strict=True):
+            assert isinstance(route, Route)
+            if not self._fresh(route).deliveries:
+                continue
+            ref.show(record, stamp + record.offset - base)
+            ref.topic = route.topic
+            for delivery in route.deliveries:
+                sink = delivery.sink
+                if not sink.live:
+                    continue
+                if sink.push(ref, delivery.options):
+                    self.delivered += 1
+                elif sink.live:
+                    sink.live, sink.position = False, ref.stamp
+
+    def replay(
+        self,
+        sink: Sink,
+        log: Log,
+        data: memoryview,
+        offsets: Sequence[int],
+        from_stamp: int,
+        to_stamp: int,
+        topic_of: dict[int, bytes],
+    ) -> bool:
+        """Offer stored frames to a sink that catches up, in order. `offsets` (sorted) chooses records; empty = all.
+
+        Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
+        `position` then being the record it could not take.
+        """
+        ref, wanted, at = self._ref, set(offsets), 0
+        ref.log = log
+        for head in frame_heads(data, log.id):
+            batch = data[at + 48 : at + head.size]
+            at += head.size
+            if head.kind != KIND_DATA or not batch or batch[ATTRIBUTES_AT] & TRANSACTIONAL_OR_CONTROL:
+                continue
+            ref.origin = head.origin
+            for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
+                stamp = head.stamp + record.offset - head.base_offset
+                if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
+                    continue
+                ref.show(record, stamp)
+                if head.topic_id:
+                    ref.topic = topic_of.get(head.topic_id, b"")
+                else:
+                    ref.set_topic()
+                options = sink.choose(ref)
+                if options is None:
+                    continue
+                if not sink.push(ref, options):
+                    sink.position = stamp
+                    return False
+                self.delivered += 1
+                sink.position = stamp + 1
+        return True

@@ -1,0 +1,398 @@
+"""The broker: everything opened in the order recovery needs, and the calls that change what exists.
+
+Recovery order: metadata (declarations), logs (each to its own end), the journal (snapshot, then state frames), whatever
+the journal's owners derive from it, listeners. Closing goes the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mainstem.broker.catch_up import Pump
+from mainstem.broker.journal import Journal
+from mainstem.broker.live import Dispatcher, Route
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.policy import STEMS_MAX, Policy
+from mainstem.broker.ticker import Ticker
+from mainstem.broker.topics import Partition, Span, Topic
+from mainstem.broker.views import View
+from mainstem.log.log import Log
+from mainstem.log.logs import Logs, rebuild_index
+from mainstem.log.stamps import Stamps
+from mainstem.metadata.rows import Catalog, LogRow, NamespaceRow, Sequence, SlotRow, SpanRow, TopicRow, ViewRow
+from mainstem.metadata.sqlite import SqliteStore
+from mainstem.metadata.store import Written
+from mainstem.model.clock import Clock, SystemClock
+from mainstem.model.condition import parse_condition
+from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotFound, Overloaded
+from mainstem.model.topic_filter import check_filter, check_topic
+from mainstem.storage.state_file import read_state, write_state
+from mainstem.storage.disk import REAL_DISK
+
+logger = logging.getLogger("mainstem.broker")
+
+DEFAULT_NAMESPACE = "/"
+TICK_BACKGROUND_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    data: Path
+    defaults: Policy = field(default_factory=Policy)
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # filter → policy changes
+
+
+class Broker:
+    def __init__(self, options: BrokerOptions, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock: Clock = clock or SystemClock()
+        self.namespaces: dict[str, Namespace] = {}
+        self.dispatcher = Dispatcher()
+        self._background: asyncio.Task[None] | None = None
+
+    # -- opening and closing ---------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Recover everything; afterwards the broker serves."""
+        loop = asyncio.get_running_loop()
+        data = self.options.data
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store = SqliteStore(data / "metadata.sqlite")
+        catalog = self.store.load()
+        self.ticker = Ticker(loop, self.dispatcher)
+        self.pump = Pump(self.dispatcher, self.ticker)
+        self.stamps = self._open_stamps(data / "stamps")
+        self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log)
+        self._open_namespaces(catalog)
+        default = self.namespace(DEFAULT_NAMESPACE)
+        self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
+        newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
+        self.stamps.next = max(self.stamps.next, newest + 1)
+        self.ticker.head_stamp = self.stamps.next
+
+    def recover_journal(self) -> int:
+        """After every owner has registered: replay what they journaled."""
+        return self.journal.recover()
+
+    def start(self) -> None:
+        """Begin the background work; listeners may open now."""
+        self._background = asyncio.get_running_loop().create_task(self._run_background())
+
+    async def close(self) -> None:
+        """Write, sync and mark everything clean."""
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+        await self.pump.close()
+        self.ticker.drain()
+        logs = list(self.logs.by_id.values())
+        await self.ticker.settle([log for log in logs if log.durability.acks_wait])
+        self.ticker.committer.stop()
+        for log in logs:
+            log.engine.sync()
+            log.mark_stable(log.written)
+        self.journal.store_snapshot(*self.journal.take_snapshot())
+        self.logs.close()
+        self.stamps.extend()
+        self.store.close()
+
+    def _open_stamps(self, path: Path) -> Stamps:
+        state = read_state(REAL_DISK, path, "stamps")
+        reserved = int(state["end"]) if state else 0
+
+        def reserve(end: int) -> None:
+            write_state(REAL_DISK, path, "stamps", {"end": end})
+
+        return Stamps(self.clock, reserved_end=reserved, reserve=reserve)
+
+    async def _run_background(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_BACKGROUND_S)
+            try:
+                if self.stamps.due():
+                    await loop.run_in_executor(None, self.stamps.extend)
+                if self.journal.snapshot_due():
+                    await self.snapshot()
+            except Exception:
+                logger.exception("background work failed; it is tried again")
+
+    async def snapshot(self) -> None:
+        """Bound what the next start replays. Taken between ticks, stored once it is durable."""
+        offset, data = self.journal.take_snapshot()
+        stem = self.namespace(DEFAULT_NAMESPACE).stem(self.options.defaults)
+        await self.ticker.settle([stem])
+        if stem.stable >= offset:
+            await asyncio.get_running_loop().run_in_executor(None, self.journal.store_snapshot, offset, data)
+
+    # -- namespaces ------------------------------------------------------------------------------------------------
+
+    def namespace(self, name: str) -> Namespace:
+        try:
+            return self.namespaces[name]
+        except KeyError:
+            raise NotFound(f"no namespace {name!r}", fix=f"mainstem namespace create {name}") from None
+
+    def create_namespace(self, name: str) -> Namespace:
+        if name in self.namespaces:
+            return self.namespaces[name]
+        self.store.put_namespace(NamespaceRow(name, self.stamps.next))
+        return self._add_namespace(name)
+
+    def _add_namespace(self, name: str) -> Namespace:
+        namespace = Namespace(self, name, self.options.defaults)
+        namespace.rules = {f.encode(): dict(changes) for f, changes in self.options.rules.items()}
+        self.namespaces[name] = namespace
+        return namespace
+
+    def _open_namespaces(self, catalog: Catalog) -> None:
+        for row in catalog.namespaces:
+            self._add_namespace(row.name)
+        if DEFAULT_NAMESPACE not in self.namespaces:
+            self.create_namespace(DEFAULT_NAMESPACE)
+        used = {span.log_id for span in catalog.spans}
+        first = {span.log_id: span.first_offset for span in reversed(catalog.spans)}
+        for log_row in catalog.logs:
+            if log_row.kind == "partition" and log_row.id not in used:
+                self.logs.remove(log_row.id)  # its topic was deleted, and a crash kept its files
+                self.store.delete_log(log_row.id)
+                continue
+            shared = log_row.kind == "stem"
+            offset = 0 if shared else first.get(log_row.id, 0)
+            log = self.logs.open(
+                log_row.id, engine=log_row.engine, shared=shared, policy=log_row.policy, first_offset=offset
+            )
+            if shared:
+                policy = Policy().with_changes(log_row.policy)
+                self.namespace(log_row.namespace).stems[policy.stem_key()] = log
+        self._open_topics(catalog)
+        for namespace in self.namespaces.values():
+            for stem in namespace.stems.values():
+                assert stem.index is not None
+                rebuild_index(stem, stem.index, namespace.topic_of)
+            namespace.stem(namespace.defaults)
+        self._open_views(catalog)
+
+    def _open_topics(self, catalog: Catalog) -> None:
+        spans: dict[tuple[int, int], list[SpanRow]] = {}
+        for span in catalog.spans:
+            spans.setdefault((span.topic_id, span.partition), []).append(span)
+        for row in catalog.topics:
+            namespace = self.namespace(row.namespace)
+            policy = Policy().with_changes(row.config.get("policy", {}))
+            topic = Topic(row.id, row.name, policy, [], row.config.get("kafka", {}), row.kafka_alias, row.created)
+            low_marks = row.config.get("low_marks", {})
+            for index in range(row.partitions):
+                held = [
+                    Span(self.logs.by_id[span.log_id], span.first_offset, span.end_offset)
+                    for span in sorted(spans[row.id, index], key=lambda s: s.seq)
+                ]
+                self._add_partition(namespace, topic, index, held).low_mark = low_marks.get(str(index), 0)
+            self._register(namespace, topic)
+
+    def _open_views(self, catalog: Catalog) -> None:
+        slots: dict[int, dict[int, int | None]] = {}
+        for slot in catalog.view_slots:
+            slots.setdefault(slot.view_id, {})[slot.slot] = slot.log_id
+        for row in catalog.views:
+            namespace = self.namespace(row.namespace)
+            view = View(namespace, row.id, row.name, row.filter, parse_condition(row.condition), row.options, row.created)
+            view.slots = [slots.get(row.id, {}).get(n) for n in range(len(slots.get(row.id, {})))]
+            namespace.views[row.name] = view
+
+    # -- stems and topics ------------------------------------------------------------------------------------------
+
+    def create_stem(self, namespace: Namespace, policy: Policy) -> Log:
+        if len(namespace.stems) >= STEMS_MAX:
+            raise Overloaded(
+                f"namespace {namespace.name!r} has {STEMS_MAX} stems, one for each distinct policy",
+                fix="give topics one of the existing policies, or a log of their own with --layout dedicated",
+            )
+        document = policy.to_document()
+        log_id = self.store.next_id(Sequence.LOG)
+        log = self.logs.open(log_id, engine=policy.engine, shared=True, policy=document)
+        self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document))
+        namespace.stems[policy.stem_key()] = log
+        return log
+
+    def create_topic(
+        self,
+        namespace: Namespace,
+        name: bytes,
+        policy: Policy,
+        *,
+        kafka: Mapping[str, Any] | None = None,
+        kafka_alias: str | None = None,
+    ) -> Topic:
+        """Declare a topic: with logs of its own, or (layout shared, one partition) in the stem of its policy.
+
+        Where the name already lives in a stem its records stay readable: the first span is the stem's.
+        """
+        check_topic(name)
+        if name in namespace.topics or name in namespace.views:
+            kind = "topic" if name in namespace.topics else "view"
+            raise AlreadyExists(f"{kind} {name.decode(errors='replace')!r} already exists")
+        before = namespace.find_topic(name)
+        topic_id = self.store.next_id(Sequence.TOPIC)
+        topic = Topic(topic_id, name, policy, [], dict(kafka or {}), kafka_alias, self.stamps.next)
+        with self.store.together():
+            for index in range(policy.partitions):
+                spans = self._first_spans(namespace, before, policy, index)
+                self._add_partition(namespace, topic, index, spans)
+                for seq, span in enumerate(spans):
+                    self.store.put_span(SpanRow(topic_id, index, seq, span.log.id, span.first, span.end))
+            self._put_topic(namespace, topic)
+        self._register(namespace, topic)
+        return topic
+
+    def _first_spans(self, namespace: Namespace, before: Topic | None, policy: Policy, index: int) -> list[Span]:
+        old = before.partitions[0].log if before is not None else None
+        target = self._new_log(namespace, policy) if policy.dedicated else namespace.stem(policy)
+        if old is None or old is target or index:
+            return [Span(target, 0)]
+        self.ticker.tick()  # what was gathered for the old log belongs before the seam
+        end = old.written
+        target.skip_to(end)
+        return [Span(old, 0, end), Span(target, end)]
+
+    def _new_log(self, namespace: Namespace, policy: Policy, first_offset: int = 0) -> Log:
+        log_id = self.store.next_id(Sequence.LOG)
+        document = policy.to_document()
+        log = self.logs.open(log_id, engine=policy.engine, shared=False, policy=document, first_offset=first_offset)
+        self.store.put_log(LogRow(log_id, namespace.name, "partition", policy.engine, document))
+        return log
+
+    def _add_partition(self, namespace: Namespace, topic: Topic, index: int, spans: list[Span]) -> Partition:
+        log = spans[-1].log
+        number = log.index.topics.number(topic.name) if log.index is not None else 1
+        partition = Partition(topic, index, spans, Route(topic.name, number, log, namespace))
+        topic.partitions.append(partition)
+        return partition
+
+    def _register(self, namespace: Namespace, topic: Topic) -> None:
+        namespace.topics[topic.name] = topic
+        namespace.topic_of[topic.id] = topic.name
+        namespace.routes.pop(topic.name, None)
+        for view in namespace.views.values():
+            view.add_slots()
+
+    def _put_topic(self, namespace: Namespace, topic: Topic) -> Written:
+        config = {
+            "policy": topic.policy.to_document(),
+            "kafka": topic.config,
+            "low_marks": {str(p.index): p.low_mark for p in topic.partitions if p.low_mark},
+        }
+        layout = "dedicated" if topic.policy.dedicated else "shared"
+        return self.store.put_topic(
+            TopicRow(
+                topic.id, namespace.name, topic.name, topic.kafka_alias, layout, len(topic.partitions), config, topic.created
+            )
+        )
+
+    def save_topic(self, namespace: Namespace, topic: Topic) -> Written:
+        """After a change of its settings or low marks."""
+        return self._put_topic(namespace, topic)
+
+    def add_partitions(self, namespace: Namespace, topic: Topic, count: int) -> Written:
+        if count <= len(topic.partitions):
+            raise InvalidArgument(f"{topic.name.decode()!r} has {len(topic.partitions)} partitions; they can only grow")
+        if not topic.policy.dedicated:
+            self.move_topic(namespace, topic, topic.policy.with_changes({"layout": "dedicated"}))
+        topic.policy = topic.policy.with_changes({"partitions": count})
+        with self.store.together() as written:
+            for index in range(len(topic.partitions), count):
+                span = Span(self._new_log(namespace, topic.policy), 0)
+                self._add_partition(namespace, topic, index, [span])
+                self.store.put_span(SpanRow(topic.id, index, 0, span.log.id, 0, None))
+            self._put_topic(namespace, topic)
+        self._register(namespace, topic)
+        return written
+
+    def move_topic(self, namespace: Namespace, topic: Topic, policy: Policy) -> Written:
+        """Change engine, layout or policy of a live topic: seal the open spans at N, go on in new logs at N."""
+        if len(topic.partitions) > 1 and not policy.dedicated:
+            raise InvalidArgument(f"{topic.name.decode()!r} has {len(topic.partitions)} partitions and cannot share a log")
+        self.ticker.tick()
+        with self.store.together() as written:
+            for partition in topic.partitions:
+                self._move_partition(namespace, topic, partition, policy)
+            topic.policy = policy
+            self._put_topic(namespace, topic)
+        self._register(namespace, topic)
+        return written
+
+    def _move_partition(self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy) -> None:
+        last = partition.spans[-1]
+        end = last.log.written
+        target = self._new_log(namespace, policy, end) if policy.dedicated else namespace.stem(policy)
+        if target is last.log:
+            return
+        target.skip_to(end)
+        last.end = end
+        span = Span(target, end if policy.dedicated else target.written)
+        seq = len(partition.spans)
+        partition.spans.append(span)
+        self.store.put_span(SpanRow(topic.id, partition.index, seq - 1, last.log.id, last.first, end))
+        self.store.put_span(SpanRow(topic.id, partition.index, seq, target.id, span.first, None))
+        number = target.index.topics.number(topic.name) if target.index is not None else 1
+        partition.route.move(target, number)
+
+    def delete_topic(self, namespace: Namespace, name: bytes) -> Written:
+        """A declared topic with its own logs goes with them. The same name made again is a new topic."""
+        topic = namespace.topics.pop(name, None)
+        if topic is None:
+            raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
+        self.ticker.tick()
+        namespace.routes.pop(name, None)
+        own = {span.log.id for p in topic.partitions for span in p.spans if not span.shared}
+        with self.store.together() as written:
+            self.store.delete_topic(topic.id)
+            for log_id in own:
+                self.store.delete_log(log_id)
+        for log_id in own:
+            self.logs.remove(log_id)
+        return written
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def create_view(
+        self,
+        namespace: Namespace,
+        name: bytes,
+        topic_filter: bytes,
+        *,
+        where: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> View:
+        """O(1): nothing is read, nothing is copied."""
+        check_topic(name)
+        check_filter(topic_filter)
+        if name in namespace.views:
+            raise AlreadyExists(f"view {name.decode()!r} already exists")
+        if namespace.find_topic(name) is not None:
+            raise InvalidName(f"{name.decode()!r} is a topic; a view needs a name of its own")
+        condition = parse_condition(where)
+        view_id = self.store.next_id(Sequence.VIEW)
+        view = View(namespace, view_id, name, topic_filter, condition, dict(options or {}), self.stamps.next)
+        namespace.views[name] = view
+        with self.store.together():
+            self.store.put_view(
+                ViewRow(view_id, namespace.name, name, topic_filter, where, view.options, view.created)
+            )
+            view.add_slots()
+        return view
+
+    def save_slot(self, view: View, slot: int, log_id: int | None) -> Written:
+        return self.store.put_slot(SlotRow(view.id, slot, log_id))
+
+    def drop_view(self, namespace: Namespace, name: bytes) -> Written:
+        view = namespace.views.pop(name, None)
+        if view is None:
+            raise NotFound(f"no view {name.decode(errors='replace')!r}", fix="mainstem view ls")
+        return self.store.delete_view(view.id)
+

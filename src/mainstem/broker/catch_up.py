@@ -1,0 +1,191 @@
+"""Catching up: a sink that fell behind, or starts in the past, is served from the log until it stands at the head.
+
+Reading runs in threads, a chunk at a time; offering runs on the loop. Each chunk covers a stretch of stamps of every
+log the sink's filters touch, so that records of several logs reach it in the order of their stamps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mainstem.broker.live import Dispatcher, Sink
+from mainstem.codec.batch import frame_heads
+from mainstem.log.log import Log
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.ticker import Ticker
+
+logger = logging.getLogger("mainstem.broker")
+
+CHUNK_BYTES = 1 << 20
+SCAN_OFFSETS_MAX = 1 << 20
+MATCHES_MAX = 4_096
+EMPTY = array("q")
+END_OF_STAMPS = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Piece:
+    """Frames of one log to be offered; `to_stamp` is the stamp up to which the piece is complete."""
+
+    log: Log
+    data: memoryview
+    offsets: array[int]
+    to_stamp: int
+
+
+class CatchUp:
+    """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
+
+    def __init__(self, namespace: Namespace, filters: Sequence[bytes], position: int) -> None:
+        self._namespace = namespace
+        self._filters = filters
+        self.position = position
+
+    def read(self, head_stamp: int) -> tuple[list[Piece], int]:
+        """Pieces in no order, and the stamp up to which together they are complete (`head_stamp` at most)."""
+        pieces: list[Piece] = []
+        complete = head_stamp
+        for log, topic in self._logs():
+            if log.last_stamp < self.position:
+                continue
+            piece = self._read_stem(log) if topic is None else self._read_log(log)
+            if piece is not None:
+                complete = min(complete, piece.to_stamp)
+                if piece.data:
+                    pieces.append(piece)
+        return pieces, complete
+
+    def _logs(self) -> dict[Log, bytes | None]:
+        logs: dict[Log, bytes | None] = {}
+        for topic_filter in self._filters:
+            logs.update(self._namespace.logs_of(topic_filter))
+        return logs
+
+    def _read_log(self, log: Log) -> Piece | None:
+        piece = log.read(log.offset_of_stamp(self.position), CHUNK_BYTES)
+        if piece is None:
+            return None
+        done = piece.end_offset >= log.written
+        return Piece(log, piece.data, EMPTY, END_OF_STAMPS if done else _end_stamp(log, piece.data))
+
+    def _read_stem(self, log: Log) -> Piece | None:
+        index = log.index
+        assert index is not None
+        start = log.offset_of_stamp(self.position)
+        end = min(log.written, start + SCAN_OFFSETS_MAX)
+        offsets, scanned = index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
+        if not offsets:
+            return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS if scanned >= log.written else self._stamp_at(log, scanned))
+        piece = log.read(offsets[0], CHUNK_BYTES)
+        if piece is None:
+            return None
+        inside = array("q", (offset for offset in offsets if offset < piece.end_offset))
+        if len(inside) == len(offsets) and scanned >= log.written:
+            return Piece(log, piece.data, inside, END_OF_STAMPS)
+        return Piece(log, piece.data, inside, _end_stamp(log, piece.data))
+
+    def _bitmap(self, log: Log) -> bytes | bytearray:
+        assert log.index is not None
+        topics = log.index.topics
+        bitmap = topics.bitmap(self._filters[0])
+        for topic_filter in self._filters[1:]:
+            other = topics.bitmap(topic_filter)
+            size = max(len(bitmap), len(other))
+            joined = int.from_bytes(bitmap, "little") | int.from_bytes(other, "little")
+            bitmap = joined.to_bytes(size, "little")
+        return bitmap
+
+    def _stamp_at(self, log: Log, offset: int) -> int:
+        piece = log.read(offset, 1)
+        if piece is None:
+            return END_OF_STAMPS
+        head = frame_heads(piece.data, log.id)[0]
+        return head.stamp + max(0, offset - head.base_offset)
+
+
+def _end_stamp(log: Log, data: memoryview) -> int:
+    last = frame_heads(data, log.id)[-1]
+    return last.stamp + last.count
+
+
+class Pump:
+    """Serves the sinks that are behind: one task per sink while it has room and something to read."""
+
+    def __init__(self, dispatcher: Dispatcher, ticker: Ticker) -> None:
+        self._dispatcher = dispatcher
+        self._ticker = ticker
+        self._tasks: dict[Sink, asyncio.Task[None]] = {}
+
+    def resume(self, sink: Sink, filters: Sequence[bytes]) -> None:
+        """The sink has room again (or starts in the past): go on from its position until it is live."""
+        if sink.live or sink in self._tasks:
+            return
+        task = asyncio.get_running_loop().create_task(self._run(sink, filters))
+        self._tasks[sink] = task
+        task.add_done_callback(lambda _: self._tasks.pop(sink, None))
+
+    def stop(self, sink: Sink) -> None:
+        task = self._tasks.pop(sink, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, sink: Sink, filters: Sequence[bytes]) -> None:
+        """Chunks are read in a thread; the last one on the loop, between two ticks, or a busy head is never reached."""
+        reader = CatchUp(sink.namespace, filters, sink.position)
+        loop = asyncio.get_running_loop()
+        close = False
+        while not sink.live:
+            reader.position = sink.position
+            head = self._ticker.head_stamp
+            if close:
+                pieces, complete = reader.read(head)
+            else:
+                pieces, complete = await loop.run_in_executor(None, reader.read, head)
+            if not self._offer(sink, pieces, complete):
+                return  # no room: whoever makes room resumes
+            close = complete >= head
+            if sink.position >= self._ticker.head_stamp:
+                sink.live = True
+
+    def _offer(self, sink: Sink, pieces: list[Piece], complete: int) -> bool:
+        """Offer a chunk in stamp order; False when the sink had no room (its position says where it stopped)."""
+        start = sink.position
+        if len(pieces) == 1:
+            piece = pieces[0]
+            if not self._replay(sink, piece, start, complete):
+                return False
+        elif pieces:
+            for piece, first, last in _runs(pieces, start, complete):
+                if not self._replay(sink, piece, first, last):
+                    return False
+        sink.position = max(sink.position, complete)
+        return True
+
+    def _replay(self, sink: Sink, piece: Piece, first: int, last: int) -> bool:
+        topic_of = sink.namespace.topic_of
+        return self._dispatcher.replay(sink, piece.log, piece.data, piece.offsets, first, last, topic_of)
+
+
+def _runs(pieces: list[Piece], start: int, complete: int) -> list[tuple[Piece, int, int]]:
+    """Frames of several logs in stamp order, as (piece, first stamp, past the last stamp)."""
+    runs: list[tuple[int, int, Piece]] = []
+    for piece in pieces:
+        for head in frame_heads(piece.data, piece.log.id):
+            first, last = max(head.stamp, start), min(head.stamp + head.count, complete)
+            if first < last:
+                runs.append((first, last, piece))
+    runs.sort(key=lambda run: run[0])
+    return [(piece, first, last) for first, last, piece in runs]

@@ -1,0 +1,158 @@
+"""Durable small state: acks, offsets, session positions, retained pointers, decisions.
+
+State is appended as state frames to the default stem, so that it shares the tick's write and the round's fdatasync with
+the data it speaks of. A snapshot bounds what a start has to replay: it is taken between two ticks, holds everything
+applied so far, and is put in place only once all of that is durable.
+
+    state record:  key = kind 0x00 key,  value = the owner's bytes (null: forgotten)
+    snapshot file: "MSSNAP1\\n", u64 offset, then per entry u32 kind+key length, u32 value length (0xFFFFFFFF = null),
+                   the two; then crc32c of all before it. Big-endian. Replaced by rename.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, frame_heads
+from mainstem.log.gather import Ticket
+from mainstem.log.log import Log
+from mainstem.model.clock import Clock
+from mainstem.model.errors import StorageFault
+
+logger = logging.getLogger("mainstem.broker")
+
+MAGIC = b"MSSNAP1\n"
+NULL = 0xFFFFFFFF
+SNAPSHOT_EVERY_BYTES = 64 << 20
+READ_BYTES = 4 << 20
+INFLATED_BYTES_MAX = 64 << 20
+
+
+class Owner(NamedTuple):
+    apply: Callable[[bytes, bytes | None], None]
+    dump: Callable[[], Iterable[tuple[bytes, bytes]]]
+
+
+class Journal:
+    def __init__(self, stem: Log, path: Path, clock: Clock) -> None:
+        self._stem = stem
+        self._path = path
+        self._clock = clock
+        self._owners: dict[str, Owner] = {}
+        self._unknown: list[tuple[bytes, bytes | None]] = []
+        self._put_since_snapshot = 0
+        self._snapshot_running = False
+        self.snapshot_offset = 0  # state frames below it are in the snapshot
+
+    def register(
+        self,
+        kind: str,
+        apply: Callable[[bytes, bytes | None], None],
+        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+    ) -> None:
+        """`apply` is called for each entry in order while recovering; `dump` must yield what `apply` would rebuild."""
+        assert kind not in self._owners and "\0" not in kind
+        self._owners[kind] = Owner(apply, dump)
+
+    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket:
+        """Append one entry; its ticket is released once it is durable."""
+        gather = self._stem.state()
+        gather.add_state(kind.encode() + b"\0" + key, value, self._clock.now_ns() // 1_000_000)
+        self._put_since_snapshot += len(key) + len(value or b"") + 32
+        return gather.ticket
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    def recover(self) -> int:
+        """Apply the snapshot, then every state frame after it; returns how many entries were applied."""
+        count = self._load_snapshot()
+        offset = max(self.snapshot_offset, self._stem.start_offset)
+        while (piece := self._stem.read(offset, READ_BYTES)) is not None:
+            count += self._replay(piece.data)
+            offset = piece.end_offset
+        return count
+
+    def _replay(self, data: memoryview) -> int:
+        at = count = 0
+        for head in frame_heads(data, self._stem.id):
+            batch = data[at + FRAME_HEAD_SIZE : at + head.size]
+            at += head.size
+            if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
+                continue
+            for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
+                self._apply(record.key or b"", record.value)
+                count += 1
+        return count
+
+    def _apply(self, name: bytes, value: bytes | None) -> None:
+        kind, _, key = name.partition(b"\0")
+        owner = self._owners.get(kind.decode())
+        if owner is None:  # kept for the next snapshot: a newer version's state must not be lost by an older one
+            self._unknown.append((name, value))
+            return
+        owner.apply(key, value)
+
+    def _load_snapshot(self) -> int:
+        if not self._path.exists():
+            return 0
+        data = self._path.read_bytes()
+        if data[: len(MAGIC)] != MAGIC or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            raise StorageFault(
+                f"{self._path} is damaged; queue, session and offset state cannot be trusted",
+                fix=f"restore a backup, or move {self._path} away to rebuild what the log still holds",
+            )
+        (self.snapshot_offset,) = struct.unpack_from(">Q", data, len(MAGIC))
+        at, count = len(MAGIC) + 8, 0
+        while at < len(data) - 4:
+            name_size, value_size = struct.unpack_from(">II", data, at)
+            name = data[at + 8 : at + 8 + name_size]
+            at += 8 + name_size
+            value = None if value_size == NULL else data[at : at + value_size]
+            at += 0 if value is None else value_size
+            self._apply(name, value)
+            count += 1
+        return count
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def snapshot_due(self) -> bool:
+        grown = self._stem.written - self.snapshot_offset
+        return not self._snapshot_running and (self._put_since_snapshot > SNAPSHOT_EVERY_BYTES // 8 or grown > 1 << 20)
+
+    def take_snapshot(self) -> tuple[int, bytes]:
+        """All state as of everything written so far, as bytes. Call it between ticks; store it once that is stable."""
+        self._put_since_snapshot = 0
+        parts = [MAGIC, struct.pack(">Q", self._stem.written)]
+        for kind, owner in self._owners.items():
+            prefix = kind.encode() + b"\0"
+            for key, value in owner.dump():
+                parts += (struct.pack(">II", len(prefix) + len(key), len(value)), prefix, key, value)
+        for name, kept in self._unknown:
+            parts += (struct.pack(">II", len(name), NULL if kept is None else len(kept)), name, kept or b"")
+        body = b"".join(parts)
+        return self._stem.written, body + crc32c(body).to_bytes(4, "big")
+
+    def store_snapshot(self, offset: int, data: bytes) -> None:
+        """Durable once this returns; runs in a thread. `offset` must be stable."""
+        assert offset <= self._stem.stable
+        self._snapshot_running = True
+        try:
+            temporary = self._path.with_suffix(".new")
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+            self.snapshot_offset = offset
+        finally:
+            self._snapshot_running = False

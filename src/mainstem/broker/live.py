@@ -1,0 +1,23 @@
+"""Live delivery: every record that was just written goes to the sinks of its route.
+
+A `Sink` is anything that takes records: an MQTT session, a queue, a live tail. While `live` it stands at the head and
+`push` gives it each record of its routes once it is written, in stamp order. A sink without room answers False: its
+`position` is then the stamp of the record it could not take, and it is no longer live. When it has room again the
+namespace replays the log to it from there (`choose` says what it wants of a stored record, `None` for nothing) until it
+stands at the head once more.
+
+The `RecordRef` given to `push` and `choose` is one reused window into the batch: copy what you keep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainstem.model.compiled import COMPILED
+
+if TYPE_CHECKING or not COMPILED:
+    from mainstem.broker._live_reference import Delivery, Dispatcher, RecordRef, Route, Sink
+else:
+    from mainstem.broker._live import Delivery, Dispatcher, RecordRef, Route, Sink
+
+__all__ = ["Delivery", "Dispatcher", "RecordRef", "Route", "Sink"]

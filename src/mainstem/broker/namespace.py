@@ -1,0 +1,211 @@
+"""A namespace: its topics, its stems, and who listens to what. Publishing and subscribing for all protocols.
+
+`routes` is the hot path's table: canonical topic → Route (where it is written, who gets it live). It is a cache: at most
+ROUTES_MAX entries, emptied as a whole when full; a topic's Route is made again from the registry and the filter trie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.live import Delivery, Route, Sink
+from mainstem.broker.policy import Policy, policy_of
+from mainstem.broker.topics import Partition, Span, Topic
+from mainstem.log.gather import Ticket
+from mainstem.log.log import Log
+from mainstem.model.errors import InvalidName, MessageTooLarge
+from mainstem.model.origin import Origin, RecordFlag
+from mainstem.model.partitioner import partition_of_key
+from mainstem.model.record import Header
+from mainstem.model.topic_filter import check_filter, check_topic, matches
+from mainstem.model.topic_tries import FilterTrie
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.views import View
+
+ROUTES_MAX = 100_000
+
+
+class Namespace:
+    def __init__(self, broker: Broker, name: str, defaults: Policy) -> None:
+        self.broker = broker
+        self.name = name
+        self.defaults = defaults
+        self.rules: dict[bytes, dict[str, Any]] = {}
+        self.topics: dict[bytes, Topic] = {}  # declared ones
+        self.views: dict[bytes, View] = {}
+        self.stems: dict[tuple[object, ...], Log] = {}
+        self.routes: dict[bytes, Route] = {}
+        self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
+        self._interests = FilterTrie()
+        self._entries: dict[tuple[bytes, Sink], tuple[Sink, Any]] = {}
+
+    # -- publishing ------------------------------------------------------------------------------------------------
+
+    def route(self, topic: bytes) -> Route:
+        """Where the topic is written and who gets it live; made on first use. Refuses what cannot be a topic."""
+        found = self.routes.get(topic)
+        return found if found is not None else self._make_route(topic)
+
+    def _make_route(self, topic: bytes) -> Route:
+        declared = self.topics.get(topic)
+        if declared is not None:
+            route = declared.partitions[partition_of_key(topic, len(declared.partitions))].route
+        else:
+            check_topic(topic)
+            if topic in self.views:
+                raise InvalidName(f"{topic.decode()!r} is a view; publish to a topic that it shows")
+            policy = self.policy(topic)
+            if policy.dedicated:
+                route = self.broker.create_topic(self, topic, policy).partitions[0].route
+            else:
+                stem = self.stem(policy)
+                assert stem.index is not None
+                route = Route(topic, stem.index.topics.number(topic), stem, self)
+        if len(self.routes) >= ROUTES_MAX:
+            self.routes.clear()
+        self.routes[topic] = route
+        return route
+
+    def renumber(self, route: Route) -> None:
+        """The stem forgot the topic when its last record went; it is published again."""
+        index = route.log.index
+        route.number = index.topics.number(route.topic) if index is not None else 1
+
+    def forget_numbers(self, log: Log, numbers: Iterable[int]) -> None:
+        """Topics whose last record is gone leave the dictionary; their routes ask again before the next publish."""
+        index = log.index
+        assert index is not None
+        for number in numbers:
+            route = self.routes.get(index.topics.name(number))
+            if route is not None and route.log is log:
+                route.number = 0
+            index.topics.remove(number)
+
+    def publish(
+        self,
+        topic: bytes,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        time_ms: int | None = None,
+        flags: int = 0,
+        origin: int = Origin.BROKER,
+    ) -> Ticket:
+        """Append one record; the ticket is released when it is durable under its topic's policy."""
+        route = self.route(topic)
+        if key is None:
+            key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
+        else:
+            headers = [(b"ms-topic", topic), *headers]
+            route = self.keyed_route(topic, key, route)
+        self.check_size(topic, value)
+        gather = route.open_gather(origin)
+        time_ms = self.broker.clock.now_ns() // 1_000_000 if time_ms is None else time_ms
+        gather.add_routed(route, key, value, headers, time_ms, flags)
+        return gather.ticket
+
+    def keyed_route(self, topic: bytes, key: bytes, route: Route) -> Route:
+        """A key that is not the topic chooses among a declared topic's partitions."""
+        declared = self.topics.get(topic)
+        if declared is None or len(declared.partitions) == 1:
+            return route
+        return declared.partitions[partition_of_key(key, len(declared.partitions))].route
+
+    def check_size(self, topic: bytes, value: bytes | None) -> None:
+        declared = self.topics.get(topic)
+        limit = (declared.policy if declared is not None else self.defaults).message_bytes_max
+        if value is not None and len(value) > limit:
+            raise MessageTooLarge(
+                f"message of {len(value)} bytes for {topic.decode(errors='replace')!r}; the limit is {limit}",
+                fix=f"mainstem topic alter {topic.decode(errors='replace')} --set message_bytes_max={len(value)}",
+            )
+
+    # -- listening -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic_filter: bytes, sink: Sink, options: Any) -> int:
+        """From now on: returns the stamp at which it starts. The same filter and sink again replaces the options."""
+        check_filter(topic_filter)
+        self.unsubscribe(topic_filter, sink)
+        entry = (sink, options)
+        self._entries[topic_filter, sink] = entry
+        self._interests.add(topic_filter, entry)
+        self.broker.dispatcher.epoch += 1
+        return self.broker.stamps.next
+
+    def unsubscribe(self, topic_filter: bytes, sink: Sink) -> bool:
+        entry = self._entries.pop((topic_filter, sink), None)
+        if entry is None:
+            return False
+        self._interests.remove(topic_filter, entry)
+        self.broker.dispatcher.epoch += 1
+        return True
+
+    def detach(self, sink: Sink) -> None:
+        """The sink takes nothing for now: remember where it stands, so that `resume` misses nothing."""
+        self.broker.pump.stop(sink)
+        if sink.live:
+            sink.live, sink.position = False, self.broker.ticker.head_stamp
+
+    def resume(self, sink: Sink) -> None:
+        """The sink has room (again): serve it from its position on, then live."""
+        if not sink.live:
+            self.broker.pump.resume(sink, sink.filters())
+
+    def refresh(self, route: Route) -> None:
+        """Find who listens to a route again, after subscriptions changed. A sink appears once, its options merged."""
+        by_sink: dict[Sink, list[Any]] = {}
+        for sink, options in self._interests.match(route.topic):
+            by_sink.setdefault(sink, []).append(options)
+        route.deliveries = [
+            Delivery(sink, options[0] if len(options) == 1 else sink.merge(options))
+            for sink, options in by_sink.items()
+        ]
+        route.epoch = self.broker.dispatcher.epoch
+
+    def listened(self, topic: bytes) -> bool:
+        """Whether any live subscriber, queue or view takes the topic (AMQP's `mandatory`)."""
+        return bool(self._interests.match(topic)) or any(view.covers(topic) for view in self.views.values())
+
+    # -- where records lie -----------------------------------------------------------------------------------------
+
+    def policy(self, topic: bytes) -> Policy:
+        return policy_of(topic, self.defaults, self.rules)
+
+    def stem(self, policy: Policy) -> Log:
+        """The shared log of all topics with this policy."""
+        found = self.stems.get(policy.stem_key())
+        return found if found is not None else self.broker.create_stem(self, policy)
+
+    def find_topic(self, topic: bytes) -> Topic | None:
+        """A declared topic, or one that lives in a stem as if it were declared with one partition; None if unknown."""
+        declared = self.topics.get(topic)
+        if declared is not None:
+            return declared
+        for stem in self.stems.values():
+            if stem.index is not None and stem.index.topics.find(topic):
+                return self._undeclared(topic, stem)
+        return None
+
+    def _undeclared(self, name: bytes, stem: Log) -> Topic:
+        topic = Topic(0, name, self.policy(name))
+        number = stem.index.topics.find(name) if stem.index is not None else 1
+        route = self.routes.get(name) or Route(name, number, stem, self)
+        topic.partitions.append(Partition(topic, 0, [Span(stem, 0)], route))
+        return topic
+
+    def logs_of(self, topic_filter: bytes) -> list[tuple[Log, bytes | None]]:
+        """The logs that may hold records the filter means: each stem (topic None), each log of a matching topic."""
+        found: dict[Log, bytes | None] = {stem: None for stem in self.stems.values()}
+        for topic in self.topics.values():
+            if not matches(topic_filter, topic.name):
+                continue
+            for partition in topic.partitions:
+                for span in partition.spans:
+                    found.setdefault(span.log, topic.name if not span.shared else None)
+        return list(found.items())
+
+

@@ -1,0 +1,100 @@
+"""What a topic's bytes are owed: where they rest, in which layout, how durable, how long.
+
+A policy is found by the topic's name: the most specific of the namespace's rules (a topic filter each), over the
+broker's defaults. Topics of equal policy share one stem, so that retention can always drop whole segments; what needs a
+log of its own (partitions, compaction, retention by bytes) makes the topic dedicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from mainstem.log.durability import parse_durability
+from mainstem.model.errors import InvalidArgument
+from mainstem.model.topic_filter import matches
+
+ENGINES = ("segment", "memory", "rocksdb")
+LAYOUTS = ("shared", "dedicated")
+CLEANUPS = ("delete", "compact", "compact,delete")
+PARTITIONS_MAX = 1_000
+MESSAGE_BYTES_MAX = 16 << 20
+STEMS_MAX = 16  # per namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Zero or negative limits mean: none."""
+
+    engine: str = "segment"
+    layout: str = "shared"
+    partitions: int = 1
+    durability: str = "sync"
+    retention_ms: int = 7 * 24 * 3_600_000
+    retention_bytes: int = -1
+    cleanup: str = "delete"
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    segment_bytes: int = 64 << 20
+    segment_ms: int = 7 * 24 * 3_600_000
+    delete_retention_ms: int = 24 * 3_600_000
+    compaction_lag_min_ms: int = 0
+    compaction_lag_max_ms: int = 0
+    timestamp_type: str = "create"  # create | append
+    keep_until_archived: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("engine", self.engine, ENGINES)
+        _one_of("layout", self.layout, LAYOUTS)
+        _one_of("cleanup", self.cleanup, CLEANUPS)
+        parse_durability(self.durability)
+        if not 1 <= self.partitions <= PARTITIONS_MAX:
+            raise InvalidArgument(f"partitions must be 1 to {PARTITIONS_MAX}, not {self.partitions}")
+        if self.message_bytes_max < 1:
+            raise InvalidArgument(f"message_bytes_max must be positive, not {self.message_bytes_max}")
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether the topic needs a log of its own."""
+        return (
+            self.layout == "dedicated"
+            or self.partitions > 1
+            or self.retention_bytes >= 0
+            or "compact" in self.cleanup
+            or self.timestamp_type == "append"
+        )
+
+    def stem_key(self) -> tuple[object, ...]:
+        """Topics that agree in this share a log."""
+        return (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Policy:
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                close = get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+                raise InvalidArgument(f"unknown topic setting {name!r}{hint}")
+        return replace(self, **dict(changes))
+
+    def to_document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidArgument(f"{name} {value!r} is not one of {', '.join(allowed)}")
+
+
+def policy_of(topic: bytes, defaults: Policy, rules: Mapping[bytes, Mapping[str, Any]]) -> Policy:
+    """The defaults changed by every rule whose filter matches, the most specific last."""
+    policy = defaults
+    for topic_filter in sorted((f for f in rules if matches(f, topic)), key=_specificity):
+        policy = policy.with_changes(rules[topic_filter])
+    return policy
+
+
+def _specificity(topic_filter: bytes) -> tuple[int, int]:
+    levels = topic_filter.split(b"/")
+    return (sum(level not in (b"#", b">", b"+", b"*") for level in levels), len(levels))

@@ -1,0 +1,278 @@
+"""Reading by offset: a topic-partition, a shared topic or a view's slot, as Kafka batches or as records.
+
+Whatever carries offsets away ends at `stable`. A read at an offset that is not there returns the next one that is; the
+caller always learns how far the log was looked through (`next_offset`), also where nothing matched.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mainstem.broker.topics import Partition, Span
+from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_heads, rebuild_batches
+from mainstem.log.log import Log
+from mainstem.model.condition import Condition
+from mainstem.model.crossing import headers_for_conditions, kafka_record
+from mainstem.model.origin import Origin
+from mainstem.model.record import Record
+from mainstem.storage.engine import Buffer
+
+INFLATED_BYTES_MAX = 64 << 20
+SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
+RECORDS_MAX = 10_000
+FRAME_HEAD_SIZE = 48
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Whole batches for the Kafka wire, in order; `next_offset` is where to go on."""
+
+    parts: list[Buffer] = field(default_factory=list)
+    next_offset: int = 0
+    size: int = 0
+
+    def add(self, part: Buffer) -> None:
+        self.parts.append(part)
+        self.size += len(part)
+
+
+class PartitionReader:
+    """One topic-partition through all its spans."""
+
+    def __init__(self, partition: Partition, topic_of: dict[int, bytes]) -> None:
+        self._partition = partition
+        self._topic_of = topic_of
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.start_offset
+
+    @property
+    def stable_offset(self) -> int:
+        return self._partition.stable_offset
+
+    def read(self, offset: int, bytes_max: int) -> Fetched:
+        """Batches from `offset`; Kafka's own as they were sent, the others in Kafka's words."""
+        span = self._span_at(offset)
+        if span is None:
+            return Fetched(next_offset=max(offset, self.stable_offset))
+        if span.shared:
+            number = self._number(span.log)
+            chosen = Chosen(span.log, self._topic_of, number=number)
+            return chosen.batches(max(offset, span.first), span.end_offset, bytes_max)
+        return _stored_batches(span.log, max(offset, span.first), span.end_offset, bytes_max, self._topic_of)
+
+    def records(self, offset: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
+        """Records as stored, and where to go on."""
+        span = self._span_at(offset)
+        if span is None:
+            return [], max(offset, self.stable_offset)
+        start = max(offset, span.first)
+        if span.shared:
+            chosen = Chosen(span.log, self._topic_of, number=self._number(span.log))
+            return chosen.records(start, span.end_offset, bytes_max, count_max=count_max)
+        records, after = _stored_records(span.log, start, span.end_offset, bytes_max, self._topic_of)
+        for record in records:
+            record.topic = self._partition.topic.name
+        return (records[:count_max], records[count_max - 1].offset + 1) if len(records) > count_max else (records, after)
+
+    def count(self, start: int, end: int) -> int:
+        """Records in [start, end): exact for shared logs, by offsets for dedicated ones, as Kafka counts lag."""
+        total = 0
+        for span in self._partition.spans:
+            first, last = max(start, span.first), min(end, span.end_offset)
+            if first >= last:
+                continue
+            if span.log.index is not None:
+                total += span.log.index.count_one(self._number(span.log), first, last)
+            else:
+                total += last - max(first, span.log.start_offset)
+        return total
+
+    def find_time(self, time_ms: int) -> tuple[int, int] | None:
+        """The first record at or after that (event) time: (offset, its time); None when all are older."""
+        for span in self._partition.spans:
+            offset = max(span.first, self.start_offset)
+            while offset < span.end_offset:
+                records, offset = self.records(offset, 1 << 20)
+                for record in records:
+                    if record.time_ms >= time_ms:
+                        return record.offset, record.time_ms
+        return None
+
+    def _number(self, log: Log) -> int:
+        assert log.index is not None
+        return log.index.topics.find(self._partition.topic.name)
+
+    def _span_at(self, offset: int) -> Span | None:
+        for span in self._partition.spans:
+            if offset < span.end_offset:
+                return span
+        return None
+
+
+class Chosen:
+    """The records of one log that a filter chooses: by one topic's number, or by a bitmap of many."""
+
+    def __init__(
+        self,
+        log: Log,
+        topic_of: dict[int, bytes],
+        *,
+        number: int = 0,
+        bitmap: bytes | bytearray | None = None,
+        condition: Condition | None = None,
+        name_topic: bool = False,
+    ) -> None:
+        self._log = log
+        self._topic_of = topic_of
+        self._number = number
+        self._bitmap = bitmap
+        self._condition = condition
+        self._name_topic = name_topic
+
+    def batches(self, offset: int, end: int, bytes_max: int) -> Fetched:
+        records, after = self.records(offset, end, bytes_max)
+        fetched = Fetched(next_offset=after)
+        if records:
+            mapped = [kafka_record(record, through_view=self._name_topic) for record in records]
+            fetched.add(rebuild_batches(mapped, last_offset=after - 1, leader_epoch=self._log.epoch))
+        return fetched
+
+    def records(self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
+        """Matching records from `offset` in order, and the offset up to which the log was looked through."""
+        found: list[Record] = []
+        size = 0
+        at = max(offset, self._log.start_offset)
+        look_end = min(end, at + SCAN_OFFSETS_MAX)
+        offsets, scanned = self._find(at, look_end, count_max)
+        taken = 0
+        for piece, chosen in _pieces(self._log, offsets, scanned, bytes_max):
+            for record in decode_chosen(
+                piece, self._log.id, chosen, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=self._topic_of
+            ):
+                if self._holds(record):
+                    found.append(record)
+                    size += len(record.value or b"") + len(record.key or b"") + 64
+            taken += len(chosen)
+            if size >= bytes_max and taken < len(offsets):
+                return found, offsets[taken]
+        return found, scanned
+
+    def count(self, start: int, end: int) -> int:
+        index = self._log.index
+        assert index is not None
+        if self._condition is not None:
+            return sum(1 for _ in self._walk(start, end))
+        return index.count_one(self._number, start, end) if self._bitmap is None else index.count(self._bitmap, start, end)
+
+    def _walk(self, start: int, end: int) -> Iterator[Record]:
+        while start < end:
+            records, start = self.records(start, end, 1 << 20)
+            yield from records
+
+    def _find(self, start: int, end: int, limit: int) -> tuple[array[int], int]:
+        index = self._log.index
+        assert index is not None
+        if self._bitmap is not None:
+            return index.find_many(self._bitmap, start, end, limit)
+        if not self._number:
+            return array("q"), end
+        offsets = index.find_one(self._number, start, end, limit)
+        return offsets, offsets[-1] + 1 if len(offsets) >= limit else end
+
+    def _holds(self, record: Record) -> bool:
+        if self._condition is None:
+            return True
+        return self._condition.holds(record.key, headers_for_conditions(record))
+
+
+def _pieces(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, array[int]]]:
+    """The stored frames that hold the offsets, a read at a time, each with the offsets that lie in it.
+
+    Sparse matches read one frame each (a small read); dense ones share a large read.
+    """
+    at = 0
+    while at < len(offsets):
+        dense = at + 64 < len(offsets) and offsets[at + 64] - offsets[at] < 4096
+        piece = log.read(offsets[at], min(bytes_max, 1 << 20) if dense else 4096, end)
+        if piece is None:
+            return
+        first = at
+        while at < len(offsets) and offsets[at] < piece.end_offset:
+            at += 1
+        if at == first:  # its frame is gone: the next one stored lies beyond
+            at += 1
+            continue
+        yield piece.data, offsets[first:at]
+
+
+def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]) -> Fetched:
+    piece = log.read(offset, bytes_max + FRAME_HEAD_SIZE, end)
+    if piece is None:
+        return Fetched(next_offset=max(offset, end))
+    fetched = Fetched(next_offset=piece.end_offset)
+    at = 0
+    for head in frame_heads(piece.data, log.id):
+        frame = piece.data[at : at + head.size]
+        at += head.size
+        if head.kind != KIND_DATA or head.base_offset + head.count <= offset:
+            continue
+        if head.origin == Origin.KAFKA or not head.payload_size:
+            fetched.add(frame[FRAME_HEAD_SIZE:])
+        else:
+            records = decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
+            last = head.base_offset + head.count - 1
+            fetched.add(
+                rebuild_batches([kafka_record(r) for r in records], last_offset=last, leader_epoch=log.epoch)
+            )
+    return fetched
+
+
+def _stored_records(
+    log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]
+) -> tuple[list[Record], int]:
+    piece = log.read(offset, bytes_max, end)
+    if piece is None:
+        return [], max(offset, end)
+    records = decode_frames(
+        piece.data, log.id, start_offset=offset, end_offset=end, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of
+    )
+    return records, min(piece.end_offset, end)
+
+
+
+def stored_records_of(
+    log: Log,
+    offset: int,
+    bytes_max: int,
+    topic_of: dict[int, bytes],
+    topic: bytes,
+    condition: Condition | None,
+    *,
+    count_max: int = RECORDS_MAX,
+) -> tuple[list[Record], int]:
+    """A dedicated log through a view: the records that fulfil its condition."""
+    records, after = _stored_records(log, offset, log.stable, bytes_max, topic_of)
+    chosen: list[Record] = []
+    for record in records:
+        record.topic = topic
+        if condition is None or condition.holds(record.key, headers_for_conditions(record)):
+            if len(chosen) == count_max:
+                return chosen, record.offset
+            chosen.append(record)
+    return chosen, after
+
+
+def stored_batches_of(
+    log: Log, offset: int, bytes_max: int, topic_of: dict[int, bytes], topic: bytes, condition: Condition | None
+) -> Fetched:
+    """The same in Kafka's words; each record tells the topic it came from."""
+    records, after = stored_records_of(log, offset, bytes_max, topic_of, topic, condition)
+    fetched = Fetched(next_offset=after)
+    if records:
+        mapped = [kafka_record(record, through_view=True) for record in records]
+        fetched.add(rebuild_batches(mapped, last_offset=after - 1, leader_epoch=log.epoch))
+    return fetched

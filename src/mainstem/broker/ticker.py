@@ -1,0 +1,130 @@
+"""The broker's heartbeat: once per turn of the loop in which anything was published or is to be sent.
+
+    read sockets → (records gathered, connections marked) → tick: write logs → deliver live → flush connections → commit
+
+One write per log, one `transport.write` per connection, one wake-up of the committer, however many messages came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from mainstem.broker.live import Dispatcher
+from mainstem.log.committer import Committer
+from mainstem.log.log import Appended, Log
+
+logger = logging.getLogger("mainstem.broker")
+
+UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
+
+
+class Flushable(Protocol):
+    def flush(self) -> None:
+        """Write what was gathered for the peer; called after this tick's records are written."""
+
+
+class Ticker:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
+        self._loop = loop
+        self._dispatcher = dispatcher
+        self._requested = False
+        self._logs: list[Log] = []
+        self._connections: list[Flushable] = []
+        self._after: list[Callable[[], None]] = []
+        self.committer = Committer(self._post_synced)
+        self.ticks = 0
+        self.head_stamp = 0  # all records below it were offered to the live sinks
+
+    # -- asking for a tick -----------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        if not self._requested:
+            self._requested = True
+            self._loop.call_soon(self.tick)
+
+    def add_log(self, log: Log) -> None:
+        """A log has something to write (its `on_dirty`)."""
+        self._logs.append(log)
+        self.request()
+
+    def mark_dirty(self, connection: Flushable) -> None:
+        """The caller keeps a flag so that it is marked once per tick."""
+        self._connections.append(connection)
+        self.request()
+
+    def after_tick(self, callback: Callable[[], None]) -> None:
+        """Run once, after the next tick's delivery and before its flush."""
+        self._after.append(callback)
+        self.request()
+
+    # -- the tick --------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self._requested = False
+        self.ticks += 1
+        appended = self._write_logs()
+        if appended:
+            self._deliver(appended)
+        after, self._after = self._after, []
+        for callback in after:
+            callback()
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            try:
+                connection.flush()
+            except Exception:  # one connection's failure is its own
+                logger.exception("a connection could not be flushed")
+
+    def _write_logs(self) -> list[Appended]:
+        logs, self._logs = self._logs, []
+        appended: list[Appended] = []
+        to_sync: list[tuple[Log, int]] = []
+        for log in logs:
+            written = log.write()
+            if not written:
+                continue
+            appended += written
+            if log.durability.acks_wait:
+                to_sync.append((log, log.written))
+            else:
+                log.mark_stable(log.written)
+        if to_sync:
+            self.committer.submit(to_sync)
+        return appended
+
+    def _deliver(self, appended: list[Appended]) -> None:
+        appended.sort(key=_stamp)
+        self._dispatcher.deliver(appended)
+        last = appended[-1].ref
+        self.head_stamp = max(self.head_stamp, last.stamp + last.count)
+
+    # -- durability ------------------------------------------------------------------------------------------------
+
+    def _post_synced(self, synced: list[tuple[Log, int]]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.on_synced, synced)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            logger.debug("a sync round ended after the loop")
+
+    def on_synced(self, synced: list[tuple[Log, int]]) -> None:
+        for log, end in synced:
+            log.mark_stable(end)
+
+    def drain(self) -> None:
+        """Tick until nothing is left to write, then sync what is not stable; for shutting down."""
+        while self._logs or self._connections or self._after:
+            self.tick()
+
+    async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:
+        """Wait until the given logs are stable up to what is written."""
+        deadline = time.monotonic() + timeout_s
+        while any(log.stable < log.written for log in logs) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+
+def _stamp(item: Appended) -> int:
+    return item.ref.stamp

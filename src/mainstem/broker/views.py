@@ -1,0 +1,122 @@
+"""Views: a named filter over everything stored, at the log's own (sparse) offsets. Making one reads nothing.
+
+As a Kafka topic a view has permanent partition slots: first the stems, then the logs of matching dedicated topics as
+they appear. A slot is never renumbered; when its log is gone it is empty for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.reading import Chosen, Fetched, stored_batches_of, stored_records_of
+from mainstem.log.log import Log
+from mainstem.model.condition import Condition
+from mainstem.model.record import Record
+from mainstem.model.topic_filter import matches
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+
+SLOTS_MAX = 1_000
+
+
+class View:
+    def __init__(
+        self,
+        namespace: Namespace,
+        view_id: int,
+        name: bytes,
+        topic_filter: bytes,
+        condition: Condition | None,
+        options: dict[str, Any],
+        created: int,
+    ) -> None:
+        self.namespace = namespace
+        self.id = view_id
+        self.name = name
+        self.filter = topic_filter
+        self.condition = condition
+        self.options = options
+        self.created = created
+        self.slots: list[int | None] = []  # slot → log id, None once the log is gone
+
+    def covers(self, topic: bytes) -> bool:
+        return matches(self.filter, topic)
+
+    def add_slots(self) -> None:
+        """Give a slot to each log that may hold matching records and has none yet."""
+        known = set(self.slots)
+        for log, _ in self.namespace.logs_of(self.filter):
+            if log.id not in known and len(self.slots) < SLOTS_MAX:
+                self.namespace.broker.save_slot(self, len(self.slots), log.id)
+                self.slots.append(log.id)
+
+    def slot(self, number: int) -> ViewSlot | None:
+        log_id = self.slots[number] if number < len(self.slots) else None
+        log = self.namespace.broker.logs.by_id.get(log_id) if log_id is not None else None
+        return ViewSlot(self, log) if log is not None else None
+
+
+class ViewSlot:
+    """One log of a view, read by offset."""
+
+    def __init__(self, view: View, log: Log) -> None:
+        self.view = view
+        self.log = log
+        self._topic_of = view.namespace.topic_of
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def stable_offset(self) -> int:
+        return self.log.stable
+
+    @property
+    def epoch(self) -> int:
+        return self.log.epoch
+
+    def read(self, offset: int, bytes_max: int) -> Fetched:
+        if self.log.index is not None:
+            return self._chosen().batches(offset, self.log.stable, bytes_max)
+        return stored_batches_of(self.log, offset, bytes_max, self._topic_of, self._topic(), self.view.condition)
+
+    def records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]:
+        if self.log.index is not None:
+            return self._chosen().records(offset, self.log.stable, bytes_max, count_max=count_max)
+        return stored_records_of(
+            self.log, offset, bytes_max, self._topic_of, self._topic(), self.view.condition, count_max=count_max
+        )
+
+    def count(self, start: int, end: int) -> int:
+        """Matching records in [start, end): a view's lag."""
+        if self.log.index is not None:
+            return self._chosen().count(max(start, self.log.start_offset), end)
+        if self.view.condition is None:
+            return max(0, end - max(start, self.log.start_offset))
+        total = 0
+        while start < end:
+            records, start = self.records(start, 1 << 20)
+            total += sum(record.offset < end for record in records)
+        return total
+
+    def find_time(self, time_ms: int) -> tuple[int, int] | None:
+        offset = self.start_offset
+        while offset < self.stable_offset:
+            records, offset = self.records(offset, 1 << 20)
+            for record in records:
+                if record.time_ms >= time_ms:
+                    return record.offset, record.time_ms
+        return None
+
+    def _chosen(self) -> Chosen:
+        assert self.log.index is not None
+        bitmap = self.log.index.topics.bitmap(self.view.filter)
+        return Chosen(self.log, self._topic_of, bitmap=bitmap, condition=self.view.condition, name_topic=True)
+
+    def _topic(self) -> bytes:
+        for topic in self.view.namespace.topics.values():
+            if any(span.log is self.log for partition in topic.partitions for span in partition.spans):
+                return topic.name
+        return b""

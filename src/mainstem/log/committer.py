@@ -1,0 +1,106 @@
+"""Group commit: a few threads that sync whatever logs are dirty, one round after the other.
+
+There is no artificial delay. While one fdatasync runs the next round collects, so that a lone publisher waits for one
+disk flush and ten thousand share one. A failed sync ends the process: the kernel may have dropped the pages it could not
+write and would report success to a second try, so nothing that was acked afterwards could be trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainstem.log.log import Log
+
+EXIT_STORAGE_FAILED = 74  # EX_IOERR
+THREADS_MAX = 4
+
+logger = logging.getLogger("mainstem.log")
+
+
+def _end_process(log: Log, error: BaseException) -> None:
+    logger.critical(
+        "log %d could not be synced: %s. Nothing more can be promised; the process ends. "
+        "Check the disk (dmesg), then start again: recovery keeps every acked record",
+        log.id,
+        error,
+    )
+    logging.shutdown()
+    os._exit(EXIT_STORAGE_FAILED)
+
+
+class Committer:
+    """`post` hands a list of (log, end offset) that became durable back to the loop, once per round."""
+
+    def __init__(
+        self,
+        post: Callable[[list[tuple[Log, int]]], None],
+        *,
+        threads: int = 1,
+        on_failure: Callable[[Log, BaseException], None] = _end_process,
+    ) -> None:
+        self._post = post
+        self._on_failure = on_failure
+        self._wake = threading.Condition()
+        self._dirty: dict[Log, int] = {}
+        self._busy: set[Log] = set()
+        self._stopping = False
+        self.rounds = 0
+        self.sync_ns_total = 0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"committer-{n}", daemon=True)
+            for n in range(min(threads, THREADS_MAX))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, logs: list[tuple[Log, int]]) -> None:
+        """Ask for a sync of everything written below each end offset."""
+        with self._wake:
+            for log, end in logs:
+                self._dirty[log] = end
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the threads."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (ready := self._take()) and not self._stopping:
+                    self._wake.wait()
+                if not ready:
+                    return
+            done = [(log, end) for log, end in ready if self._sync(log)]
+            with self._wake:
+                self._busy.difference_update(log for log, _ in ready)
+                self.rounds += 1
+                if self._dirty:
+                    self._wake.notify()
+            if done:
+                self._post(done)
+
+    def _take(self) -> list[tuple[Log, int]]:
+        """The dirty logs nobody is syncing; two threads never sync one log, so that its watermark only grows."""
+        ready = [(log, end) for log, end in self._dirty.items() if log not in self._busy]
+        for log, _ in ready:
+            del self._dirty[log]
+            self._busy.add(log)
+        return ready
+
+    def _sync(self, log: Log) -> bool:
+        try:
+            log.engine.sync()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the promise is broken
+            self._on_failure(log, error)
+            return False
+        return True

@@ -1,0 +1,248 @@
+"""One log: an ordered, append-only sequence of batches with dense offsets, over any engine.
+
+It knows no consumer and no protocol. Appending is a synchronous call that encodes into the open batch; `write` puts all
+open batches into the engine with one call and moves `written`; the committer's rounds move `stable`. Tickets wait in
+order of their offsets and are released as `stable` passes them.
+
+A shared log also keeps the topic index: per offset the number of its topic, so that views cost what they match.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mainstem.codec.batch import make_frame
+from mainstem.log.durability import SYNC, Durability
+from mainstem.log.gather import Gather, Ticket, TopicRef
+from mainstem.model.errors import Overloaded
+from mainstem.model.origin import Origin
+from mainstem.storage.engine import Buffer, Engine, FrameRef, Slice
+
+if TYPE_CHECKING:
+    from mainstem.codec.batch import BatchHead, SealedFrame
+    from mainstem.log.stamps import Stamps
+    from mainstem.log.topic_index import TopicIndex
+    from mainstem.storage.reservation import Reservation
+
+logger = logging.getLogger("mainstem.log")
+
+KIND_DATA, KIND_STATE, KIND_MARKER = 1, 2, 3
+STATE_SLOT = 15  # of `gathers`; the slots below are origins
+GATHER_RECORDS_MAX = 65_536
+GATHER_BYTES_MAX = 1 << 20
+UNSYNCED_BYTES_MAX = 64 << 20
+RESERVE_RECORDS_MIN = 65_536
+RESERVE_RECORDS_MAX = 1 << 24
+
+
+@dataclass(slots=True, eq=False)
+class Appended:
+    """One frame on its way: what is written, and what live delivery needs of it."""
+
+    log: Log
+    data: list[Buffer]
+    ref: FrameRef
+    ticket: Ticket
+    kind: int
+    origin: int
+    gather: Gather | None = None  # the broker's own batch: its routes, one per record
+    sealed: SealedFrame | None = None
+    route: TopicRef | None = None  # a batch a client made: one topic for all of it
+    numbers: bytes = b""
+
+
+class Log:
+    def __init__(
+        self,
+        log_id: int,
+        engine: Engine,
+        stamps: Stamps,
+        reservation: Reservation,
+        *,
+        durability: Durability = SYNC,
+        index: TopicIndex | None = None,
+        first_offset: int = 0,
+        on_dirty: Callable[[Log], None] = lambda log: None,
+    ) -> None:
+        self.id = log_id
+        self.engine = engine
+        self.durability = durability
+        self.index = index
+        self.on_dirty = on_dirty
+        self.gathers: list[Gather | None] = [None] * 16
+        self.stable_listeners: list[Callable[[Log], None]] = []
+        self._stamps = stamps
+        self._reservation = reservation
+        self._open: list[Gather] = []
+        self._pending: list[Appended] = []
+        self._tickets: deque[Ticket] = deque()
+        self._dirty = False
+        self._reserve_records = RESERVE_RECORDS_MIN
+        self.unsynced_bytes = 0
+        stat = engine.stat()
+        self.start_offset = max(stat.start_offset, first_offset)
+        end = max(stat.end_offset, reservation.end_offset, first_offset)
+        self.epoch = reservation.epoch if reservation.clean else reservation.epoch + 1
+        self.next_offset = self.written = self.stable = end
+        self.last_stamp = stat.last_stamp
+        self._reserve(end)
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def open(self, origin: int, kind: int = KIND_DATA) -> Gather:
+        """The batch that this tick gathers for `origin`."""
+        slot = STATE_SLOT if kind == KIND_STATE else origin
+        gather = Gather(self, origin, kind)
+        self.gathers[slot] = gather
+        self._open.append(gather)
+        self._mark_dirty()
+        return gather
+
+    def state(self) -> Gather:
+        """The batch that this tick gathers for the journal."""
+        return self.gathers[STATE_SLOT] or self.open(Origin.BROKER, KIND_STATE)
+
+    def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
+        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the write follows in this tick."""
+        base, stamp = self._take(head.count)
+        header, body = make_frame(batch, self.id, base, stamp, self.stable, origin, topic_id, self.epoch)
+        ticket = Ticket(self)
+        ref = FrameRef(base, head.count, stamp, len(header) + len(body))
+        if self.index is not None and route.number == 0:
+            route.renumber()
+        numbers = route.number.to_bytes(4, "little") * head.count if self.index is not None else b""
+        appended = Appended(self, [header, body], ref, ticket, KIND_DATA, origin, route=route, numbers=numbers)
+        ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + head.count, stamp
+        self._pending.append(appended)
+        self._mark_dirty()
+        return appended
+
+    def _mark_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self.on_dirty(self)
+
+    def _take(self, count: int) -> tuple[int, int]:
+        base = self.next_offset
+        if base + count > self._reservation.end_offset:
+            self._reserve(base + count)
+        self.next_offset = base + count
+        return base, self._stamps.take(count)
+
+    def _reserve(self, end: int) -> None:
+        """Offsets are reserved durably before use, in blocks that grow with the rate: one small fsync each."""
+        self._reservation.extend(end + self._reserve_records, self.epoch)
+        self._reserve_records = min(self._reserve_records * 2, RESERVE_RECORDS_MAX)
+
+    def skip_to(self, offset: int) -> None:
+        """Leave a gap up to `offset`: a topic that moves here goes on with its own offsets, which were further on."""
+        assert not self._pending and not self._open, "between two ticks"
+        if offset > self.next_offset:
+            self._reserve(offset)
+            self.next_offset = self.written = offset
+            if self.stable_is_written:
+                self.stable = offset
+
+    # -- writing: once per tick ------------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Close the open batches: each gets its offsets and stamps and joins what is to be written."""
+        for gather in self._open:
+            self.gathers[STATE_SLOT if gather.kind == KIND_STATE else gather.origin] = None
+            if gather.count:
+                self._seal(gather)
+        self._open.clear()
+
+    def _seal(self, gather: Gather) -> None:
+        count = gather.count
+        base, stamp = self._take(count)
+        numbers = gather.topic_numbers() if self.index is not None else b""
+        frame = gather.seal_frame(self.id, base, stamp, self.stable, gather.kind, gather.origin, 0, self.epoch)
+        ticket = gather.ticket
+        ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + count, stamp
+        ref = FrameRef(base, count, stamp, len(frame))
+        self._pending.append(
+            Appended(self, [frame], ref, ticket, gather.kind, gather.origin, gather, frame, numbers=numbers)
+        )
+
+    def write(self) -> list[Appended]:
+        """Put everything pending into the engine with one call. What could not be written fails its tickets."""
+        self.seal()
+        self._dirty = False
+        pending, self._pending = self._pending, []
+        if not pending:
+            return []
+        try:
+            self.engine.append([part for item in pending for part in item.data], [item.ref for item in pending])
+        except Overloaded as error:
+            self._refuse(pending, error)
+            return []
+        self.written = self.next_offset
+        self.last_stamp = pending[-1].ref.stamp + pending[-1].ref.count - 1
+        for item in pending:
+            self.unsynced_bytes += item.ref.size
+            self._tickets.append(item.ticket)
+            if self.index is not None:
+                self.index.add(item.ref.base_offset, memoryview(item.numbers).cast("I"))
+        return pending
+
+    def _refuse(self, pending: list[Appended], error: Overloaded) -> None:
+        """The offsets were never seen by anyone, so they are free again."""
+        self.next_offset = self.written
+        for item in pending:
+            item.ticket.fail(error)
+
+    @property
+    def stable_is_written(self) -> bool:
+        return not self._tickets
+
+    def mark_stable(self, end: int) -> None:
+        """Everything below `end` has fulfilled the policy: release its tickets, wake who reads by offset."""
+        if end <= self.stable:
+            return
+        self.stable = end
+        if end >= self.written:
+            self.unsynced_bytes = 0
+        tickets = self._tickets
+        while tickets and tickets[0].end_offset <= end:
+            tickets.popleft().release()
+        for listener in tuple(self.stable_listeners):
+            listener(self)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end."""
+        end = self.written if end_offset is None else min(end_offset, self.written)
+        if offset >= end:
+            return None
+        return self.engine.read(max(offset, self.start_offset), bytes_max, end)
+
+    def offset_of_stamp(self, stamp: int) -> int:
+        """Where to begin reading so that no record with a stamp >= `stamp` is missed."""
+        return max(self.engine.find_stamp(stamp), self.start_offset)
+
+    def trim(self, before_offset: int) -> list[int]:
+        """Drop whole parts below; returns the numbers of topics whose last record went with them."""
+        self.start_offset = max(self.start_offset, self.engine.trim(before_offset))
+        return list(self.index.trim(self.start_offset)) if self.index is not None else []
+
+    def close(self) -> None:
+        self.write()
+        self.engine.sync()
+        self.mark_stable(self.written)
+        if self.index is not None:
+            self.index.close()
+        self.engine.close()
+        self._reservation.settle(self.next_offset)
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+

@@ -1,0 +1,110 @@
+"""The logs of a data directory: making, opening and removing them.
+
+    <data>/logs/<id>/            the engine's files
+    <data>/logs/<id>/reserved    offsets given out at most
+    <data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mainstem.codec.batch import decode_frames, frame_heads
+from mainstem.log.durability import parse_durability
+from mainstem.log.log import KIND_DATA, Log
+from mainstem.log.stamps import Stamps
+from mainstem.log.topic_index import TopicIndex
+from mainstem.model.errors import Overloaded
+from mainstem.model.topic_tries import TopicTrie
+from mainstem.storage.engines import open_engine
+from mainstem.storage.reservation import Reservation
+
+logger = logging.getLogger("mainstem.log")
+
+DEDICATED_LOGS_MAX = 10_000
+REBUILD_BYTES = 8 << 20
+INFLATED_BYTES_MAX = 64 << 20
+
+
+class Logs:
+    def __init__(self, directory: Path, stamps: Stamps, on_dirty: Callable[[Log], None]) -> None:
+        self._directory = directory
+        self._stamps = stamps
+        self._on_dirty = on_dirty
+        self.by_id: dict[int, Log] = {}
+
+    def path_of(self, log_id: int) -> Path:
+        return self._directory / str(log_id)
+
+    def open(
+        self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0
+    ) -> Log:
+        """Recover and open one log, or make it where there is none."""
+        if not shared and len(self.by_id) >= DEDICATED_LOGS_MAX:
+            raise Overloaded(
+                f"{DEDICATED_LOGS_MAX} logs are open already",
+                fix="let topics share a log: mainstem topic alter TOPIC --layout shared",
+            )
+        path = self.path_of(log_id)
+        options = {"segment_bytes": policy["segment_bytes"]} if engine == "segment" else {}
+        store = open_engine(engine, path, log_id, options=options)
+        index = TopicIndex.open(path / "topics" if engine != "memory" else None, TopicTrie()) if shared else None
+        log = Log(
+            log_id,
+            store,
+            self._stamps,
+            Reservation.open(path),
+            durability=parse_durability(policy["durability"]),
+            index=index,
+            first_offset=first_offset,
+            on_dirty=self._on_dirty,
+        )
+        self.by_id[log_id] = log
+        return log
+
+    def remove(self, log_id: int) -> None:
+        """Close and delete a log's files. Its id is never used again."""
+        log = self.by_id.pop(log_id, None)
+        if log is not None:
+            log.close()
+        shutil.rmtree(self.path_of(log_id), ignore_errors=True)
+
+    def close(self) -> None:
+        for log in self.by_id.values():
+            log.close()
+        self.by_id.clear()
+
+
+def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None = None) -> int:
+    """Index what the log holds and the index does not cover (everything, when its files were lost)."""
+    added = 0
+    for start, end in [*index.missing, (max(index.covered_end, log.start_offset), log.written)]:
+        offset = start
+        while offset < end and (piece := log.read(offset, REBUILD_BYTES, end)) is not None:
+            added += _index_slice(index, log, piece.data, topic_of or {}, start)
+            offset = piece.end_offset
+    if added:
+        logger.info("log %d: indexed the topics of %d records again", log.id, added)
+    return added
+
+
+def _index_slice(index: TopicIndex, log: Log, data: memoryview, topic_of: dict[int, bytes], start: int) -> int:
+    at = added = 0
+    for head in frame_heads(data, log.id):
+        frame = data[at : at + head.size]
+        at += head.size
+        if head.base_offset < start:
+            continue
+        numbers = array("I", bytes(4 * head.count))
+        if head.kind == KIND_DATA:
+            for record in decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of):
+                if record.topic:
+                    numbers[record.offset - head.base_offset] = index.topics.number(record.topic)
+        index.add(head.base_offset, memoryview(numbers))
+        added += head.count
+    return added
