@@ -1,0 +1,140 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Arrow buffers to RecordBatches, compiled. columns.py holds the contract, _column_batches_reference.py the oracle."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+
+from mainstem.codec._batch cimport FRONT_SIZE, BatchBuilder, put_varint, zigzag
+from mainstem.codec._runs cimport Run, grow, put_bytes
+from mainstem.model.errors import MessageTooLarge
+
+
+cdef class Buffered:
+    """One buffer held for the length of a call; None is a buffer of nothing."""
+
+    cdef Py_buffer view
+    cdef bint held
+    cdef const char* data
+
+    def __cinit__(self, buffer):
+        if buffer is not None:
+            PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
+            self.held = True
+            self.data = <const char*>self.view.buf
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef class BinaryColumn:
+    """(validity or None, int32 offsets, data, first row), as Arrow lays out binary and string."""
+
+    cdef Buffered valid, offsets, data
+    cdef int64_t first
+
+    def __cinit__(self, column):
+        valid, offsets, data, self.first = column
+        self.valid, self.offsets, self.data = Buffered(valid), Buffered(offsets), Buffered(data)
+
+    cdef inline Py_ssize_t size_of(self, int64_t row, const uint8_t** at) noexcept:
+        cdef const int32_t* offsets
+        row += self.first
+        if self.valid.data != NULL and not self.valid.data[row >> 3] >> (row & 7) & 1:
+            return -1
+        offsets = <const int32_t*>self.offsets.data
+        at[0] = <const uint8_t*>self.data.data + offsets[row]
+        return offsets[row + 1] - offsets[row]
+
+
+cdef class HeaderColumn:
+    """(validity or None, int32 list offsets, first row, names, values)."""
+
+    cdef Buffered valid, offsets
+    cdef BinaryColumn names, values
+    cdef int64_t first
+    cdef Run encoded
+
+    def __cinit__(self, column):
+        valid, offsets, self.first, names, values = column
+        self.valid, self.offsets = Buffered(valid), Buffered(offsets)
+        self.names, self.values = BinaryColumn(names), BinaryColumn(values)
+
+    def __dealloc__(self):
+        free(self.encoded.data)
+
+    cdef int encode(self, int64_t row) except -1:
+        """The headers of a row as Kafka writes them, into `encoded`; returns how many."""
+        cdef const int32_t* offsets = <const int32_t*>self.offsets.data
+        cdef const uint8_t* at = NULL
+        cdef Py_ssize_t size
+        cdef int32_t header
+        self.encoded.size = 0
+        row += self.first
+        if self.valid.data != NULL and not self.valid.data[row >> 3] >> (row & 7) & 1:
+            return 0
+        for header in range(offsets[row], offsets[row + 1]):
+            size = self.names.size_of(header, &at)
+            self.put(at, size if size > 0 else 0)
+            size = self.values.size_of(header, &at)
+            self.put(at, size)
+        return offsets[row + 1] - offsets[row]
+
+    cdef int put(self, const uint8_t* data, Py_ssize_t size) except -1:
+        cdef uint8_t* at
+        if self.encoded.size + 10 > self.encoded.room:
+            grow(&self.encoded, 10)
+        at = put_varint(<uint8_t*>self.encoded.data + self.encoded.size, zigzag(size))
+        self.encoded.size = <char*>at - self.encoded.data
+        if size > 0:
+            put_bytes(&self.encoded, <const char*>data, size)
+        return 0
+
+
+def encode_rows(
+    rows, int64_t start, int64_t stop, *, key=None, value=None, headers=None, times=None,
+    int64_t now_ms=0, Py_ssize_t batch_bytes_max=1 << 20, Py_ssize_t record_bytes_max=1 << 20, int compression=0,
+):
+    cdef BatchBuilder builder = BatchBuilder()
+    cdef BinaryColumn key_column = None if key is None else BinaryColumn(key)
+    cdef BinaryColumn value_column = None if value is None else BinaryColumn(value)
+    cdef HeaderColumn header_column = None if headers is None else HeaderColumn(headers)
+    cdef Buffered row_numbers = Buffered(rows)
+    cdef Buffered time_valid = Buffered(None if times is None else times[0])
+    cdef Buffered time_values = Buffered(None if times is None else times[1])
+    cdef int64_t time_first = 0 if times is None else times[2]
+    cdef const uint8_t* key_at = NULL
+    cdef const uint8_t* value_at = NULL
+    cdef const uint8_t* header_data = NULL
+    cdef Py_ssize_t key_size, value_size, headers_size, size
+    cdef int64_t i, row, at, time_ms
+    cdef int header_count
+    cdef list batches = []
+    for i in range(start, stop):
+        row = i if row_numbers.data == NULL else (<const int32_t*>row_numbers.data)[i]
+        key_size = -1 if key_column is None else key_column.size_of(row, &key_at)
+        value_size = -1 if value_column is None else value_column.size_of(row, &value_at)
+        header_count, headers_size = 0, 0
+        if header_column is not None:
+            header_count = header_column.encode(row)
+            headers_size = <Py_ssize_t>header_column.encoded.size
+            header_data = <const uint8_t*>header_column.encoded.data
+        size = (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0) + headers_size
+        if size > record_bytes_max:
+            raise MessageTooLarge(f"row {row} makes a record of {size} bytes, limit {record_bytes_max}")
+        if builder.count and builder.size - FRONT_SIZE + size + 40 > batch_bytes_max:
+            batches.append((builder.count, builder.seal_batch(0, attributes=compression)))
+        time_ms = now_ms
+        at = row + time_first
+        if time_values.data != NULL and (time_valid.data == NULL or time_valid.data[at >> 3] >> (at & 7) & 1):
+            # Floor, not towards zero: a microsecond before 1970 is in the millisecond before.
+            time_ms = (<const int64_t*>time_values.data)[at]
+            time_ms = time_ms / 1000 - (1 if time_ms % 1000 < 0 else 0)
+        builder.put(
+            key_at, key_size, value_at, value_size,
+            header_data, headers_size, header_count, time_ms, 0,
+        )
+    if builder.count:
+        batches.append((builder.count, builder.seal_batch(0, attributes=compression)))
+    return batches

@@ -1,0 +1,305 @@
+"""The compiled column codec against its plain twin, and both against what was put in."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem.codec import _column_batches_reference, _columns_reference
+from mainstem.codec._batch_reference import BatchBuilder, make_frame, make_marker
+from mainstem.codec.columns import Column
+from mainstem.codec.compression import inflate
+from mainstem.model.errors import CorruptFrame, MessageTooLarge
+from mainstem.model.origin import Origin, RecordFlag
+
+compiled = pytest.importorskip("mainstem.codec._columns")
+compiled_batches = pytest.importorskip("mainstem.codec._column_batches")
+
+LOG_ID = 77
+ALL = int(sum(Column))
+DECODERS = (compiled.ColumnDecoder, _columns_reference.ColumnDecoder)
+ENCODERS = (compiled_batches.encode_rows, _column_batches_reference.encode_rows)
+
+
+@dataclass
+class Stored:
+    """A record as the test put it into a frame."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+    time_ms: int
+    flags: int
+
+
+def bounded(method: int, data: bytes) -> bytes:
+    return inflate(method, data, 1 << 20)
+
+
+def resolve(topic: bytes | int) -> _columns_reference.TopicRow | None:
+    name = b"numbered/%d" % topic if isinstance(topic, int) else topic
+    if name.startswith(b"no"):
+        return None
+    return name.replace(b"/", b"."), name, name.split(b"/"), 3, 0, 1 << 62
+
+
+def frame_of(
+    records: list[Stored],
+    base: int,
+    *,
+    origin: int = Origin.MQTT,
+    topic_id: int = 0,
+    attributes: int = 0,
+    producer: int = -1,
+) -> bytes:
+    builder = BatchBuilder()
+    for record in records:
+        builder.add(record.key, record.value, record.headers, record.time_ms, record.flags)
+    batch = builder.seal_batch(base, attributes=attributes, producer_id=producer)
+    return b"".join(make_frame(batch, LOG_ID, base, 1000 + base, 0, origin, topic_id, 4))
+
+
+def decode_all(decoder: Any, data: bytes, rows_max: int = 3) -> list[dict[int, tuple[Any, ...]]]:
+    decoder.feed(data)
+    taken = []
+    more = True
+    while more:
+        more = decoder.decode(rows_max, 1 << 20)
+        if decoder.rows:
+            taken.append(plain(decoder.take()))
+    return taken
+
+
+def plain(part: Any) -> Any:
+    """Buffers as bytes, so that both decoders' answers compare."""
+    if isinstance(part, dict):
+        return {key: plain(value) for key, value in part.items()}
+    if isinstance(part, tuple):
+        return tuple(plain(value) for value in part)
+    return part if part is None or isinstance(part, int) else bytes(part)
+
+
+def values_of(columns: list[dict[int, tuple[Any, ...]]], column: Column) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    for part in columns:
+        valid, offsets, data, _ = part[column]
+        ends = struct.unpack(f"<{len(offsets) // 4}i", offsets)
+        for row in range(len(ends) - 1):
+            is_set = valid is None or valid[row >> 3] >> (row & 7) & 1
+            values.append(data[ends[row] : ends[row + 1]] if is_set else None)
+    return values
+
+
+def numbers_of(columns: list[dict[int, tuple[Any, ...]]], column: Column, code: str = "q") -> list[int]:
+    size = struct.calcsize(code)
+    return [n for part in columns for n in struct.unpack(f"<{len(part[column][0]) // size}{code}", part[column][0])]
+
+
+headers = st.lists(
+    st.tuples(st.sampled_from([b"a", b"content-type", b"\xff\xfe", b"ms-mqtt"]), st.none() | st.binary(max_size=9)),
+    max_size=3,
+)
+records = st.builds(
+    Stored,
+    key=st.none() | st.sampled_from([b"", b"a/b", b"a/c", b"no/thanks", b"x" * 200]),
+    value=st.none() | st.binary(max_size=40),
+    headers=headers,
+    time_ms=st.integers(-10, 2**41),
+    flags=st.sampled_from([0, 1, 8, 9]),
+)
+batches = st.tuples(
+    st.lists(records, min_size=1, max_size=8),
+    st.integers(0, 5),  # a gap in front
+    st.sampled_from([Origin.MQTT, Origin.AMQP, Origin.KAFKA, Origin.SPARK, Origin.HTTP]),
+    st.sampled_from([0, 0, 7, 9]),
+    st.sampled_from([0, 1, 2, 3, 4, 8, 16, 32, 48]),
+)
+
+
+def stream_of(drawn: list[Any]) -> tuple[bytes, int]:
+    frames, offset = [], 0
+    for items, gap, origin, topic_id, attributes in drawn:
+        if gap == 5:
+            frames.append(make_marker(LOG_ID, offset, 5, 1000 + offset, 0))
+        offset += gap
+        frames.append(frame_of(items, offset, origin=origin, topic_id=topic_id, attributes=attributes, producer=9))
+        offset += len(items)
+    return b"".join(frames) + bytes(100), offset
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(batches, max_size=6),
+    st.integers(0, 30),
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.sampled_from([None, b"one/topic", b"no"]),
+)
+def test_the_compiled_decoder_equals_the_plain_one(
+    drawn: list[Any], start: int, end: int, rows_max: int, topic: bytes | None
+) -> None:
+    data, _ = stream_of(drawn)
+    options: dict[str, Any] = {
+        "start": start, "end": end, "topic": topic, "log_id": LOG_ID, "aborted": [(9, 3, 8)],
+        "translate": lambda origin, count, encoded: [(b"translated", b"%d" % origin), (b"size", None)],
+    }  # fmt: skip
+    decoders = [make(ALL, resolve, bounded, **options) for make in DECODERS]
+    answers = [decode_all(decoder, data, rows_max) for decoder in decoders]
+    assert answers[0] == answers[1]
+    assert (decoders[0].position, decoders[0].finished) == (decoders[1].position, decoders[1].finished)
+    offsets = numbers_of(answers[0], Column.OFFSET)
+    assert all(start <= offset < end for offset in offsets)
+    assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.parametrize("method", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("make", DECODERS)
+def test_records_come_back_as_they_were_put(make: Any, method: int) -> None:
+    put = [
+        Stored(b"dev/1", b"hot", [(b"a", b"1"), (b"a", None)], 1000, RecordFlag.KEY_IS_TOPIC),
+        Stored(None, None, [], 1001, 0),
+        Stored(b"", b"", [], 999, 0),
+    ]
+    data = frame_of(put, 40, origin=Origin.KAFKA, topic_id=5, attributes=method)
+    columns = decode_all(make(ALL, resolve, bounded, log_id=LOG_ID), data)
+    assert values_of(columns, Column.KEY) == [b"dev/1", None, b""]
+    assert values_of(columns, Column.VALUE) == [b"hot", None, b""]
+    assert values_of(columns, Column.TOPIC) == [b"numbered.5"] * 3
+    assert values_of(columns, Column.CANONICAL) == [b"numbered/5"] * 3
+    assert values_of(columns, Column.ORIGIN) == [b"kafka"] * 3
+    assert numbers_of(columns, Column.OFFSET) == [40, 41, 42]
+    assert numbers_of(columns, Column.STAMP) == [1040, 1041, 1042]
+    assert numbers_of(columns, Column.TIMESTAMP) == [1_000_000, 1_001_000, 999_000]
+    assert numbers_of(columns, Column.FLAGS, "i") == [8, 0, 0]
+    assert values_of(columns, Column.BATCH) == [data[:109], None, None]
+    valid, offsets, nulls, count, names, values = columns[0][Column.HEADERS]
+    assert (valid, struct.unpack("<4i", offsets), nulls, count) == (b"\x01", (0, 2, 2, 2), 2, 2)
+    assert names[2] == b"aa"
+    assert values[2:] == (b"1", 1)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_a_shared_log_is_filtered_by_topic_and_asks_once_for_each(make: Any) -> None:
+    asked: list[bytes | int] = []
+
+    def ask(topic: bytes | int) -> _columns_reference.TopicRow | None:
+        asked.append(topic)
+        return resolve(topic)
+
+    topics = [b"a/1", b"no/1", b"a/2", b"no/2"] * 500
+    put = [Stored(topic, b"%d" % i, [], i, RecordFlag.KEY_IS_TOPIC) for i, topic in enumerate(topics)]
+    put.append(Stored(b"k", b"by header", [(b"ms-topic", b"a/1")], 0, 0))
+    columns = decode_all(make(Column.VALUE | Column.CANONICAL, ask, bounded), frame_of(put, 0), 100_000)
+    assert sorted(asked, key=str) == [b"a/1", b"a/2", b"no/1", b"no/2"]
+    assert values_of(columns, Column.VALUE) == [b"%d" % i for i in range(0, 2000, 2)] + [b"by header"]
+    assert values_of(columns, Column.CANONICAL)[-1] == b"a/1"
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_each_topic_may_have_its_own_range(make: Any) -> None:
+    def ranged(topic: bytes | int) -> _columns_reference.TopicRow:
+        return b"t", b"t", [b"t"], 0, 2 if topic == b"a" else 0, 4 if topic == b"b" else 9
+
+    put = [Stored(b"a" if i % 2 else b"b", None, [], 0, RecordFlag.KEY_IS_TOPIC) for i in range(8)]
+    columns = decode_all(make(Column.OFFSET, ranged, bounded), frame_of(put, 0))
+    assert numbers_of(columns, Column.OFFSET) == [0, 2, 3, 5, 7]
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_more_topics_than_are_remembered_still_come_back(make: Any) -> None:
+    topics = [b"t/%d" % (i % 70_000) for i in range(80_000)]
+    put = [Stored(topic, None, [], 0, RecordFlag.KEY_IS_TOPIC) for topic in topics]
+    columns = decode_all(make(Column.CANONICAL, resolve, bounded), frame_of(put, 0), 1 << 30)
+    assert values_of(columns, Column.CANONICAL) == topics
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_content_types_are_found_where_each_protocol_keeps_them(make: Any) -> None:
+    mqtt = b"\x26\x00\x01k\x00\x01v" + b"\x01\x01" + b"\x03\x00\x0aapp/json-1" + b"\x02\x00\x00\x00\x09"
+    amqp = b"\x80\x00\x08text/csv"
+    frames = [
+        frame_of([Stored(b"a", b"", [(b"ms-mqtt", mqtt)], 0, 8)], 0, origin=Origin.MQTT),
+        frame_of([Stored(b"a", b"", [(b"ms-mqtt", b"\x01\x00")], 0, 8)], 1, origin=Origin.MQTT),
+        frame_of([Stored(b"a", b"", [(b"ms-amqp", amqp)], 0, 8)], 2, origin=Origin.AMQP),
+        frame_of([Stored(b"a", b"", [(b"content-type", b"x/y")], 0, 8)], 3, origin=Origin.KAFKA, topic_id=1),
+        frame_of([Stored(b"a", b"", [], 0, 8)], 4, origin=Origin.MQTT),
+    ]
+    columns = decode_all(make(Column.CONTENT_TYPE, resolve, bounded), b"".join(frames))
+    assert values_of(columns, Column.CONTENT_TYPE) == [b"app/json-1", None, b"text/csv", b"x/y", None]
+
+
+@pytest.mark.parametrize("make", DECODERS)
+@pytest.mark.parametrize(("place", "why"), [(0, "no frame"), (20, "header's checksum"), (120, "batch's checksum")])
+def test_damage_is_refused_and_named(make: Any, place: int, why: str) -> None:
+    data = bytearray(frame_of([Stored(b"a", b"value" * 10, [], 0, 8)], 0))
+    data[place] ^= 1
+    with pytest.raises(CorruptFrame, match=why):
+        decode_all(make(ALL, resolve, bounded, log_id=LOG_ID), bytes(data))
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_an_unfinished_frame_waits_for_the_rest(make: Any) -> None:
+    first, second = (frame_of([Stored(b"a", b"%d" % i, [], 0, 8)], i) for i in range(2))
+    decoder = make(Column.VALUE, resolve, bounded, log_id=LOG_ID)
+    columns = decode_all(decoder, first + second[:-1])
+    assert decoder.consumed == len(first)
+    columns += decode_all(decoder, second)
+    assert values_of(columns, Column.VALUE) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_inflating_stays_within_its_limit(make: Any) -> None:
+    data = frame_of([Stored(None, bytes(3 << 20), [], 0, 0)], 0, origin=Origin.KAFKA, topic_id=1, attributes=4)
+    with pytest.raises(MessageTooLarge):
+        decode_all(make(Column.VALUE, resolve, bounded), data)
+
+
+def column_of(values: list[bytes | None], shift: int = 0) -> tuple[Any, ...]:
+    """A binary column whose first `shift` rows belong to someone else, as slices of Arrow arrays do."""
+    valid, offsets, data, _ = _columns_reference.binary_buffers([b"other"] * shift + values)
+    return valid, offsets, data, shift
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(records, max_size=12), st.integers(0, 9), st.sampled_from([0, 4]), st.booleans())
+def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, compression: int, picked: bool) -> None:
+    list_offsets = [0]
+    for item in items:
+        list_offsets.append(list_offsets[-1] + len(item.headers))
+    pairs = [pair for item in items for pair in item.headers]
+    order = list(range(len(items)))[::-1] if picked else None
+    arguments: dict[str, Any] = {
+        "key": column_of([item.key for item in items], shift),
+        "value": column_of([item.value for item in items], shift),
+        "headers": (
+            None, struct.pack(f"<{len(list_offsets)}i", *list_offsets), 0,
+            column_of([name for name, _ in pairs]), column_of([value for _, value in pairs]),
+        ),
+        "times": (None, struct.pack(f"<{len(items) + shift}q", *[0] * shift, *[item.time_ms * 1000 + 7 for item in items]), shift),
+        "batch_bytes_max": 200,
+        "compression": compression,
+    }  # fmt: skip
+    rows = None if order is None else struct.pack(f"<{len(order)}i", *order)
+    answers = [encode(rows, 0, len(items), **arguments) for encode in ENCODERS]
+    assert answers[0] == answers[1]
+    assert sum(count for count, _ in answers[0]) == len(items)
+    offset, columns = 0, []
+    for count, batch in answers[0]:
+        frame = b"".join(make_frame(batch, LOG_ID, offset, offset, 0, Origin.SPARK, 6, 0))
+        columns += decode_all(compiled.ColumnDecoder(ALL, resolve, bounded, log_id=LOG_ID), frame)
+        offset += count
+    expected = [items[row] for row in order] if order is not None else items
+    assert values_of(columns, Column.KEY) == [item.key for item in expected]
+    assert values_of(columns, Column.VALUE) == [item.value for item in expected]
+    assert numbers_of(columns, Column.TIMESTAMP) == [item.time_ms * 1000 for item in expected]
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_a_row_beyond_the_record_limit_is_refused(encode: Any) -> None:
+    with pytest.raises(MessageTooLarge, match="row 1 makes a record of 50 bytes, limit 49"):
+        encode(None, 0, 2, value=column_of([b"x", b"y" * 50]), record_bytes_max=49)
