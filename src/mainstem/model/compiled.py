@@ -22,6 +22,10 @@ import os
 MODULES = (
     "mainstem.codec._batch",
     "mainstem.codec._frames",
+    "mainstem.codec._column_topics",
+    "mainstem.codec._columns",
+    "mainstem.codec._column_batches",
+    "mainstem.model._level_tree",
     "mainstem.model._topic_tries",
     "mainstem.log._gather",
     "mainstem.log._topic_index",

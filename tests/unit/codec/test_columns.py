@@ -272,6 +272,7 @@ def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, com
     for item in items:
         list_offsets.append(list_offsets[-1] + len(item.headers))
     pairs = [pair for item in items for pair in item.headers]
+    times = [0] * shift + [item.time_ms * 1000 + 7 for item in items]
     order = list(range(len(items)))[::-1] if picked else None
     arguments: dict[str, Any] = {
         "key": column_of([item.key for item in items], shift),
@@ -280,7 +281,7 @@ def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, com
             None, struct.pack(f"<{len(list_offsets)}i", *list_offsets), 0,
             column_of([name for name, _ in pairs]), column_of([value for _, value in pairs]),
         ),
-        "times": (None, struct.pack(f"<{len(items) + shift}q", *[0] * shift, *[item.time_ms * 1000 + 7 for item in items]), shift),
+        "times": (None, struct.pack(f"<{len(times)}q", *times), shift),
         "batch_bytes_max": 200,
         "compression": compression,
     }  # fmt: skip
