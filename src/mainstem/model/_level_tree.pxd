@@ -7,7 +7,6 @@ cdef struct Node:
     uint32_t next_sibling      # of a free node: the next free node
     uint32_t previous_sibling
     uint32_t text              # where the level's text begins in the arena
-    uint32_t hash
     uint32_t number            # TopicTrie: the topic's number; FilterTrie: the place of its values; 0 = none
     uint16_t length
     uint16_t marks
@@ -25,7 +24,7 @@ cdef inline uint64_t grown(uint64_t capacity, uint64_t wanted) noexcept nogil:
 
 cdef class LevelTree:
     cdef Node* nodes
-    cdef uint32_t* slots
+    cdef uint64_t* slots           # hash and node: a look-up touches no node but the right one
     cdef char* arena
     cdef uint32_t node_end, node_capacity, node_free, node_count, slot_mask
     cdef uint64_t arena_end, arena_capacity, arena_dead, seed, removals

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """What both tries stand on: names cut into levels, as a tree in a few flat arrays.
 
-32-byte nodes in one array, their texts in one arena, and one open-addressing hash table (parent, text) -> node with
+28-byte nodes in one array, their texts in one arena, and one open-addressing hash table (parent, text) -> node with
 linear probing, seeded so that nobody can aim at it. Node 0 is the root; as a link 0 means none.
 """
 
@@ -11,6 +11,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.model.topic_filter import MANY, ONE, filter_levels
@@ -18,7 +19,9 @@ from mainstem.model.topic_filter import MANY, ONE, filter_levels
 cdef extern from *:
     """
     #include <stdint.h>
+    #include <stdlib.h>
     #include <string.h>
+    #include <sys/mman.h>
     static inline uint64_t mainstem_mix(uint64_t a, uint64_t b) {
     #ifdef __SIZEOF_INT128__
         unsigned __int128 product = (unsigned __int128)a * b;
@@ -37,10 +40,22 @@ cdef extern from *:
         memcpy(&word, text, length);
         return (uint32_t)mainstem_mix(state ^ word, 0x8ebc6af09c88c6e3ULL ^ seed);
     }
+    /* Look-ups hit a large table at random: with 4 KiB pages most of their time is address translation. */
+    static inline void *mainstem_zeroed_table(size_t size) {
+        void *table = NULL;
+        if (size < ((size_t)4 << 20)) return calloc(1, size);
+        if (posix_memalign(&table, (size_t)2 << 20, size)) return NULL;
+    #ifdef MADV_HUGEPAGE
+        madvise(table, size, MADV_HUGEPAGE);
+    #endif
+        memset(table, 0, size);
+        return table;
+    }
     #define mainstem_lowest_bit(word) ((uint32_t)__builtin_ctzll(word))
     """
     uint32_t mainstem_level_hash(uint64_t, uint32_t, const char*, uint32_t) noexcept nogil
     uint32_t mainstem_lowest_bit(uint64_t) noexcept nogil
+    void* mainstem_zeroed_table(size_t) noexcept nogil
 
 cdef enum:
     NODES_PER_BREATH = 20_000   # a search lets other threads run this often (about every millisecond)
@@ -62,7 +77,7 @@ cdef class LevelTree:
 
     def __dealloc__(self):
         PyMem_RawFree(self.nodes)
-        PyMem_RawFree(self.slots)
+        free(self.slots)
         PyMem_RawFree(self.arena)
 
     cdef int grow_nodes(self, uint64_t count) except -1:
@@ -85,18 +100,19 @@ cdef class LevelTree:
             capacity *= 2
         if self.slots != NULL and capacity == <uint64_t>self.slot_mask + 1:
             return 0
-        cdef uint32_t* slots = <uint32_t*>PyMem_RawMalloc(capacity * sizeof(uint32_t))
+        cdef uint64_t* slots = <uint64_t*>mainstem_zeroed_table(capacity * sizeof(uint64_t))
         if slots == NULL:
             raise MemoryError()
-        memset(slots, 0, capacity * sizeof(uint32_t))
-        cdef uint32_t mask = <uint32_t>(capacity - 1), node, at
-        for node in range(1, self.node_end):
-            if self.nodes[node].marks & LIVE:
-                at = self.nodes[node].hash & mask
-                while slots[at]:
-                    at = (at + 1) & mask
-                slots[at] = node
-        PyMem_RawFree(self.slots)
+        cdef uint32_t mask = <uint32_t>(capacity - 1), at
+        cdef uint64_t old
+        if self.slots != NULL:
+            for old in range(<uint64_t>self.slot_mask + 1):
+                if self.slots[old]:
+                    at = <uint32_t>(self.slots[old] >> 32) & mask
+                    while slots[at]:
+                        at = (at + 1) & mask
+                    slots[at] = self.slots[old]
+        free(self.slots)
         self.slots = slots
         self.slot_mask = mask
         return 0
@@ -136,13 +152,16 @@ cdef class LevelTree:
         """The child of that text, or 0."""
         cdef uint32_t hash = mainstem_level_hash(self.seed, parent, text, length)
         cdef uint32_t at = hash & self.slot_mask
+        cdef uint64_t slot = self.slots[at]
         cdef Node* node
-        while self.slots[at]:
-            node = self.nodes + self.slots[at]
-            if node.hash == hash and node.parent == parent and node.length == length \
-                    and memcmp(self.arena + node.text, text, length) == 0:
-                return self.slots[at]
+        while slot:
+            if slot >> 32 == hash:
+                node = self.nodes + <uint32_t>slot
+                if node.parent == parent and node.length == length \
+                        and memcmp(self.arena + node.text, text, length) == 0:
+                    return <uint32_t>slot
             at = (at + 1) & self.slot_mask
+            slot = self.slots[at]
         return 0
 
     cdef uint32_t add_child(self, uint32_t parent, const char* text, uint32_t length) except 0:
@@ -162,7 +181,6 @@ cdef class LevelTree:
         node.parent = parent
         node.text = <uint32_t>self.arena_end
         node.length = <uint16_t>length
-        node.hash = mainstem_level_hash(self.seed, parent, text, length)
         node.marks = LIVE
         memcpy(self.arena + self.arena_end, text, length)
         self.arena_end += length
@@ -170,10 +188,11 @@ cdef class LevelTree:
         if node.next_sibling:
             self.nodes[node.next_sibling].previous_sibling = index
         self.nodes[parent].first_child = index
-        cdef uint32_t at = node.hash & self.slot_mask
+        cdef uint64_t hash = mainstem_level_hash(self.seed, parent, text, length)
+        cdef uint32_t at = <uint32_t>hash & self.slot_mask
         while self.slots[at]:
             at = (at + 1) & self.slot_mask
-        self.slots[at] = index
+        self.slots[at] = hash << 32 | index
         self.node_count += 1
         return index
 
@@ -189,12 +208,13 @@ cdef class LevelTree:
 
     cdef void unlink(self, uint32_t index) noexcept:
         cdef Node* node = self.nodes + index
-        cdef uint32_t hole = node.hash & self.slot_mask, at, home
-        while self.slots[hole] != index:
+        cdef uint32_t at, home
+        cdef uint32_t hole = mainstem_level_hash(self.seed, node.parent, self.arena + node.text, node.length) & self.slot_mask
+        while <uint32_t>self.slots[hole] != index:
             hole = (hole + 1) & self.slot_mask
         at = (hole + 1) & self.slot_mask
         while self.slots[at]:  # close the gap: move up whoever may stand nearer to its home
-            home = self.nodes[self.slots[at]].hash & self.slot_mask
+            home = <uint32_t>(self.slots[at] >> 32) & self.slot_mask
             if ((at - home) & self.slot_mask) >= ((at - hole) & self.slot_mask):
                 self.slots[hole] = self.slots[at]
                 hole = at

@@ -301,7 +301,7 @@ cdef class TopicTrie(LevelTree):
         return number
 
     cdef int _insert(self, uint32_t node, const char* topic, Py_ssize_t size, uint32_t number, Trail* trail) except -1:
-        """Add the levels of `topic` below `node`; with a trail, note where each of them ends."""
+        """Add the levels of `topic` below `node`; with a trail, all of them are new: note where each ends."""
         cdef const char* level = topic
         cdef const char* end = topic + size
         cdef const char* slash
@@ -310,7 +310,7 @@ cdef class TopicTrie(LevelTree):
         while True:
             slash = <const char*>memchr(level, c"/", end - level) if level < end else NULL
             length = <uint32_t>((slash if slash != NULL else end) - level)
-            child = self.child(node, level, length)
+            child = self.child(node, level, length) if trail == NULL else 0
             node = child if child else self.add_child(node, level, length)
             if trail != NULL:
                 trail.nodes[trail.depth] = node
@@ -419,11 +419,11 @@ cdef class TopicTrie(LevelTree):
 
     def memory_bytes(self):
         """All that is allocated, used or not."""
-        return (<uint64_t>self.node_capacity * sizeof(Node) + (<uint64_t>self.slot_mask + 1 + self.number_capacity
-                + self.free_capacity) * sizeof(uint32_t) + self.arena_capacity)
+        return (<uint64_t>self.node_capacity * sizeof(Node) + (<uint64_t>self.slot_mask + 1) * sizeof(uint64_t)
+                + (<uint64_t>self.number_capacity + self.free_capacity) * sizeof(uint32_t) + self.arena_capacity)
 
     def dump(self):
-        """In the format drawn in topic_tries.py; neighbours in the tree are neighbours here, so that loading is quick."""
+        """In the format drawn in topic_tries.py: depth first."""
         cdef uint32_t node = 0, number
         cdef uint16_t length
         cdef bytearray body = bytearray(self._dump_size())
@@ -507,6 +507,6 @@ cdef class TopicTrie(LevelTree):
         self.number_end = 1
         self.arena_end = self.arena_dead = 0
         self.nodes[0].first_child = 0
-        memset(self.slots, 0, (<uint64_t>self.slot_mask + 1) * sizeof(uint32_t))
+        memset(self.slots, 0, (<uint64_t>self.slot_mask + 1) * sizeof(uint64_t))
         if self.number_capacity:
             memset(self.node_of, 0, <uint64_t>self.number_capacity * sizeof(uint32_t))

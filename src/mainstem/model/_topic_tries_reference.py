@@ -171,7 +171,7 @@ class TopicTrie:
 
     def dump(self) -> bytes:
         body = bytearray()
-        for name, number in self._numbers.items():
+        for name, number in sorted(self._numbers.items(), key=lambda item: item[0].split(b"/")):
             body += DUMP_TOPIC.pack(number, len(name))
             body += name
         return dump_head(len(self._numbers), len(self._names), body) + bytes(body)

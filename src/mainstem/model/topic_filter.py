@@ -85,8 +85,8 @@ def is_pattern(topic_filter: bytes) -> bool:
 def filter_levels(topic_filter: bytes) -> list[bytes]:
     """The filter as the tries keep it: one spelling for filters that mean the same.
 
-    `>` becomes `+/#`, and in a run of wildcards the `+` come first and one `#` stays: `#/#/+/#` is `+/#`. That bounds the
-    work of runs of wildcards, which else grows with every way to share out the levels among them.
+    `>` becomes `+/#`, and in a run of wildcards the `+` come first and one `#` stays: `#/#/+/#` is `+/#`. That bounds
+    the work of runs of wildcards, which else grows with every way to share out the levels among them.
     """
     spelled = topic_filter.split(b"/")
     if spelled[-1] == b">":

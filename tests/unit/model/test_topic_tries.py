@@ -24,7 +24,9 @@ if "mainstem.model._topic_tries" not in missing_modules():
 
 either = pytest.mark.parametrize("tries", IMPLEMENTATIONS, ids=lambda module: module.__name__.rpartition(".")[2])
 
-topics = st.lists(st.sampled_from([b"a", b"b", b"", b"$S", b"*", b">", b"%2A", b"longer-than-eight"]), min_size=1, max_size=6)
+topics = st.lists(
+    st.sampled_from([b"a", b"b", b"", b"$S", b"*", b">", b"%2A", b"longer-than-eight"]), min_size=1, max_size=6
+)
 filters = st.lists(
     st.sampled_from([b"a", b"b", b"", b"$S", b"+", b"*", b"#", b"#", b">", b"%2A", b"%252A", b"longer-than-eight"]),
     min_size=1,
@@ -37,7 +39,9 @@ filter_names = filters.map(b"/".join)
 @either
 @settings(max_examples=300, deadline=None)
 @given(st.lists(filter_names, max_size=30), st.lists(topic_names, min_size=1, max_size=10))
-def test_a_filter_trie_finds_what_the_naive_matcher_finds(tries: ModuleType, some: list[bytes], names: list[bytes]) -> None:
+def test_a_filter_trie_finds_what_the_naive_matcher_finds(
+    tries: ModuleType, some: list[bytes], names: list[bytes]
+) -> None:
     trie = tries.FilterTrie()
     for topic_filter in some:
         trie.add(topic_filter, topic_filter)
@@ -49,7 +53,9 @@ def test_a_filter_trie_finds_what_the_naive_matcher_finds(tries: ModuleType, som
 @either
 @settings(max_examples=300, deadline=None)
 @given(st.lists(topic_names, max_size=30), st.lists(filter_names, min_size=1, max_size=10))
-def test_a_topic_trie_finds_what_the_naive_matcher_finds(tries: ModuleType, names: list[bytes], some: list[bytes]) -> None:
+def test_a_topic_trie_finds_what_the_naive_matcher_finds(
+    tries: ModuleType, names: list[bytes], some: list[bytes]
+) -> None:
     trie = tries.TopicTrie()
     for topic in names:
         assert trie.name(trie.number(topic)) == topic
@@ -132,7 +138,9 @@ class TopicTrieMachine(RuleBasedStateMachine):
 
     @rule(topic_filter=filter_names)
     def match(self, topic_filter: bytes) -> None:
-        assert sorted(self.trie.match(topic_filter)) == sorted(n for t, n in self.numbers.items() if matches(topic_filter, t))
+        assert sorted(self.trie.match(topic_filter)) == sorted(
+            n for t, n in self.numbers.items() if matches(topic_filter, t)
+        )
 
     @invariant()
     def all_are_found(self) -> None:
@@ -144,7 +152,7 @@ class TopicTrieMachine(RuleBasedStateMachine):
 
 
 def _machine(machine: type[RuleBasedStateMachine], tries: ModuleType) -> Any:
-    bound = type(f"{machine.__name__}_{tries.__name__.rpartition('.')[2]}", (machine,), {"tries": tries})
+    bound: Any = type(f"{machine.__name__}_{tries.__name__.rpartition('.')[2]}", (machine,), {"tries": tries})
     case = bound.TestCase
     case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
     return case
@@ -245,12 +253,14 @@ def test_a_damaged_dump_is_refused_and_leaves_an_empty_trie(tries: ModuleType) -
         bad[at] ^= 0x10
         with pytest.raises(CorruptFrame):
             trie.load(bad)
-        assert len(trie) == 0 and trie.find(b"fleet/000001/temp") == 0
+        assert len(trie) == 0
+        assert trie.find(b"fleet/000001/temp") == 0
     for size in range(0, len(good), 7):
         with pytest.raises(CorruptFrame):
             trie.load(good[:size])
     trie.load(memoryview(good))
-    assert len(trie) == 20 and trie.number(b"new") == 21
+    assert len(trie) == 20
+    assert trie.number(b"new") == 21
 
 
 def test_the_compiled_trie_is_small() -> None:
