@@ -26,7 +26,7 @@ class FrameRef:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A run of whole frames, in order, as stored. `base_offset` is the first frame's, `end_offset` past the last one's."""
+    """Whole frames, in order, as stored. `base_offset` is the first one's, `end_offset` lies past the last one's."""
 
     data: memoryview
     base_offset: int
@@ -55,6 +55,7 @@ class Stat:
     size_bytes: int
     parts: tuple[Part, ...]
     path: str | None  # the directory where parts lie as files, if they do
+    clean: bool  # it was closed cleanly before it was opened; else (or new) the log above goes on at the reserved end
 
 
 class Engine(Protocol):
@@ -64,7 +65,7 @@ class Engine(Protocol):
         """Store whole frames (`b"".join(data)` is exactly `frames`), all or none; DiskFull leaves the log as it was."""
 
     def sync(self) -> None:
-        """Everything appended before the call survives a power cut once this returns. Called without the GIL's help needed."""
+        """Everything appended before the call survives a power cut once this returns. Waits without the GIL."""
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """Whole frames from the one that holds `offset` (or the next one stored), at least one, about `bytes_max` bytes

@@ -49,7 +49,7 @@ class Reservation:
     def extend(self, to: int, epoch: int | None = None) -> None:
         """Offsets below `to` may be used once this returns. A new epoch is kept with them; neither ever goes back."""
         epoch = self.epoch if epoch is None else epoch
-        assert to >= self.end_offset and epoch >= self.epoch, "a reservation never shrinks"
+        assert (to, epoch) >= (self.end_offset, self.epoch), "a reservation never shrinks"
         self._write(to, epoch, clean=False)
 
     def settle(self, end: int) -> None:

@@ -1,0 +1,165 @@
+"""The few things the storage layer asks of a file system, so that a test can put a faulty one in its place.
+
+What a disk promises: `pwritev` is readable at once but survives a power cut only after `fdatasync` (or `fsync`) of
+the same file; a name made, changed or removed survives only after `fsync_dir` of its directory. Nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mainstem.storage.engine import Buffer
+
+BUFFERS_MAX = 1024  # IOV_MAX: more buffers than this in one pwritev are refused by the kernel
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: blocks are reserved, the file does not look longer
+
+
+class Disk(Protocol):
+    """Files by path and descriptor. Every method raises OSError as the system call would."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor. With `create` the file must not exist yet."""
+
+    def close(self, fd: int) -> None: ...
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """May write less than asked; returns how much."""
+
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def allocate(self, fd: int, position: int, size: int) -> bool:
+        """Reserve blocks beyond the end without changing the size; False where that cannot be had."""
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def fsync(self, fd: int) -> None: ...
+
+    def fsync_dir(self, directory: Path) -> None: ...
+
+    def make_dir(self, directory: Path) -> None:
+        """With its parents; made so that the names survive. No error if it is there."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def link(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def listdir(self, directory: Path) -> list[str]: ...
+
+    def free_bytes(self, directory: Path) -> int: ...
+
+
+class RealDisk:
+    """The operating system's. Stateless: one instance serves everyone."""
+
+    def __init__(self) -> None:
+        self._fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(fd, buffers, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        return os.pread(fd, size, position)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, position: int, size: int) -> bool:
+        if self._fallocate is None:
+            return False
+        result = self._fallocate(fd, _KEEP_SIZE, ctypes.c_int64(position), ctypes.c_int64(size))
+        return bool(result == 0)  # no space or not supported: the write itself will tell
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fsync_dir(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_dir(self, directory: Path) -> None:
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            self.fsync_dir(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)  # noqa: PTH104 -- one call of the disk, like the others
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def listdir(self, directory: Path) -> list[str]:
+        return os.listdir(directory)  # noqa: PTH208
+
+    def free_bytes(self, directory: Path) -> int:
+        stat = os.statvfs(directory)
+        return stat.f_bavail * stat.f_frsize
+
+
+REAL_DISK = RealDisk()
+
+
+def is_full(error: OSError) -> bool:
+    """The disk, the quota or the file size limit is used up; nothing is broken."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Every byte of `buffers` from `position` on, in as few calls as the kernel allows; returns the end position."""
+    if len(buffers) > BUFFERS_MAX:
+        buffers = [b"".join(buffers)]
+    end = position + sum(map(len, buffers))
+    position += disk.pwritev(fd, buffers, position)
+    if position < end:  # a short write: a signal, a limit, or a disk that is filling up
+        rest = memoryview(b"".join(buffers))
+        while position < end:
+            written = disk.pwritev(fd, [rest[position - end :]], position)
+            if written <= 0:
+                raise OSError(errno.EIO, "the disk took no more bytes and gave no reason")
+            position += written
+    return end
+
+
+def read_all(disk: Disk, fd: int, position: int, size: int) -> bytes:
+    """Exactly `size` bytes unless the file ends before."""
+    data = disk.pread(fd, size, position)
+    while len(data) < size:
+        more = disk.pread(fd, size - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data

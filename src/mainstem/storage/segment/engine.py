@@ -1,0 +1,465 @@
+"""The default engine: append-only files on a local disk, one fdatasync for everything written since the last.
+
+Threads: `append`, `roll`, `trim`, `replace` change things under `_lock`, which is never held during a sync; `sync` runs
+in a committer thread under `_sync_lock`; readers take no lock: they see an immutable tuple of segments.
+A directory without writes stays as it was: the clean marker goes, durably, just before the first change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import NoReturn
+
+from mainstem.codec.batch import frame_heads
+from mainstem.model.errors import DiskFull, InvalidArgument, StorageFault
+from mainstem.storage.disk import is_full, write_all
+from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
+from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
+from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.segment.marks import Checkpoint, CleanMark
+from mainstem.storage.segment.open_files import OpenFiles
+from mainstem.storage.segment.reading import find_frame, read_frames
+from mainstem.storage.segment.recovery import Progress, recover
+from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
+from mainstem.storage.state_file import TEMPORARY, remove
+
+SEGMENT_BYTES = 64 << 20
+SEGMENT_BYTES_MIN = 4096
+SEGMENT_BYTES_MAX = 2 << 30  # positions in an index are 32 bits
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_NS = 1_000_000_000
+ALLOCATION_BYTES_MIN = 1 << 20
+ALLOCATION_BYTES_MAX = 64 << 20
+UNSETTLED_MAX = 4  # sealed segments whose index is not saved yet; more only if nobody ever syncs
+_BASE_OFFSET = attrgetter("base_offset")
+_FIRST_STAMP = attrgetter("first_stamp")
+
+
+class SegmentEngine:
+    """See `mainstem.storage.engine.Engine`; besides its verbs: `hold` and `release` of parts that are read by path."""
+
+    def __init__(
+        self,
+        directory: Path,
+        log_id: int,
+        *,
+        files: OpenFiles,
+        indexes: IndexCache,
+        segment_bytes: int = SEGMENT_BYTES,
+        progress: Progress | None = None,
+    ) -> None:
+        if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+            raise InvalidArgument(f"segment_bytes is {segment_bytes}, must be {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
+        self._directory, self._log_id, self._segment_bytes = directory, log_id, segment_bytes
+        self._files, self._indexes, self._disk = files, indexes, files.disk
+        self._lock, self._sync_lock = threading.RLock(), threading.RLock()  # taken in the order sync, lock
+        self._held: Counter[Path] = Counter()
+        self._doomed: set[Path] = set()  # removed from the log, kept for those who hold them
+        self._fault: StorageFault | None = None
+        self._closed = self._touched = False
+        self._names_changed = False  # the directory needs an fsync
+        self._disk.make_dir(directory)
+        found = recover(self._disk, directory, log_id, progress)
+        self._segments: tuple[Segment, ...] = found.segments
+        self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
+        self._unsynced: list[Segment] = []  # sealed ones
+        self._unsettled = [s for s in found.segments if s.sealed and s.index is not None]  # index to be saved
+        self._checkpoint_ns = time.monotonic_ns()
+        self._checkpoint_end = -1 if found.checkpoint is None else found.checkpoint.end_offset
+        self._synced_bytes = self._checkpoint_bytes = 0
+
+    # Writing
+
+    def append(self, data: Sequence[Buffer], frames: Sequence[FrameRef]) -> None:
+        first, last = frames[0], frames[-1]
+        assert first.base_offset >= self._end_offset, "offsets never go back"
+        if first.base_offset > self._end_offset:
+            self._skip_to(first.base_offset)
+        size = sum(frame.size for frame in frames)
+        with self._lock:
+            self._check_usable()
+            segment = self._writable(first.base_offset, last.base_offset + last.count, size)
+            try:
+                with self._files.use(segment.path) as fd:
+                    write_all(self._disk, fd, data, segment.size)
+            except OSError as error:
+                self._undo(segment)
+                self._refuse(f"{segment.path}: cannot write {size} bytes at {segment.size}", error)
+            self._files.mark_dirty(segment.path, True)
+            for frame in frames:
+                segment.note(frame)
+            self._end_offset, self._last_stamp = segment.end_offset, segment.last_stamp
+
+    def sync(self) -> None:
+        with self._sync_lock:
+            self._sync()
+
+    def roll(self) -> None:
+        with self._lock:
+            self._check_usable()
+            self._seal_active()
+
+    def trim(self, before_offset: int) -> int:
+        """Takes a sync and a checkpoint, so that what is gone stays gone: not for the event loop."""
+        with self._sync_lock:
+            self._check_usable()
+            dropped: list[Segment] = []
+            for segment in self._segments:
+                if not segment.sealed or segment.end_offset > before_offset:
+                    break
+                dropped.append(segment)
+            if dropped:
+                kept = self._segments[len(dropped) :]
+                self._touch()
+                self._sync(start_offset=kept[0].base_offset if kept else self._end_offset, checkpoint=True)
+                with self._lock:
+                    self._segments = self._segments[len(dropped) :]
+                    for segment in dropped:
+                        self._remove(segment)
+            return self.start_offset
+
+    def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
+        """Writes and syncs a whole file: not for the event loop."""
+        with self._sync_lock:
+            self._check_usable()
+            old = self._find(part)
+            if old is None or not old.sealed:
+                raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
+            self._touch()
+            self._sync(checkpoint=self._checkpoint_end < old.end_offset)  # only what is known durable may get holes
+            new = self._rewrite(old, frames)
+            with self._lock:
+                self._segments = tuple(new if segment is old else segment for segment in self._segments)
+                self._remove(old)
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        files, indexes = self._files, self._indexes
+        while True:
+            segments = self._segments
+            first = max(bisect_right(segments, offset, key=_BASE_OFFSET) - 1, 0)
+            for segment in segments[first:]:
+                if end_offset is not None and segment.base_offset >= end_offset:
+                    return None
+                if offset >= segment.end_offset:
+                    continue
+                try:
+                    found = read_frames(files, indexes, segment, self._log_id, offset, bytes_max, end_offset)
+                except FileNotFoundError as error:
+                    self._check_gone(segment, error)
+                    break  # trimmed or replaced meanwhile: look again
+                except OSError as error:
+                    raise StorageFault(f"{segment.path}: cannot read: {error}") from error
+                if found is not None:
+                    return found
+            else:
+                return None
+
+    def find_stamp(self, stamp: int) -> int:
+        while True:
+            segments = [segment for segment in self._segments if segment.size]
+            position = bisect_right(segments, stamp, key=_FIRST_STAMP) - 1
+            if position < 0:
+                return self.start_offset
+            segment = segments[position]
+            try:
+                found = find_frame(self._files, self._indexes, segment, self._log_id, stamp)
+                return segment.base_offset if found is None else found
+            except FileNotFoundError as error:
+                self._check_gone(segment, error)
+            except OSError as error:
+                raise StorageFault(f"{segment.path}: cannot read: {error}") from error
+
+    @property
+    def start_offset(self) -> int:
+        segments = self._segments
+        return segments[0].base_offset if segments else self._end_offset
+
+    def stat(self) -> Stat:
+        with self._lock:
+            parts = tuple(segment.part() for segment in self._segments)
+            return Stat(
+                start_offset=self.start_offset,
+                end_offset=self._end_offset,
+                last_stamp=self._last_stamp,
+                size_bytes=sum(part.size_bytes for part in parts),
+                parts=parts,
+                path=str(self._directory),
+                clean=self._clean,
+            )
+
+    # Leases: a scan plan names files; they stay until it is done, even when trimmed or replaced.
+
+    def hold(self, part: Part) -> bool:
+        """Keep the part's file on disk until `release`; False if it is gone already. A restart ends all holds."""
+        with self._lock:
+            path = self._directory / part.name
+            if self._find(part) is None and path not in self._doomed:
+                return False
+            self._held[path] += 1
+            return True
+
+    def release(self, part: Part) -> None:
+        with self._lock:
+            path = self._directory / part.name
+            self._held[path] -= 1
+            if self._held[path] <= 0:
+                del self._held[path]
+                if path in self._doomed:
+                    self._doomed.discard(path)
+                    self._unlink(path)
+
+    def close(self) -> None:
+        with self._sync_lock:
+            if self._closed:
+                return
+            try:
+                if self._fault is None and (self._touched or not self._clean):
+                    self._mark_clean()
+            finally:
+                self._closed = True
+                for segment in self._segments:
+                    self._files.forget(segment.path)
+                    self._indexes.forget(segment)
+
+    # Inside: the files
+
+    def _check_usable(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if self._closed:
+            raise StorageFault(f"{self._directory}: the log is closed")
+
+    def _touch(self) -> None:
+        """Before the first change: from now on a crash is an unclean stop, and must be known as one."""
+        if not self._touched:
+            try:
+                CleanMark.remove(self._disk, self._directory)
+            except OSError as error:
+                self._refuse(f"{self._directory}: cannot begin to write", error)
+            self._touched = True
+
+    def _writable(self, base_offset: int, end_offset: int, size: int) -> Segment:
+        """The segment that takes `size` bytes more: the active one or a new one."""
+        self._touch()
+        active = self._segments[-1] if self._segments else None
+        if active is not None and not active.sealed:
+            fits = active.size + size <= self._segment_bytes and end_offset - active.base_offset <= OFFSET_SPAN_MAX
+            if fits or not active.size:
+                if active.index is None:
+                    active.index = self._indexes.get(active, self._log_id)
+                return active
+            self._seal_active()
+        segment = Segment(self._directory / file_name(base_offset), base_offset)
+        segment.index = SparseIndex(base_offset)
+        try:
+            with self._files.use(segment.path, create=True):
+                self._segments = (*self._segments, segment)
+        except OSError as error:
+            self._refuse(f"{segment.path}: cannot create", error)
+        self._names_changed = True
+        return segment
+
+    def _seal_active(self) -> None:
+        active = self._segments[-1] if self._segments else None
+        if active is None or active.sealed or not active.size:
+            return
+        self._touch()
+        active.sealed = True
+        self._unsynced.append(active)
+        self._unsettled.append(active)
+        while len(self._unsettled) > UNSETTLED_MAX:
+            self._settle_one(self._unsettled.pop(0))
+
+    def _rewrite(self, old: Segment, frames: Sequence[Buffer]) -> Segment:
+        generation = old.generation + 1
+        new = Segment(self._directory / file_name(old.base_offset, generation), old.base_offset, generation)
+        new.index = SparseIndex(old.base_offset)
+        for buffer in frames:
+            for head in frame_heads(buffer, self._log_id):
+                assert old.base_offset <= head.base_offset < old.end_offset
+                new.note(FrameRef(head.base_offset, head.count, head.stamp, head.size))
+        new.end_offset, new.first_stamp, new.last_stamp = old.end_offset, old.first_stamp, old.last_stamp
+        new.synced, new.sealed, new.named = new.size, True, True
+        temporary = new.path.with_name(new.path.name + TEMPORARY)
+        try:
+            remove(self._disk, temporary)
+            fd = self._disk.open(temporary, create=True)
+            try:
+                write_all(self._disk, fd, frames, 0)
+                self._disk.fsync(fd)
+            finally:
+                self._disk.close(fd)
+            self._indexes.save(new, self._log_id)
+            self._disk.rename(temporary, new.path)
+            self._disk.fsync_dir(self._directory)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                remove(self._disk, temporary)
+            self._refuse(f"{new.path}: cannot rewrite", error)
+        return new
+
+    def _undo(self, segment: Segment) -> None:
+        """A failed append leaves nothing behind that a later recovery could take for a record."""
+        with contextlib.suppress(OSError):
+            if segment.size:
+                with self._files.use(segment.path) as fd:
+                    self._disk.truncate(fd, segment.size)
+                segment.allocated = 0
+            else:
+                self._segments = self._segments[:-1]
+                self._remove(segment)
+
+    def _refuse(self, what: str, error: OSError) -> NoReturn:
+        if is_full(error):
+            raise DiskFull(f"{what}: {error.strerror}") from error
+        self._break(what, error)
+
+    def _break(self, what: str, error: OSError) -> NoReturn:
+        """After a failed write or sync the kernel may have dropped our pages: nothing more is promised. No retry."""
+        self._fault = StorageFault(f"{what}: {error}; what was not acknowledged may be lost")
+        raise self._fault from error
+
+    def _find(self, part: Part) -> Segment | None:
+        return next((segment for segment in self._segments if segment.path.name == part.name), None)
+
+    def _remove(self, segment: Segment) -> None:
+        self._files.forget(segment.path)
+        self._indexes.forget(segment)
+        self._unsynced = [other for other in self._unsynced if other is not segment]
+        self._unsettled = [other for other in self._unsettled if other is not segment]
+        if self._held[segment.path] > 0:
+            self._doomed.add(segment.path)
+        else:
+            self._unlink(segment.path)
+
+    def _unlink(self, path: Path) -> None:
+        self._names_changed = True
+        with contextlib.suppress(OSError):  # what stays is removed by the next start
+            remove(self._disk, path)
+            remove(self._disk, path.with_suffix(INDEX_SUFFIX))
+
+    # Inside: syncing. All of it under `_sync_lock`
+
+    def _sync(self, *, start_offset: int | None = None, next_offset: int = 0, checkpoint: bool = False) -> None:
+        with self._lock:
+            self._check_usable()
+            active = self._segments[-1] if self._segments else None
+            targets = [(segment, segment.size) for segment in (*self._unsynced, active) if segment is not None]
+            mark = self._checkpoint_here(start_offset, next_offset)
+            names_changed, self._names_changed = self._names_changed, False
+        try:
+            for segment, size in targets:
+                if segment.synced < size:
+                    self._sync_file(segment, size)
+            if names_changed:
+                self._disk.fsync_dir(self._directory)
+        except OSError as error:
+            self._break(f"{self._directory}: cannot sync", error)
+        try:
+            if checkpoint or self._checkpoint_due(mark.end_offset):
+                mark.write(self._disk, self._directory)
+                self._checkpoint_ns, self._checkpoint_bytes = time.monotonic_ns(), self._synced_bytes
+                self._checkpoint_end = mark.end_offset
+            self._settle()
+            if active is not None and not active.sealed:
+                self._preallocate(active)
+        except OSError as error:
+            if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
+                self._refuse(f"{self._directory}: cannot write a checkpoint", error)
+
+    def _checkpoint_here(self, start_offset: int | None, next_offset: int) -> Checkpoint:
+        start_offset = self.start_offset if start_offset is None else start_offset
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.base_offset < start_offset:
+            last = None  # about to be trimmed
+        return Checkpoint(
+            log_id=self._log_id,
+            start_offset=start_offset,
+            end_offset=self._end_offset,
+            next_offset=max(next_offset, self._end_offset),
+            last_stamp=self._last_stamp,
+            segment=last.path.name if last is not None else None,
+            position=last.size if last is not None else 0,
+        )
+
+    def _sync_file(self, segment: Segment, size: int) -> None:
+        try:
+            with self._files.use(segment.path) as fd:
+                if segment.named:
+                    self._disk.fdatasync(fd)
+                else:
+                    self._disk.fsync(fd)
+        except FileNotFoundError as error:
+            self._check_gone(segment, error)
+        self._synced_bytes += size - segment.synced
+        segment.synced, segment.named = size, True
+        with self._lock:
+            self._files.mark_dirty(segment.path, segment.size > size)
+            self._unsynced = [other for other in self._unsynced if other is not segment]
+
+    def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
+        if segment in self._segments:
+            raise StorageFault(f"{segment.path}: the file was removed from outside") from error
+
+    def _checkpoint_due(self, end_offset: int) -> bool:
+        if end_offset == self._checkpoint_end:
+            return False
+        grown = self._synced_bytes - self._checkpoint_bytes
+        return grown >= CHECKPOINT_BYTES or time.monotonic_ns() - self._checkpoint_ns >= CHECKPOINT_NS
+
+    def _skip_to(self, offset: int) -> None:
+        """Offsets are left out: a new segment begins there, and a recovery must know that nothing is missing."""
+        with self._sync_lock:
+            with self._lock:
+                self._check_usable()
+                self._touch()
+                self._seal_active()
+            start_offset = None if self._segments else offset
+            self._sync(start_offset=start_offset, next_offset=offset, checkpoint=True)
+
+    def _settle(self) -> None:
+        with self._lock:
+            settling, self._unsettled = self._unsettled, []
+        for segment in settling:
+            self._settle_one(segment)
+
+    def _settle_one(self, segment: Segment) -> None:
+        try:
+            with self._files.use(segment.path) as fd:
+                self._disk.truncate(fd, segment.size)  # gives back what was preallocated beyond the end
+            self._indexes.save(segment, self._log_id)
+        except FileNotFoundError as error:
+            self._check_gone(segment, error)
+
+    def _preallocate(self, segment: Segment) -> None:
+        """Blocks ahead of the writer make the next syncs cheap. Runs in the committer, never in `append`."""
+        begin = max(segment.allocated, segment.size)
+        if begin - segment.size >= ALLOCATION_BYTES_MIN // 2:
+            return
+        step = min(max(segment.allocated, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX, self._segment_bytes - begin)
+        if step <= 0 or step > self._disk.free_bytes(self._directory) // 100:
+            return
+        with self._files.use(segment.path) as fd:
+            if self._disk.allocate(fd, begin, step):
+                segment.allocated = begin + step
+
+    def _mark_clean(self) -> None:
+        self._sync(checkpoint=True)
+        try:
+            for path in self._doomed:
+                self._unlink(path)
+            if self._segments and not self._segments[-1].sealed:
+                self._settle_one(self._segments[-1])
+            parts = [segment.part() for segment in self._segments]
+            CleanMark(self._log_id, self._end_offset, self._last_stamp, parts).write(self._disk, self._directory)
+        except OSError as error:
+            raise StorageFault(f"{self._directory}: cannot close cleanly: {error}") from error

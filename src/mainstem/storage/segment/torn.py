@@ -1,0 +1,55 @@
+"""What a crash left behind the last whole frame is taken out of the log, but kept for who wants to look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mainstem.storage.disk import Disk, is_full, read_all, write_all
+from mainstem.storage.segment.segment import INDEX_SUFFIX
+from mainstem.storage.state_file import remove
+
+TORN_SUFFIX = ".torn"
+TORN_FILES_MAX = 16  # of a log; the oldest by name go first
+COPY_BYTES = 4 << 20
+
+
+def cut_file(disk: Disk, path: Path, size: int) -> None:
+    """End the file at `size`; what lay behind goes to `<name>.<size>.torn`, unless it is only zeros."""
+    fd = disk.open(path)
+    try:
+        end = disk.size(fd)
+        if any(read_all(disk, fd, at, COPY_BYTES).strip(b"\0") for at in range(size, end, COPY_BYTES)):
+            _copy(disk, fd, size, end, path.with_name(f"{path.name}.{size}{TORN_SUFFIX}"))
+        disk.truncate(fd, size)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    _forget_oldest(disk, path.parent)
+
+
+def put_aside(disk: Disk, path: Path) -> None:
+    """Take a whole file out of the log."""
+    remove(disk, path.with_suffix(INDEX_SUFFIX))
+    disk.rename(path, path.with_name(f"{path.name}.0{TORN_SUFFIX}"))
+    _forget_oldest(disk, path.parent)
+
+
+def _copy(disk: Disk, fd: int, begin: int, end: int, target: Path) -> None:
+    remove(disk, target)
+    copy = disk.open(target, create=True)
+    try:
+        for at in range(begin, end, COPY_BYTES):
+            write_all(disk, copy, [read_all(disk, fd, at, min(COPY_BYTES, end - at))], at - begin)
+        disk.fsync(copy)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        remove(disk, target)  # starting matters more than a curiosity that was never acknowledged
+    finally:
+        disk.close(copy)
+
+
+def _forget_oldest(disk: Disk, directory: Path) -> None:
+    torn = sorted(name for name in disk.listdir(directory) if name.endswith(TORN_SUFFIX))
+    for name in torn[:-TORN_FILES_MAX]:
+        remove(disk, directory / name)
