@@ -1,4 +1,4 @@
-"""Configuration: defaults < TOML file < environment MAINSTEM_SECTION__KEY < flags. All problems are reported at once."""
+"""Configuration: defaults < TOML file < environment MAINSTEM_SECTION__KEY < flags. All problems at once."""
 
 from __future__ import annotations
 

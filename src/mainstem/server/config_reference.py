@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from settings.py: `mainstem config reference`. A test holds the page and the code equal."""
+"""docs/configuration.md, made from settings.py: `mainstem config reference`. A test holds both equal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HEAD = """\
 
 <!-- made by `mainstem config reference`; a test compares -->
 
-Values come from, the later winning: defaults, a TOML file (`--config FILE` or `MAINSTEM_CONFIG`; `mainstem up` also reads
-`./mainstem.toml`), the environment (`MAINSTEM_SECTION__KEY`), flags (`--set section.key=value`).
+Values come from, the later winning: defaults, a TOML file (`--config FILE` or `MAINSTEM_CONFIG`; `mainstem up` also
+reads `./mainstem.toml`), the environment (`MAINSTEM_SECTION__KEY`), flags (`--set section.key=value`).
 
 ```toml
 [listeners]
@@ -26,9 +26,9 @@ retention.ms = "30d"
 engine = "rocksdb"
 ```
 
-`mainstem config check [FILE]` lists every problem with its line and a suggestion; `mainstem config show` prints every value
-with its source. Durations: `500ms`, `30s`, `5m`, `12h`, `7d`, or milliseconds. Sizes: `512KiB`, `64MiB`, `10GB`, or bytes.
-Settings marked *live* take effect on SIGHUP, the others at the next start.
+`mainstem config check [FILE]` lists every problem with its line and a suggestion; `mainstem config show` prints every
+value with its source. Durations: `500ms`, `30s`, `5m`, `12h`, `7d`, or milliseconds. Sizes: `512KiB`, `64MiB`, `10GB`,
+or bytes. Settings marked *live* take effect on SIGHUP, the others at the next start.
 """
 
 

@@ -1,4 +1,4 @@
-"""The error catalogue behind `mainstem explain CODE`: what it means, why it happens, what to do. A test holds it complete."""
+"""The error catalogue behind `mainstem explain CODE`: what it means and what to do. A test holds it complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def explanation(code: str) -> Explanation | None:
 CATALOGUE = {
     "MS-0000": Explanation(
         "Something failed that has no code of its own",
-        "The message says what is known. If it reads like a mistake of ours, run the command again with -vv and report it.",
+        "The message says what is known. If it reads like a mistake of ours, run the command again with -vv and\n"
+        "report it.",
     ),
     "MS-1000": Explanation(
         "The request cannot be done",
@@ -25,21 +26,21 @@ CATALOGUE = {
     ),
     "MS-1001": Explanation(
         "Not found",
-        "A topic, view, queue, group, connection or log of that name does not exist (any more).\n"
-        "List what there is: mainstem topic ls, mainstem view ls, mainstem queue ls, mainstem group ls.\n"
-        "Names are case-sensitive. A topic has one spelling per protocol: mainstem topic describe shows all of them.",
+        "A topic, view, queue, group, connection or log of that name does not exist (any more). List what there\n"
+        "is: mainstem topic ls, mainstem view ls, mainstem queue ls, mainstem group ls. Names are case-sensitive.\n"
+        "A topic has one spelling per protocol: mainstem topic describe shows all of them.",
     ),
     "MS-1002": Explanation(
         "The name is taken",
-        "Topics and views share one registry of names, and two different topics may not have the same spelling in any\n"
-        "protocol: names are refused, never merged. Choose another name, or look at what has it:\n"
-        "mainstem topic describe NAME, mainstem view describe NAME.",
+        "Topics and views share one registry of names, and two different topics may not have the same spelling in\n"
+        "any protocol: names are refused, never merged. Choose another name, or look at what has it: mainstem\n"
+        "topic describe NAME, mainstem view describe NAME.",
     ),
     "MS-1003": Explanation(
         "That cannot be a name",
         "A topic name must be UTF-8 without NUL, without the wildcards + and # as characters of a level, at most\n"
-        "limits.topic_bytes_max bytes and limits.topic_levels_max levels. A filter may use + for one level and # for any\n"
-        "number of them (also in the middle); AMQP spells them * and #.",
+        "limits.topic_bytes_max bytes and limits.topic_levels_max levels. A filter may use + for one level and #\n"
+        "for any number of them (also in the middle); AMQP spells them * and #.",
     ),
     "MS-1004": Explanation(
         "That value makes no sense here",
@@ -48,50 +49,53 @@ CATALOGUE = {
     ),
     "MS-1005": Explanation(
         "Not allowed",
-        "The user has no rule that allows this action on this topic, or a rule that denies it (deny wins).\n"
-        "See the rules: mainstem user describe NAME. Allow it: mainstem user allow NAME ACTION FILTER.",
+        "The user has no rule that allows this action on this topic, or a rule that denies it (deny wins). See the\n"
+        "rules: mainstem user describe NAME. Allow it: mainstem user allow NAME ACTION FILTER.",
     ),
     "MS-1006": Explanation(
         "Offset out of range",
-        "The offset asked for lies before the first record still kept, or beyond the end of the log. Records go when\n"
-        "retention removes them. Start again from --from earliest or --from latest, or reset the group:\n"
+        "The offset asked for lies before the first record still kept, or beyond the end of the log. Records go\n"
+        "when retention removes them. Start again from --from earliest or --from latest, or reset the group:\n"
         "mainstem group reset GROUP TOPIC --to earliest.",
     ),
     "MS-1007": Explanation(
         "The message is too large",
-        "Each topic has a limit for one record, 16 MiB unless set otherwise. Raise it for a topic with\n"
-        "mainstem topic alter TOPIC --set message_bytes_max=32MiB, or for all with [topics] message_bytes_max.",
+        "Each topic has a limit for one record, 16 MiB unless set otherwise. Raise it for a topic with mainstem\n"
+        "topic alter TOPIC --set message_bytes_max=32MiB, or for all with [topics] message_bytes_max.",
     ),
     "MS-2000": Explanation(
         "The peer broke the protocol",
-        "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to the wrong\n"
-        "port (HTTP to Kafka's, TLS to a plain one) or sends a packet larger than the limits allow.",
+        "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to\n"
+        "the wrong port (HTTP to Kafka's, TLS to a plain one) or sends a packet larger than the limits allow.",
     ),
     "MS-3000": Explanation(
         "Too busy",
-        "A bounded resource is full: connections, memory for unsynced data, queued work. Nothing was lost; try again.\n"
-        "What is full is in the message and in /metrics; limits are in [limits].",
+        "A bounded resource is full: connections, memory for unsynced data, queued work. Nothing was lost; try\n"
+        "again. What is full is in the message and in /metrics; limits are in [limits].",
     ),
     "MS-3001": Explanation(
         "The disk is full",
-        "Free space fell under data.space_low_bytes: publishes are refused so that reads, acks and recovery still work.\n"
-        "Free space, lower a topic's retention (mainstem topic alter TOPIC --set retention_ms=1d), or see who holds data:\n"
-        "mainstem cursor ls --sort held.",
+        "Free space fell under data.space_low_bytes: publishes are refused so that reads, acks and recovery still\n"
+        "work. Free space, lower a topic's retention (mainstem topic alter TOPIC --set retention_ms=1d), or see\n"
+        "who holds data: mainstem cursor ls --sort held.",
     ),
     "MS-4000": Explanation(
-        "The configuration or the data directory does not allow this", "The message says what and where."
+        "The configuration or the data directory does not allow this",
+        "The message says what and where.",
     ),
     "MS-4001": Explanation(
         "Unknown key in the configuration",
-        "A key that nobody reads would be a promise not kept, so it is an error. The suggestion is the nearest known key.\n"
-        "All keys with their meaning: docs/configuration.md, or mainstem config show.",
+        "A key that nobody reads would be a promise not kept, so it is an error. The suggestion is the nearest\n"
+        "known key. All keys with their meaning: docs/configuration.md, or mainstem config show.",
     ),
     "MS-4002": Explanation(
         "A value in the configuration is not of its kind",
-        "Durations: 500ms, 30s, 5m, 12h, 7d or milliseconds. Sizes: 512KiB, 64MiB, 10GB or bytes. Texts are quoted in TOML.",
+        "Durations: 500ms, 30s, 5m, 12h, 7d or milliseconds. Sizes: 512KiB, 64MiB, 10GB or bytes. Texts are quoted\n"
+        "in TOML.",
     ),
     "MS-4003": Explanation(
-        "The configuration file is not TOML", "Line and column are in the message; https://toml.io is the syntax."
+        "The configuration file is not TOML",
+        "Line and column are in the message; https://toml.io is the syntax.",
     ),
     "MS-4004": Explanation(
         "The configuration file cannot be read",
@@ -99,52 +103,57 @@ CATALOGUE = {
     ),
     "MS-4005": Explanation(
         "A port is taken",
-        "Another process listens where Mainstem was told to. `mainstem up` moves to a free port and says so; `mainstem serve`\n"
-        "does not guess. Stop the other one, choose another port (--mqtt-port N), or switch the listener off\n"
-        "(--set listeners.mqtt_port=off).",
+        "Another process listens where Mainstem was told to. `mainstem up` moves to a free port and says so;\n"
+        "`mainstem serve` does not guess. Stop the other one, choose another port (--mqtt-port N), or switch the\n"
+        "listener off (--set listeners.mqtt_port=off).",
     ),
     "MS-4006": Explanation(
         "Listening beyond this machine without a login",
-        "Until a user exists anyone who can connect may do anything, so Mainstem only listens on loopback. Make a user:\n"
-        "mainstem user add NAME --data DIR; or accept the risk on a network you trust: --insecure-allow-anonymous.",
+        "Until a user exists anyone who can connect may do anything, so Mainstem only listens on loopback. Make a\n"
+        "user: mainstem user add NAME --data DIR; or accept the risk on a network you trust:\n"
+        "--insecure-allow-anonymous.",
     ),
     "MS-4007": Explanation(
         "The data was written by a newer Mainstem",
-        "Formats are only ever read by the version that wrote them or a later one. Start the newer Mainstem, or restore a\n"
-        "backup made before the upgrade.",
+        "Formats are only ever read by the version that wrote them or a later one. Start the newer Mainstem, or\n"
+        "restore a backup made before the upgrade.",
     ),
     "MS-4008": Explanation(
         "The data directory is in use",
-        "One process owns a data directory; its lock file names it. Stop that process, or use another directory (--data DIR).",
+        "One process owns a data directory; its lock file names it. Stop that process, or use another directory\n"
+        "(--data DIR).",
     ),
     "MS-4009": Explanation(
         "The directory belongs to something else",
-        "A data directory must be empty or made by Mainstem, and must not be open to other users (mode 0700). Give an\n"
-        "empty directory with --data DIR, or fix its mode: chmod 700 DIR.",
+        "A data directory must be empty or made by Mainstem, and must not be open to other users (mode 0700). Give\n"
+        "an empty directory with --data DIR, or fix its mode: chmod 700 DIR.",
     ),
     "MS-5000": Explanation(
         "The disk did not keep a promise",
-        "A read or write failed in a way that must not be papered over. After a failed fsync the process ends at once: what\n"
-        "the kernel did with the data is unknown. Check the disk (dmesg, smartctl), then start again; recovery runs first.",
+        "A read or write failed in a way that must not be papered over. After a failed fsync the process ends at\n"
+        "once: what the kernel did with the data is unknown. Check the disk (dmesg, smartctl), then start again;\n"
+        "recovery runs first.",
     ),
     "MS-5001": Explanation(
         "Bytes that do not validate",
-        "A stored frame failed its checksum. At the very end of a log after a crash this is a torn write: recovery cuts it,\n"
-        "keeps it aside and goes on. Anywhere else see MS-5002.",
+        "A stored frame failed its checksum. At the very end of a log after a crash this is a torn write: recovery\n"
+        "cuts it, keeps it aside and goes on. Anywhere else see MS-5002.",
     ),
     "MS-5002": Explanation(
         "Acked data is damaged",
-        "A frame before the durable point does not validate, so the log is not served: silently leaving it out would be a\n"
-        "lie. Restore a backup (mainstem restore), or give the damaged records up knowingly:\n"
-        "mainstem log repair DIR --quarantine, which keeps the bytes aside and marks the lost offsets.",
+        "A frame before the durable point does not validate, so the log is not served: silently leaving it out\n"
+        "would be a lie. Restore a backup (mainstem restore), or give the damaged records up knowingly: mainstem\n"
+        "log repair DIR --quarantine, which keeps the bytes aside and marks the lost offsets.",
     ),
     "MS-6001": Explanation(
         "No broker answers",
-        "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or MAINSTEM_URL.",
+        "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or\n"
+        "MAINSTEM_URL.",
     ),
     "MS-6002": Explanation(
         "The answer is not from Mainstem",
-        "Something else answered at that address and port. Check --url, or which process has the port: mainstem doctor.",
+        "Something else answered at that address and port. Check --url, or which process has the port: mainstem\n"
+        "doctor.",
     ),
     "MS-6003": Explanation(
         "An extra is not installed",

@@ -153,7 +153,7 @@ class Topics:
 
 @dataclass(slots=True)
 class Policy:
-    """What topics that match a filter are, over `[topics]`. Where several match, the most specific has the last word."""
+    """What topics that match a filter are, over `[topics]`. Where several match, the most specific wins."""
 
     engine: str | None = setting(None, ENGINE, "As `topics.engine`.")
     layout: str | None = setting(None, LAYOUT, "As `topics.layout`.")

@@ -1,4 +1,4 @@
-"""Which line of a TOML file a key stands on; `tomllib` does not tell. For messages only: it may fail to find, never fail."""
+"""Which line of a TOML file a key stands on; `tomllib` does not tell. For messages only."""
 
 from __future__ import annotations
 

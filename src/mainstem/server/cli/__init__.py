@@ -1,4 +1,4 @@
-"""The `mainstem` command. Verbs live in the files beside this one and are imported when first used, so that small ones stay fast."""
+"""The `mainstem` command. Verbs live in the files beside this one and are imported when used: small ones stay fast."""
 
 from __future__ import annotations
 

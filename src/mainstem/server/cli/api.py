@@ -1,4 +1,4 @@
-"""A small client of the HTTP API: standard library only, JSON in and out, problems become errors with the same codes."""
+"""A small client of the HTTP API: standard library only, JSON in and out, problems become errors of the same code."""
 
 from __future__ import annotations
 

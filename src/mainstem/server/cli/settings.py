@@ -29,7 +29,7 @@ set_option = click.option(
 @file_argument
 @set_option
 def check(file: Path | None, flags: tuple[str, ...]) -> None:
-    """List every problem of FILE (default ./mainstem.toml), the environment and the flags. Exit code 78 if there are any."""
+    """List every problem of FILE (default ./mainstem.toml), the environment and flags; exit code 78 if any."""
     from mainstem.server.config import load_config
 
     chosen = default_file(file)

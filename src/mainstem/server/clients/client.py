@@ -1,0 +1,178 @@
+"""What the three clients share: an address, a message, a starting point, and a socket that says what went wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from mainstem.model.errors import InvalidArgument
+from mainstem.server.cli.failures import Unreachable, WrongPeer
+from mainstem.server.units import parse_duration_ms
+
+PORTS = {"mqtt": 1883, "kafka": 9092, "amqp": 5672}
+CONNECT_S = 5.0
+ANSWER_S = 15.0
+RECEIVE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    scheme: str
+    host: str
+    port: int
+    user: str
+    password: str
+    path: str  # the topic, filter, routing key or queue, in the protocol's own spelling
+    options: dict[str, str]
+
+
+def read_address(url: str) -> Address:
+    """`kafka://host:port/topic?option=value`."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in PORTS:
+        raise InvalidArgument(
+            f"{url!r} is not an address", fix="mqtt://localhost/a/b, kafka://localhost/a.b or amqp://localhost/a.b"
+        )
+    # '#' and '+' are wildcards here, not a fragment
+    parts = urlsplit(f"//{rest.replace('#', '%23')}")
+    try:
+        port = parts.port or PORTS[scheme]
+    except ValueError as error:
+        raise InvalidArgument(f"{url!r}: {error}") from None
+    return Address(
+        scheme,
+        parts.hostname or "localhost",
+        port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        unquote(parts.path.removeprefix("/")),
+        dict(parse_qsl(parts.query)),
+    )
+
+
+@dataclass(slots=True)
+class Message:
+    value: bytes | None
+    topic: str = ""  # in the protocol's spelling
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)  # offset, partition, qos, ... : what the protocol tells
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a consumer begins."""
+
+    kind: str  # earliest | latest | offset | last | time
+    value: int = 0  # an offset, a count, or milliseconds since 1970
+
+
+def read_start(text: str, now_ms: int | None = None) -> Start:
+    """`earliest`, `latest`, `-10` (the last ten), `5m` (the last five minutes), `@42` (offset), `ts:<RFC 3339>`."""
+    if text in ("earliest", "beginning"):
+        return Start("earliest")
+    if text in ("latest", "end"):
+        return Start("latest")
+    if re.fullmatch(r"-\d+", text):
+        return Start("last", int(text[1:]))
+    if re.fullmatch(r"@?\d+", text):
+        return Start("offset", int(text.lstrip("@")))
+    try:
+        if text.startswith("ts:"):
+            return Start("time", read_time_ms(text[3:]))
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return Start("time", now_ms - parse_duration_ms(text))
+    except ValueError:
+        raise InvalidArgument(
+            f"--from {text!r} is not understood", fix="earliest, latest, -10, 5m, @42 or ts:2026-01-31T12:00:00Z"
+        ) from None
+
+
+def read_time_ms(text: str) -> int:
+    """RFC 3339 or milliseconds since 1970."""
+    from datetime import UTC, datetime
+
+    if text.isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+class Client(Protocol):
+    def publish(self, message: Message) -> None:
+        """Send; may not have arrived before `flush` returns."""
+
+    def flush(self) -> None:
+        """Wait until the broker has taken everything published."""
+
+    def subscribe(self, target: str, start: Start) -> None:
+        """Begin to consume the topic, filter or queue; returns once the broker knows."""
+
+    def messages(self, idle_s: float | None = None) -> Iterator[Message]:
+        """What arrives, for ever, or until nothing came for `idle_s`."""
+
+    def close(self) -> None: ...
+
+
+class Stream:
+    """A socket with a read buffer. Silence, refusal and a closed door become errors that name the place."""
+
+    def __init__(self, address: Address) -> None:
+        self.where = f"{address.scheme}://{address.host}:{address.port}"
+        try:
+            self.socket = socket.create_connection((address.host, address.port), CONNECT_S)
+        except OSError as error:
+            raise Unreachable(
+                f"nobody answers at {self.where} ({error.strerror or error})",
+                fix="mainstem up, or give another host or port",
+            ) from error
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    def send(self, *parts: bytes | bytearray | memoryview) -> None:
+        try:
+            self.socket.settimeout(ANSWER_S)
+            self.socket.sendall(parts[0] if len(parts) == 1 else b"".join(parts))
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def read(self, size: int, *, wait_s: float | None = ANSWER_S) -> bytes:
+        """Exactly `size` bytes; TimeoutError when none of them came in `wait_s`."""
+        while len(self._buffer) < size:
+            self.fill(wait_s if not self._buffer else ANSWER_S)
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def peek(self) -> bytearray:
+        return self._buffer
+
+    def skip(self, size: int) -> None:
+        del self._buffer[:size]
+
+    def fill(self, wait_s: float | None = ANSWER_S) -> None:
+        """Read once from the socket into the buffer."""
+        self.socket.settimeout(wait_s)
+        try:
+            data = self.socket.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self._lost(error) from error
+        if not data:
+            raise self._lost(None)
+        self._buffer += data
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _lost(self, error: OSError | None) -> WrongPeer:
+        why = f" ({error.strerror or error})" if error else ""
+        return WrongPeer(
+            f"{self.where} closed the connection{why}", fix="mainstem conn ls, or the broker's log, may say why"
+        )
