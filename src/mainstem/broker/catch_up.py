@@ -43,10 +43,13 @@ class Piece:
 class CatchUp:
     """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
 
-    def __init__(self, namespace: Namespace, filters: Sequence[bytes], position: int) -> None:
+    def __init__(
+        self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._namespace = namespace
         self._filters = filters
         self.position = position
+        self._chunk_bytes = chunk_bytes
 
     def read(self, head_stamp: int) -> tuple[list[Piece], int]:
         """Pieces in no order, and the stamp up to which together they are complete (`head_stamp` at most)."""
@@ -69,7 +72,7 @@ class CatchUp:
         return logs
 
     def _read_log(self, log: Log) -> Piece | None:
-        piece = log.read(log.offset_of_stamp(self.position), CHUNK_BYTES)
+        piece = log.read(log.offset_of_stamp(self.position), self._chunk_bytes)
         if piece is None:
             return None
         done = piece.end_offset >= log.written
@@ -83,7 +86,7 @@ class CatchUp:
         offsets, scanned = index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
         if not offsets:
             return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS if scanned >= log.written else self._stamp_at(log, scanned))
-        piece = log.read(offsets[0], CHUNK_BYTES)
+        piece = log.read(offsets[0], self._chunk_bytes)
         if piece is None:
             return None
         inside = array("q", (offset for offset in offsets if offset < piece.end_offset))
