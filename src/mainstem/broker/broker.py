@@ -17,6 +17,7 @@ from mainstem.broker.catch_up import Pump
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.policy import STEMS_MAX, Policy
 from mainstem.broker.ticker import Ticker
 from mainstem.broker.topics import Partition, Span, Topic
@@ -53,7 +54,7 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         self.namespaces: dict[str, Namespace] = {}
         self.dispatcher = Dispatcher()
-        self._background: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
@@ -70,6 +71,7 @@ class Broker:
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log)
         self._open_namespaces(catalog)
         default = self.namespace(DEFAULT_NAMESPACE)
+        self.maintenance = Maintenance(self)
         self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
         newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
         self.stamps.next = max(self.stamps.next, newest + 1)
@@ -81,13 +83,14 @@ class Broker:
 
     def start(self) -> None:
         """Begin the background work; listeners may open now."""
-        self._background = asyncio.get_running_loop().create_task(self._run_background())
+        loop = asyncio.get_running_loop()
+        self._background = [loop.create_task(self._run_background()), loop.create_task(self.maintenance.run())]
 
     async def close(self) -> None:
         """Write, sync and mark everything clean."""
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self.pump.close()
         self.ticker.drain()
         logs = list(self.logs.by_id.values())
@@ -169,7 +172,7 @@ class Broker:
             )
             if shared:
                 policy = Policy().with_changes(log_row.policy)
-                self.namespace(log_row.namespace).stems[policy.stem_key()] = log
+                self._add_stem(self.namespace(log_row.namespace), policy, log)
         self._open_topics(catalog)
         for namespace in self.namespaces.values():
             for stem in namespace.stems.values():
@@ -217,8 +220,14 @@ class Broker:
         log_id = self.store.next_id(Sequence.LOG)
         log = self.logs.open(log_id, engine=policy.engine, shared=True, policy=document)
         self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document))
-        namespace.stems[policy.stem_key()] = log
+        self._add_stem(namespace, policy, log)
         return log
+
+    def _add_stem(self, namespace: Namespace, policy: Policy, log: Log) -> None:
+        namespace.stems[policy.stem_key()] = log
+        namespace.stem_policies[log] = policy
+        for view in namespace.views.values():
+            view.add_slots()
 
     def create_topic(
         self,

@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 
 class Journal:
     def __init__(self, stem: Log, path: Path, clock: Clock) -> None:
-        self._stem = stem
+        self.stem = stem
         self._path = path
         self._clock = clock
         self._owners: dict[str, Owner] = {}
@@ -61,7 +61,7 @@ class Journal:
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket:
         """Append one entry; its ticket is released once it is durable."""
-        gather = self._stem.state()
+        gather = self.stem.state()
         gather.add_state(kind.encode() + b"\0" + key, value, self._clock.now_ns() // 1_000_000)
         self._put_since_snapshot += len(key) + len(value or b"") + 32
         return gather.ticket
@@ -71,15 +71,15 @@ class Journal:
     def recover(self) -> int:
         """Apply the snapshot, then every state frame after it; returns how many entries were applied."""
         count = self._load_snapshot()
-        offset = max(self.snapshot_offset, self._stem.start_offset)
-        while (piece := self._stem.read(offset, READ_BYTES)) is not None:
+        offset = max(self.snapshot_offset, self.stem.start_offset)
+        while (piece := self.stem.read(offset, READ_BYTES)) is not None:
             count += self._replay(piece.data)
             offset = piece.end_offset
         return count
 
     def _replay(self, data: memoryview) -> int:
         at = count = 0
-        for head in frame_heads(data, self._stem.id):
+        for head in frame_heads(data, self.stem.id):
             batch = data[at + FRAME_HEAD_SIZE : at + head.size]
             at += head.size
             if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
@@ -121,13 +121,13 @@ class Journal:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def snapshot_due(self) -> bool:
-        grown = self._stem.written - self.snapshot_offset
+        grown = self.stem.written - self.snapshot_offset
         return not self._snapshot_running and (self._put_since_snapshot > SNAPSHOT_EVERY_BYTES // 8 or grown > 1 << 20)
 
     def take_snapshot(self) -> tuple[int, bytes]:
         """All state as of everything written so far, as bytes. Call it between ticks; store it once that is stable."""
         self._put_since_snapshot = 0
-        parts = [MAGIC, struct.pack(">Q", self._stem.written)]
+        parts = [MAGIC, struct.pack(">Q", self.stem.written)]
         for kind, owner in self._owners.items():
             prefix = kind.encode() + b"\0"
             for key, value in owner.dump():
@@ -135,11 +135,11 @@ class Journal:
         for name, kept in self._unknown:
             parts += (struct.pack(">II", len(name), NULL if kept is None else len(kept)), name, kept or b"")
         body = b"".join(parts)
-        return self._stem.written, body + crc32c(body).to_bytes(4, "big")
+        return self.stem.written, body + crc32c(body).to_bytes(4, "big")
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         """Durable once this returns; runs in a thread. `offset` must be stable."""
-        assert offset <= self._stem.stable
+        assert offset <= self.stem.stable
         self._snapshot_running = True
         try:
             temporary = self._path.with_suffix(".new")

@@ -37,6 +37,7 @@ class Namespace:
         self.topics: dict[bytes, Topic] = {}  # declared ones
         self.views: dict[bytes, View] = {}
         self.stems: dict[tuple[object, ...], Log] = {}
+        self.stem_policies: dict[Log, Policy] = {}
         self.routes: dict[bytes, Route] = {}
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self._interests = FilterTrie()

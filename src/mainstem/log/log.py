@@ -109,7 +109,7 @@ class Log:
     def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
         """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the write follows in this tick."""
         base, stamp = self._take(head.count)
-        header, body = make_frame(batch, self.id, base, stamp, self.stable, origin, topic_id, self.epoch)
+        header, body = make_frame(batch, self.id, base, stamp, self.engine.durable_offset, origin, topic_id, self.epoch)
         ticket = Ticket(self)
         ref = FrameRef(base, head.count, stamp, len(header) + len(body))
         if self.index is not None and route.number == 0:
@@ -161,7 +161,8 @@ class Log:
         count = gather.count
         base, stamp = self._take(count)
         numbers = gather.topic_numbers() if self.index is not None else b""
-        frame = gather.seal_frame(self.id, base, stamp, self.stable, gather.kind, gather.origin, 0, self.epoch)
+        durable = self.engine.durable_offset  # not `stable`, which may run ahead of the disk (durability = os)
+        frame = gather.seal_frame(self.id, base, stamp, durable, gather.kind, gather.origin, 0, self.epoch)
         ticket = gather.ticket
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + count, stamp
         ref = FrameRef(base, count, stamp, len(frame))
@@ -216,20 +217,27 @@ class Log:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end."""
+        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end.
+
+        Below `start_offset` lie only records that a queue, a session or a retained pointer still holds; streams begin at
+        `start_offset`.
+        """
         end = self.written if end_offset is None else min(end_offset, self.written)
-        if offset >= end:
-            return None
-        return self.engine.read(max(offset, self.start_offset), bytes_max, end)
+        return self.engine.read(offset, bytes_max, end) if offset < end else None
 
     def offset_of_stamp(self, stamp: int) -> int:
         """Where to begin reading so that no record with a stamp >= `stamp` is missed."""
-        return max(self.engine.find_stamp(stamp), self.start_offset)
+        return self.engine.find_stamp(stamp)
+
+    def move_start(self, offset: int) -> None:
+        """Streams no longer see what lies below; it may still be held for others."""
+        self.start_offset = max(self.start_offset, min(offset, self.written))
 
     def trim(self, before_offset: int) -> list[int]:
         """Drop whole parts below; returns the numbers of topics whose last record went with them."""
-        self.start_offset = max(self.start_offset, self.engine.trim(before_offset))
-        return list(self.index.trim(self.start_offset)) if self.index is not None else []
+        self.move_start(before_offset)
+        gone = self.engine.trim(before_offset)
+        return list(self.index.trim(gone)) if self.index is not None else []
 
     def close(self) -> None:
         self.write()

@@ -1,0 +1,61 @@
+# Everything a developer needs. A bare `make` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all check bench demo clean
+
+help:  ## list these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.built  ## prepare .venv with the compiled package, nothing more
+
+run: setup  ## start the broker with embedded defaults and print its endpoints
+	@$(BIN)/mainstem up
+
+test: $(VENV)/.tested  ## everything that proves the product, under 20 minutes on 2 cores
+	@scripts/test fast
+
+test-all: $(VENV)/.tested  ## and the full products, soaks, millions of records, interop suites
+	@scripts/test all
+
+check: $(VENV)/.checked  ## format, lint, types, layers
+	$(BIN)/ruff format --check src tests bench fuzz examples
+	$(BIN)/ruff check src tests bench fuzz examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config .importlinter
+
+bench: $(VENV)/.tested  ## ours beside its peers in one run; results in bench/results
+	@$(BIN)/python -m bench
+
+demo: $(VENV)/.spark  ## one message in by one protocol, out by all others and by Spark SQL
+	@$(BIN)/mainstem demo
+
+clean:  ## remove what was built
+	rm -rf build dist $(VENV) src/*.egg-info
+	find src -name '*.so' -delete -o -name '*.c' -delete
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/.built: $(VENV)/bin/python pyproject.toml $(SOURCES)
+	@echo "installing mainstem and compiling its hot modules into $(VENV) ..."
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.built
+	@scripts/debian java
+	$(BIN)/pip install --quiet --editable '.[pipeline,clients]'
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.spark
+	@scripts/debian test
+	$(BIN)/pip install --quiet --editable '.[pipeline,clients,test]'
+	@touch $@
+
+$(VENV)/.checked: $(VENV)/.built
+	$(BIN)/pip install --quiet --editable '.[pipeline,clients,test,check]'
+	@touch $@
