@@ -16,8 +16,8 @@ from typing import Any
 from mainstem.broker.catch_up import Pump
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
-from mainstem.broker.namespace import Namespace
 from mainstem.broker.maintenance import Maintenance
+from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import STEMS_MAX, Policy
 from mainstem.broker.ticker import Ticker
 from mainstem.broker.topics import Partition, Span, Topic
@@ -32,8 +32,8 @@ from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.condition import parse_condition
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotFound, Overloaded
 from mainstem.model.topic_filter import check_filter, check_topic
-from mainstem.storage.state_file import read_state, write_state
 from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.state_file import read_state, write_state
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -204,7 +204,9 @@ class Broker:
             slots.setdefault(slot.view_id, {})[slot.slot] = slot.log_id
         for row in catalog.views:
             namespace = self.namespace(row.namespace)
-            view = View(namespace, row.id, row.name, row.filter, parse_condition(row.condition), row.options, row.created)
+            view = View(
+                namespace, row.id, row.name, row.filter, parse_condition(row.condition), row.options, row.created
+            )
             view.slots = [slots.get(row.id, {}).get(n) for n in range(len(slots.get(row.id, {})))]
             namespace.views[row.name] = view
 
@@ -299,7 +301,14 @@ class Broker:
         layout = "dedicated" if topic.policy.dedicated else "shared"
         return self.store.put_topic(
             TopicRow(
-                topic.id, namespace.name, topic.name, topic.kafka_alias, layout, len(topic.partitions), config, topic.created
+                topic.id,
+                namespace.name,
+                topic.name,
+                topic.kafka_alias,
+                layout,
+                len(topic.partitions),
+                config,
+                topic.created,
             )
         )
 
@@ -325,7 +334,9 @@ class Broker:
     def move_topic(self, namespace: Namespace, topic: Topic, policy: Policy) -> Written:
         """Change engine, layout or policy of a live topic: seal the open spans at N, go on in new logs at N."""
         if len(topic.partitions) > 1 and not policy.dedicated:
-            raise InvalidArgument(f"{topic.name.decode()!r} has {len(topic.partitions)} partitions and cannot share a log")
+            raise InvalidArgument(
+                f"{topic.name.decode()!r} has {len(topic.partitions)} partitions and cannot share a log"
+            )
         self.ticker.tick()
         with self.store.together() as written:
             for partition in topic.partitions:
@@ -390,9 +401,7 @@ class Broker:
         view = View(namespace, view_id, name, topic_filter, condition, dict(options or {}), self.stamps.next)
         namespace.views[name] = view
         with self.store.together():
-            self.store.put_view(
-                ViewRow(view_id, namespace.name, name, topic_filter, where, view.options, view.created)
-            )
+            self.store.put_view(ViewRow(view_id, namespace.name, name, topic_filter, where, view.options, view.created))
             view.add_slots()
         return view
 
@@ -404,4 +413,3 @@ class Broker:
         if view is None:
             raise NotFound(f"no view {name.decode(errors='replace')!r}", fix="mainstem view ls")
         return self.store.delete_view(view.id)
-

@@ -55,7 +55,7 @@ class CatchUp:
         """Pieces in no order, and the stamp up to which together they are complete (`head_stamp` at most)."""
         pieces: list[Piece] = []
         complete = head_stamp
-        for log, topic in self._logs():
+        for log, topic in self._logs().items():
             if log.last_stamp < self.position:
                 continue
             piece = self._read_stem(log) if topic is None else self._read_log(log)
@@ -85,7 +85,9 @@ class CatchUp:
         end = min(log.written, start + SCAN_OFFSETS_MAX)
         offsets, scanned = index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
         if not offsets:
-            return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS if scanned >= log.written else self._stamp_at(log, scanned))
+            return Piece(
+                log, memoryview(b""), EMPTY, END_OF_STAMPS if scanned >= log.written else self._stamp_at(log, scanned)
+            )
         piece = log.read(offsets[0], self._chunk_bytes)
         if piece is None:
             return None

@@ -1,6 +1,6 @@
 """What the broker does on its own, in the background: seal, forget, compact, watch the disk.
 
-Everything runs in threads, a log at a time, and may be interrupted by a crash at any point: engines swap parts atomically.
+Everything runs in threads, a log at a time, and may be cut short by a crash anywhere: engines swap parts atomically.
 """
 
 from __future__ import annotations
@@ -125,7 +125,11 @@ class Maintenance:
         )
         if done.parts:
             logger.info(
-                "log %d: compacted %d parts, %d records to %d", log.id, done.parts, done.records_before, done.records_after
+                "log %d: compacted %d parts, %d records to %d",
+                log.id,
+                done.parts,
+                done.records_before,
+                done.records_after,
             )
 
     async def _in_thread(self, name: str, work: Callable[[], T]) -> T:

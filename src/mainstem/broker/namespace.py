@@ -1,13 +1,13 @@
 """A namespace: its topics, its stems, and who listens to what. Publishing and subscribing for all protocols.
 
-`routes` is the hot path's table: canonical topic → Route (where it is written, who gets it live). It is a cache: at most
-ROUTES_MAX entries, emptied as a whole when full; a topic's Route is made again from the registry and the filter trie.
+`routes` is the hot path's table: canonical topic → Route (where it is written, who gets it live). It is a cache of
+at most ROUTES_MAX entries, emptied as a whole when full; a topic's Route is made again from the registry and the trie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.live import Delivery, Route, Sink
 from mainstem.broker.policy import Policy, policy_of
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 100_000
 
+Interest = tuple[Sink, Any]  # with the options of one filter
+
 
 class Namespace:
     def __init__(self, broker: Broker, name: str, defaults: Policy) -> None:
@@ -41,7 +43,7 @@ class Namespace:
         self.routes: dict[bytes, Route] = {}
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self._interests = FilterTrie()
-        self._entries: dict[tuple[bytes, Sink], tuple[Sink, Any]] = {}
+        self._entries: dict[tuple[bytes, Sink], Interest] = {}
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
@@ -159,11 +161,11 @@ class Namespace:
     def refresh(self, route: Route) -> None:
         """Find who listens to a route again, after subscriptions changed. A sink appears once, its options merged."""
         by_sink: dict[Sink, list[Any]] = {}
-        for sink, options in self._interests.match(route.topic):
+        for entry in self._interests.match(route.topic):
+            sink, options = cast(Interest, entry)
             by_sink.setdefault(sink, []).append(options)
         route.deliveries = [
-            Delivery(sink, options[0] if len(options) == 1 else sink.merge(options))
-            for sink, options in by_sink.items()
+            Delivery(sink, wanted[0] if len(wanted) == 1 else sink.merge(wanted)) for sink, wanted in by_sink.items()
         ]
         route.epoch = self.broker.dispatcher.epoch
 
@@ -200,7 +202,7 @@ class Namespace:
 
     def logs_of(self, topic_filter: bytes) -> list[tuple[Log, bytes | None]]:
         """The logs that may hold records the filter means: each stem (topic None), each log of a matching topic."""
-        found: dict[Log, bytes | None] = {stem: None for stem in self.stems.values()}
+        found: dict[Log, bytes | None] = dict.fromkeys(self.stems.values())
         for topic in self.topics.values():
             if not matches(topic_filter, topic.name):
                 continue
@@ -208,5 +210,3 @@ class Namespace:
                 for span in partition.spans:
                     found.setdefault(span.log, topic.name if not span.shared else None)
         return list(found.items())
-
-

@@ -76,7 +76,9 @@ class PartitionReader:
         records, after = _stored_records(span.log, start, span.end_offset, bytes_max, self._topic_of)
         for record in records:
             record.topic = self._partition.topic.name
-        return (records[:count_max], records[count_max - 1].offset + 1) if len(records) > count_max else (records, after)
+        return (
+            (records[:count_max], records[count_max - 1].offset + 1) if len(records) > count_max else (records, after)
+        )
 
     def count(self, start: int, end: int) -> int:
         """Records in [start, end): exact for shared logs, by offsets for dedicated ones, as Kafka counts lag."""
@@ -141,7 +143,9 @@ class Chosen:
             fetched.add(rebuild_batches(mapped, last_offset=after - 1, leader_epoch=self._log.epoch))
         return fetched
 
-    def records(self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
+    def records(
+        self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX
+    ) -> tuple[list[Record], int]:
         """Matching records from `offset` in order, and the offset up to which the log was looked through."""
         found: list[Record] = []
         size = 0
@@ -166,7 +170,9 @@ class Chosen:
         assert index is not None
         if self._condition is not None:
             return sum(1 for _ in self._walk(start, end))
-        return index.count_one(self._number, start, end) if self._bitmap is None else index.count(self._bitmap, start, end)
+        return (
+            index.count_one(self._number, start, end) if self._bitmap is None else index.count(self._bitmap, start, end)
+        )
 
     def _walk(self, start: int, end: int) -> Iterator[Record]:
         while start < end:
@@ -225,9 +231,7 @@ def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: d
         else:
             records = decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
             last = head.base_offset + head.count - 1
-            fetched.add(
-                rebuild_batches([kafka_record(r) for r in records], last_offset=last, leader_epoch=log.epoch)
-            )
+            fetched.add(rebuild_batches([kafka_record(r) for r in records], last_offset=last, leader_epoch=log.epoch))
     return fetched
 
 
@@ -238,10 +242,14 @@ def _stored_records(
     if piece is None:
         return [], max(offset, end)
     records = decode_frames(
-        piece.data, log.id, start_offset=offset, end_offset=end, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of
+        piece.data,
+        log.id,
+        start_offset=offset,
+        end_offset=end,
+        inflated_bytes_max=INFLATED_BYTES_MAX,
+        topic_of=topic_of,
     )
     return records, min(piece.end_offset, end)
-
 
 
 def stored_records_of(

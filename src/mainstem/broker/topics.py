@@ -1,8 +1,8 @@
 """Topics and their partitions: the spans of logs a topic's records lie in.
 
 A topic-partition is a list of spans (log, first offset, end). A change of engine, layout or policy seals the last span
-at N and opens the new log at N: offsets go on, readers never notice. Most topics are not declared at all: they share the
-namespace's main stem, which alone knows them.
+at N and opens the new log at N: offsets go on, readers never notice. Most topics are not declared at all: they share
+the namespace's main stem, which alone knows them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Group commit: a few threads that sync whatever logs are dirty, one round after the other.
 
 There is no artificial delay. While one fdatasync runs the next round collects, so that a lone publisher waits for one
-disk flush and ten thousand share one. A failed sync ends the process: the kernel may have dropped the pages it could not
-write and would report success to a second try, so nothing that was acked afterwards could be trusted.
+disk flush and ten thousand share one. A failed sync ends the process: the kernel may have dropped the pages it could
+not write and would report success to a second try, so nothing that was acked afterwards could be trusted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Committer:
     def _sync(self, log: Log) -> bool:
         try:
             log.engine.sync()
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the promise is broken
+        except BaseException as error:
             self._on_failure(log, error)
             return False
         return True

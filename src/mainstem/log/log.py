@@ -107,7 +107,7 @@ class Log:
         return self.gathers[STATE_SLOT] or self.open(Origin.BROKER, KIND_STATE)
 
     def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
-        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the write follows in this tick."""
+        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the write follows in the tick."""
         base, stamp = self._take(head.count)
         header, body = make_frame(batch, self.id, base, stamp, self.engine.durable_offset, origin, topic_id, self.epoch)
         ticket = Ticket(self)
@@ -219,8 +219,8 @@ class Log:
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """Whole frames from the one that holds `offset`, or from the next one stored; None at the end.
 
-        Below `start_offset` lie only records that a queue, a session or a retained pointer still holds; streams begin at
-        `start_offset`.
+        Below `start_offset` lie only records that a queue, a session or a retained pointer still holds; streams
+        begin at `start_offset`.
         """
         end = self.written if end_offset is None else min(end_offset, self.written)
         return self.engine.read(offset, bytes_max, end) if offset < end else None
@@ -253,4 +253,3 @@ class Log:
 
     def __eq__(self, other: object) -> bool:
         return self is other
-

@@ -1,8 +1,8 @@
 """The logs of a data directory: making, opening and removing them.
 
-    <data>/logs/<id>/            the engine's files
-    <data>/logs/<id>/reserved    offsets given out at most
-    <data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
+<data>/logs/<id>/            the engine's files
+<data>/logs/<id>/reserved    offsets given out at most
+<data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class Logs:
     def path_of(self, log_id: int) -> Path:
         return self._directory / str(log_id)
 
-    def open(
-        self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0
-    ) -> Log:
+    def open(self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0) -> Log:
         """Recover and open one log, or make it where there is none."""
         if not shared and len(self.by_id) >= DEDICATED_LOGS_MAX:
             raise Overloaded(

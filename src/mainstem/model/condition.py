@@ -105,6 +105,5 @@ def _unquoted(text: str) -> str:
 
 
 def _wrong(text: str, reason: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"condition {text!r}: {reason}", fix="--where \"key ^= 'dev-' and header.region = 'eu' and header.trace exists\""
-    )
+    example = "key ^= 'dev-' and header.region = 'eu' and header.trace exists"
+    return InvalidArgument(f"condition {text!r}: {reason}", fix=f'--where "{example}"')

@@ -14,7 +14,7 @@ class Record:
     """One record as stored. Headers keep order and duplicates; key and value may be null.
 
     `stamp` is its position in everything the broker ever wrote (see ARCHITECTURE.md), `offset` its position in its log.
-    `topic` is the canonical spelling; it is derived (from the frame's topic id, the key or `ms-topic`), not stored twice.
+    `topic` is the canonical spelling, derived from the frame's topic id, the key or `ms-topic`; it is not stored twice.
     """
 
     value: bytes | None
