@@ -313,12 +313,13 @@ cdef class BatchBuilder:
         """
         cdef bytes result
         cdef Py_ssize_t size
-        cdef int32_t last_delta
+        cdef int64_t last_delta
         if self.count == 0:
             raise InvalidArgument("there is no record to seal")
         if last_offset is not None:
             last_delta = min(<int64_t>last_offset - base_offset, OFFSET_DELTA_MAX)
-            self.last_offset_delta = max(self.last_offset_delta, last_delta)
+            if last_delta > self.last_offset_delta:
+                self.last_offset_delta = <int32_t>last_delta
         if attributes & 7:
             packed = deflate(
                 attributes & 7, PyBytes_FromStringAndSize(<const char*>self.buf + FRONT_SIZE, self.size - FRONT_SIZE)

@@ -99,9 +99,9 @@ def decode_headers(data: Buffer, count: int) -> list[Header]:
 
 
 class SealedFrame(bytes):
-    """A finished frame."""
+    """A finished frame: bytes that know what they hold. (Python 3.11 lets only bytes be a buffer.)"""
 
-    count: int
+    count: int  # type: ignore[assignment]
     kind: int
     origin: int
     topic_id: int

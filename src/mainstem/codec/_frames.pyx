@@ -8,7 +8,6 @@ passes its checksum and still does not decode was sent so by a client; it goes t
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, RecordParts,
@@ -325,8 +324,8 @@ cdef class Reading:
 
     cdef int walk(self, const uint8_t* batch, const uint8_t* at, const uint8_t* end, list out) except -1:
         cdef int32_t i, count = <int32_t>get_u32(batch + 57), last_delta = <int32_t>get_u32(batch + 23)
-        cdef int64_t delta, offset, length = 0
-        cdef bint dense = count - 1 == last_delta
+        cdef int64_t delta = -1, delta_before, offset, length = 0
+        cdef bint dense = <int64_t>count - 1 == last_delta
         cdef const uint8_t* begin
         cdef RecordParts parts
         for i in range(count):
@@ -335,11 +334,12 @@ cdef class Reading:
             if at == NULL or length < 1 or length > end - at:
                 raise CorruptFrame(f"record {i} of {count} is malformed")
             # In a batch without gaps the place is the offset, whatever a producer wrote: the broker counted so.
+            delta_before = delta
             delta = i
             if not dense:
                 delta = offset_delta_of(at, at + length)
-                if delta < 0 or delta > last_delta:
-                    raise CorruptFrame(f"record {i} of {count} lies outside its batch")
+                if delta <= delta_before or delta > last_delta:
+                    raise CorruptFrame(f"record {i} of {count} lies outside its batch or out of order")
             at += length
             offset = self.base_offset + delta
             if self.chosen != NULL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from mainstem.codec._batch_reference import (
@@ -221,7 +221,7 @@ class _Reading:
     start_offset: int
     end_offset: int
     inflated_bytes_max: int
-    chosen: Collection[int] | None = None
+    chosen: list[int] | None = None
     stamp: int = -1
     origin: Origin = Origin.BROKER
     trusted: bool = True
@@ -232,24 +232,31 @@ class _Reading:
         if head.codec:
             data = inflate(head.codec, data, self.inflated_bytes_max)
         result: list[Record] = []
-        at, dense = 0, head.last_offset_delta == head.count - 1
+        at, delta, dense = 0, -1, head.last_offset_delta == head.count - 1
         for number in range(head.count):
             length, begin = read_varint(data, at, len(data))
             at = begin + length
             if length < 1 or at > len(data):
                 raise CorruptFrame(f"record {number} of {head.count} is malformed")
             # In a batch without gaps the place is the offset, whatever a producer wrote: the broker counted so.
-            delta = number if dense else self._delta(data, begin, at)
-            if not 0 <= delta <= head.last_offset_delta:
-                raise CorruptFrame(f"record {number} of {head.count} lies outside its batch")
+            delta_before, delta = delta, number if dense else self._delta(data, begin, at)
+            if not delta_before < delta <= head.last_offset_delta:
+                raise CorruptFrame(f"record {number} of {head.count} lies outside its batch or out of order")
             offset = head.base_offset + delta
             if offset >= self.end_offset:
                 return result
-            if offset >= self.start_offset and (self.chosen is None or offset in self.chosen):
+            if offset >= self.start_offset and self.chooses(offset, offset + 1):
                 result.append(self._record(head, offset, bytes(data[begin:at])))
         if at != len(data):
             raise CorruptFrame(f"{len(data) - at} bytes follow the last of {head.count} records")
         return result
+
+    def chooses(self, start: int, end: int) -> bool:
+        """Whether any offset from `start` to before `end` is wanted."""
+        if self.chosen is None:
+            return True
+        at = bisect_left(self.chosen, start)
+        return at < len(self.chosen) and self.chosen[at] < end
 
     @staticmethod
     def _delta(data: Buffer, at: int, end: int) -> int:
@@ -323,7 +330,7 @@ def decode_chosen(
     numbers = data.cast("q").tolist()
     if not numbers:
         return []
-    reading = _Reading(numbers[0], numbers[-1] + 1, inflated_bytes_max, frozenset(numbers))
+    reading = _Reading(numbers[0], numbers[-1] + 1, inflated_bytes_max, numbers)
     return _walk(buf, log_id, reading, data_only, topic_of, verify, bad)
 
 
@@ -363,7 +370,7 @@ def _wanted(reading: _Reading, head: FrameHead, data_only: bool) -> bool:
     end = head.base_offset + head.count
     if head.kind == KIND_MARKER or end <= reading.start_offset or (data_only and head.kind != KIND_DATA):
         return False
-    return reading.chosen is None or any(head.base_offset <= offset < end for offset in reading.chosen)
+    return reading.chooses(head.base_offset, end)
 
 
 def _begin_frame(reading: _Reading, head: FrameHead, topic_of: dict[int, bytes] | None) -> None:

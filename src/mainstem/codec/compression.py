@@ -1,10 +1,10 @@
 """The four compressions of Kafka batches. Inflating is bounded while it runs: a bomb costs its limit, not the memory.
 
-    1 gzip     RFC 1952, members may follow each other
-    2 snappy   one raw block (librdkafka, kafka-python), or xerial framing (Java): 82 "SNAPPY" 00, i32 version,
-               i32 compatible version, then blocks of (i32 size, raw block)
-    3 lz4      the LZ4 frame format, frames may follow each other
-    4 zstd     RFC 8878, frames may follow each other
+1 gzip     RFC 1952, members may follow each other
+2 snappy   one raw block (librdkafka, kafka-python), or xerial framing (Java): 82 "SNAPPY" 00, i32 version,
+           i32 compatible version, then blocks of (i32 size, raw block)
+3 lz4      the LZ4 frame format, frames may follow each other
+4 zstd     RFC 8878, frames may follow each other
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _inflate_gzip(data: bytes, bytes_max: int) -> bytes:
 
 def _inflate_snappy(data: memoryview, bytes_max: int) -> bytes:
     if data[:8] != XERIAL_MAGIC:
-        return _inflate_block(data, bytes_max)
+        return _inflate_block(data, 0, bytes_max)
     parts: list[bytes] = []
     size, at = 0, len(XERIAL_HEAD)
     if len(data) < at:
@@ -118,13 +118,13 @@ def _inflate_snappy(data: memoryview, bytes_max: int) -> bytes:
         block = data[at + 4 : at + 4 + block_size]
         if len(data) < at + 4 or len(block) < block_size:
             raise EOFError("cut off")
-        parts.append(_inflate_block(block, bytes_max - size))
+        parts.append(_inflate_block(block, size, bytes_max))
         size += len(parts[-1])
         at += 4 + block_size
     return b"".join(parts)
 
 
-def _inflate_block(block: memoryview, bytes_max: int) -> bytes:
+def _inflate_block(block: memoryview, size_before: int, bytes_max: int) -> bytes:
     """A raw block says its size first: refuse before anything is allocated for it."""
     size = shift = 0
     for byte in block[:5]:
@@ -134,7 +134,7 @@ def _inflate_block(block: memoryview, bytes_max: int) -> bytes:
         shift += 7
     else:
         raise EOFError("cut off")
-    if size > bytes_max:
+    if size_before + size > bytes_max:
         raise _too_large(bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))
 

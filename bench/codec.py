@@ -1,0 +1,113 @@
+"""What the codec does per second on this machine: `python bench/codec.py`. Best of three rounds, one core.
+
+put         records of 100 bytes encoded by C callers, sealed every 1,000 (a busy loop turn)
+skip        records that `decode_chosen` steps over, one of 1,000 being taken
+decode      records made into objects by `decode_frames`
+check_batch bytes of produced batches (1 MiB and 16 KiB) whose head and checksum are verified
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from mainstem.codec import _batch, _frames  # type: ignore[attr-defined]
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_ID = 7
+KEY, VALUE = b"factory/line-3/t", b"x" * 84
+RECORDS, RECORDS_PER_BATCH = 1_000_000, 1_000
+
+
+def put_loop() -> ModuleType:
+    """Compiles bench/_put_loop.pyx into a temporary folder: `put` has no Python name, on purpose."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    with tempfile.TemporaryDirectory() as folder:
+        extension = Extension("_put_loop", [str(ROOT / "bench" / "_put_loop.pyx")])
+        modules = cythonize(extension, build_dir=folder, include_path=[str(ROOT / "src")], quiet=True)
+        build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+        build.build_lib = build.build_temp = folder
+        build.ensure_finalized()
+        build.run()
+        spec = importlib.util.spec_from_file_location("_put_loop", next(Path(folder).glob("_put_loop*.so")))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module
+
+
+def seconds(work: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def frames_of(loop: ModuleType) -> bytes:
+    builder = _batch.BatchBuilder()
+    parts = []
+    for offset in range(0, RECORDS, RECORDS_PER_BATCH):
+        loop.put_times(builder, KEY, VALUE, b"", 0, RECORDS_PER_BATCH)
+        parts.append(builder.seal_frame(LOG_ID, offset, 1 + offset, 0, 1, 1, 0, 0))
+    return b"".join(parts)
+
+
+def batch_of(size: int) -> bytes:
+    builder = _batch.BatchBuilder()
+    while builder.size < size:
+        builder.add(KEY, VALUE, (), 1_700_000_000_000)
+    sealed: bytes = builder.seal_batch(0)
+    return sealed
+
+
+def main() -> int:
+    loop = put_loop()
+    gc.freeze()  # the build tools just imported are not what is measured
+
+    def put() -> None:
+        builder = _batch.BatchBuilder()
+        for offset in range(0, RECORDS, RECORDS_PER_BATCH):
+            loop.put_times(builder, KEY, VALUE, b"", 0, RECORDS_PER_BATCH)
+            builder.seal_frame(LOG_ID, offset, 1 + offset, 0, 1, 1, 0, 0)
+
+    print(f"{'put and seal':14} {RECORDS / seconds(put) / 1e6:8.1f} M records/s")
+    frames = frames_of(loop)
+    chosen = array("q", range(500, RECORDS, 1000))
+    limit = 1 << 26
+
+    def skip() -> None:
+        assert len(_frames.decode_chosen(frames, LOG_ID, chosen, inflated_bytes_max=limit)) == len(chosen)
+
+    def decode() -> None:
+        for start in range(0, 100_000, 10_000):  # about what one read of the log hands over
+            end = start + 10_000
+            _frames.decode_frames(frames, LOG_ID, start_offset=start, end_offset=end, inflated_bytes_max=limit)
+
+    print(f"{'skip':14} {RECORDS / seconds(skip) / 1e6:8.1f} M records/s")
+    print(f"{'decode':14} {100_000 / seconds(decode) / 1e6:8.1f} M records/s")
+    for size in (16 << 10, 1 << 20):
+        batch, times = batch_of(size), (64 << 20) // size
+
+        def check(batch: bytes = batch, times: int = times) -> None:
+            for _ in range(times):
+                _frames.check_batch(batch, bytes_max=limit)
+
+        rate = len(batch) * times / seconds(check) / 1e9
+        print(f"{'check_batch':14} {rate:8.1f} GB/s ({size >> 10} KiB)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
