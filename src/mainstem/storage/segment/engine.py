@@ -69,6 +69,7 @@ class SegmentEngine:
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
         self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
+        self.durable_offset = found.end_offset
         self._unsynced: list[Segment] = []  # sealed ones
         self._unsettled = [s for s in found.segments if s.sealed and s.index is not None]  # index to be saved
         self._checkpoint_ns = time.monotonic_ns()
@@ -217,6 +218,11 @@ class SegmentEngine:
                     self._doomed.discard(path)
                     self._unlink(path)
 
+    def cuts(self, part: Part, step_bytes: int) -> list[tuple[int, int]]:
+        """Where readers that share the part's file may begin: (byte position, base offset); empty if it is gone."""
+        segment = self._find(part)
+        return self._indexes.get(segment, self._log_id).cuts(step_bytes) if segment is not None else []
+
     def close(self) -> None:
         with self._sync_lock:
             if self._closed:
@@ -364,6 +370,7 @@ class SegmentEngine:
                 self._disk.fsync_dir(self._directory)
         except OSError as error:
             self._break(f"{self._directory}: cannot sync", error)
+        self.durable_offset = mark.end_offset
         try:
             if checkpoint or self._checkpoint_due(mark.end_offset):
                 mark.write(self._disk, self._directory)

@@ -100,6 +100,14 @@ class SparseIndex:
         entry = bisect_right(self._positions, position) - 1
         return self._positions[entry] if entry >= 0 else 0
 
+    def cuts(self, step_bytes: int) -> list[tuple[int, int]]:
+        """Starts of frames about `step_bytes` apart, the first frame's first: (position, base offset)."""
+        positions, found, at = self._positions, list[tuple[int, int]](), 0
+        while at < len(positions):
+            found.append((positions[at], self.base_offset + self._offsets[at]))
+            at = bisect_left(positions, positions[at] + max(step_bytes, 1))
+        return found
+
     def encode(self, summary: Summary) -> bytes:
         count = len(self._positions)
         columns = b"".join(_little_endian(c) for c in (self._positions, self._offsets[:count], self._stamps[:count]))
