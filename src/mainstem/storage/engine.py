@@ -61,6 +61,11 @@ class Stat:
 class Engine(Protocol):
     """One log's frames. Opening (see `engines.open_engine`) recovers first and never serves a torn frame."""
 
+    @property
+    def durable_offset(self) -> int:
+        """Everything below survives a power cut. The log writes it into the head of each frame it appends: recovery
+        tells a torn tail from damaged data by it, so it must never say more, whatever the log's policy acks."""
+
     def append(self, data: Sequence[Buffer], frames: Sequence[FrameRef]) -> None:
         """Store whole frames (`b"".join(data)` is exactly `frames`), all or none; DiskFull leaves the log as it was."""
 

@@ -186,6 +186,10 @@ class MemoryEngine:
         self._parts = ()
 
     @property
+    def durable_offset(self) -> int:
+        return 0
+
+    @property
     def _start_offset(self) -> int:
         return self._parts[0].base_offset if self._parts else self._end_offset
 
