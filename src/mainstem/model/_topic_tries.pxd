@@ -31,7 +31,8 @@ cdef struct Trail:   # the topic inserted last: where each of its levels ends, a
 cdef class TopicTrie(LevelTree):
     cdef uint32_t* node_of
     cdef uint32_t* numbers_free
-    cdef uint32_t number_end, number_capacity, free_count, free_capacity
+    cdef uint32_t number_end, number_capacity, free_count, free_capacity, topic_count
+    cdef bint free_stale
     cdef readonly uint32_t topics_max
 
     cdef uint32_t number_c(self, const char* topic, Py_ssize_t size) except 0
@@ -43,6 +44,7 @@ cdef class TopicTrie(LevelTree):
     cdef uint32_t _node(self, uint32_t number) except 0
     cdef void _spell(self, uint32_t node, char* end) noexcept nogil
     cdef int _free_number(self, uint32_t number) except -1
+    cdef int _list_free(self) except -1
     cdef uint16_t _length(self, uint32_t node) noexcept nogil
     cdef uint64_t _dump_size(self) noexcept nogil
     cdef int _reject(self) except -1

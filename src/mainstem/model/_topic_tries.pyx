@@ -258,7 +258,7 @@ cdef class TopicTrie(LevelTree):
         PyMem_RawFree(self.numbers_free)
 
     def __len__(self):
-        return self.number_end - 1 - self.free_count
+        return self.topic_count
 
     @property
     def numbers_end(self):
@@ -288,10 +288,12 @@ cdef class TopicTrie(LevelTree):
         cdef uint32_t number = self.find_c(topic, size)
         if number:
             return number
-        if self.number_end - 1 - self.free_count >= self.topics_max:
+        if self.topic_count >= self.topics_max:
             raise Overloaded(f"{len(self)} topics, limit {self.topics_max}: delete topics or shorten their retention")
         if size > MQTT_BYTES_MAX:
             raise InvalidName(f"topic of {size} bytes, limit {MQTT_BYTES_MAX}")
+        if self.free_stale:
+            self._list_free()
         number = self.numbers_free[self.free_count - 1] if self.free_count else self.number_end
         self._insert(0, topic, size, number, NULL)
         if self.free_count:
@@ -321,6 +323,7 @@ cdef class TopicTrie(LevelTree):
             level = slash + 1
         self.nodes[node].number = number
         self.node_of[number] = node
+        self.topic_count += 1
         return 0
 
     cdef int _insert_along(self, Trail* trail, const char* topic, Py_ssize_t size, uint32_t number) except -1:
@@ -378,11 +381,35 @@ cdef class TopicTrie(LevelTree):
     def remove(self, uint32_t number):
         """Forget the topic; its number may be given to another."""
         cdef uint32_t node = self._node(number)
-        self._free_number(number)
+        if not self.free_stale:
+            self._free_number(number)
         self.node_of[number] = 0
         self.nodes[node].number = 0
+        self.topic_count -= 1
         self.removals += 1
         self.remove_branch(node)
+
+    def put(self, uint32_t number, bytes topic not None):
+        """Add a topic under the number it had before; whoever has either now is removed."""
+        cdef uint32_t before = self.find(topic)
+        if not 0 < number < 0xFFFFFFFF or PyBytes_GET_SIZE(topic) > MQTT_BYTES_MAX:
+            raise InvalidName(f"no topic of {len(topic)} bytes can have the number {number}")
+        self.free_stale = True
+        if before:
+            self.remove(before)
+        if number < self.number_end and self.node_of[number]:
+            self.remove(number)
+        self._insert(0, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), number, NULL)
+        self.number_end = max(self.number_end, number + 1)
+
+    cdef int _list_free(self) except -1:
+        cdef uint32_t number
+        self.free_count = 0
+        for number in range(self.number_end - 1, 0, -1):
+            if not self.node_of[number]:
+                self._free_number(number)
+        self.free_stale = False
+        return 0
 
     cdef int _free_number(self, uint32_t number) except -1:
         cdef uint64_t capacity
@@ -491,9 +518,7 @@ cdef class TopicTrie(LevelTree):
             if at > size or not 0 < number < self.number_end or self.node_of[number]:
                 self._reject()
             self._insert_along(&trail, <const char*>&body[0] + at - length, length, number)
-        for i in range(self.number_end - 1, 0, -1):
-            if not self.node_of[i]:
-                self._free_number(i)
+        self.free_stale = True
         return 0
 
     cdef int _reject(self) except -1:
@@ -503,7 +528,8 @@ cdef class TopicTrie(LevelTree):
     cdef void _clear(self) noexcept:
         self.removals += 1
         self.node_end = 1
-        self.node_count = self.node_free = self.free_count = 0
+        self.node_count = self.node_free = self.free_count = self.topic_count = 0
+        self.free_stale = False
         self.number_end = 1
         self.arena_end = self.arena_dead = 0
         self.nodes[0].first_child = 0

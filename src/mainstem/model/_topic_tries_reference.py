@@ -153,6 +153,21 @@ class TopicTrie:
                 break
             del parent[level]
 
+    def put(self, number: int, topic: bytes) -> None:
+        """Add a topic under the number it had before; whoever has either now is removed."""
+        if not 0 < number < 0xFFFFFFFF or len(topic) > MQTT_BYTES_MAX:
+            raise InvalidName(f"no topic of {len(topic)} bytes can have the number {number}")
+        if topic in self._numbers:
+            self.remove(self._numbers[topic])
+        if number < len(self._names):
+            if self._names[number] is not None:
+                self.remove(number)
+            self._free.remove(number)
+        else:
+            self._free.extend(range(number - 1, len(self._names) - 1, -1))
+            self._names.extend([None] * (number + 1 - len(self._names)))
+        self._insert(topic, number)
+
     def match(self, topic_filter: bytes) -> array[int]:
         """The numbers of all topics that the filter means, in no particular order."""
         wanted = filter_levels(topic_filter)

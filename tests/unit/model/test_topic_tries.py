@@ -130,6 +130,11 @@ class TopicTrieMachine(RuleBasedStateMachine):
             with pytest.raises(NotFound):
                 self.trie.remove(number)
 
+    @rule(topic=topic_names, number=st.integers(1, 40))
+    def put(self, topic: bytes, number: int) -> None:
+        self.trie.put(number, topic)
+        self.numbers = {t: n for t, n in self.numbers.items() if n != number and t != topic} | {topic: number}
+
     @rule(source=st.sampled_from(IMPLEMENTATIONS))
     def reload(self, source: ModuleType) -> None:
         copy = source.TopicTrie()
