@@ -96,10 +96,10 @@ def test_names_that_could_play_tricks_are_refused(access: Access, name: str) -> 
 
 def test_no_rule_is_no_and_deny_wins(access: Access) -> None:
     assert not access.allows(ann(access), Action.PUBLISH, b"s/1")
-    access.add_rule("ann", allow=True, actions=["publish", "consume"], filter="s/#")
+    access.add_rule("ann", allow=True, actions=["publish", "consume"], topic_filter="s/#")
     assert access.allows(ann(access), Action.PUBLISH, b"s/1")
     assert not access.allows(ann(access), Action.DELETE, b"s/1")
-    access.add_rule("ann", allow=False, actions=["publish"], filter="s/secret")
+    access.add_rule("ann", allow=False, actions=["publish"], topic_filter="s/secret")
     assert not access.allows(ann(access), Action.PUBLISH, b"s/secret")
     assert access.allows(ann(access), Action.CONSUME, b"s/secret")
     access.remove_rules("ann", "s/#")
@@ -107,8 +107,8 @@ def test_no_rule_is_no_and_deny_wins(access: Access) -> None:
 
 
 def test_a_filter_must_be_covered_and_may_overlap_a_denied_topic(access: Access) -> None:
-    access.add_rule("ann", allow=True, actions=["consume"], filter="s/+/t")
-    access.add_rule("ann", allow=False, actions=["consume"], filter="s/secret/t")
+    access.add_rule("ann", allow=True, actions=["consume"], topic_filter="s/+/t")
+    access.add_rule("ann", allow=False, actions=["consume"], topic_filter="s/secret/t")
     me = ann(access)
     assert access.allows_filter(me, Action.CONSUME, b"s/+/t")
     assert access.allows_filter(me, Action.CONSUME, b"s/1/t")
@@ -119,25 +119,25 @@ def test_a_filter_must_be_covered_and_may_overlap_a_denied_topic(access: Access)
 
 
 def test_wildcard_rules_do_not_reach_internal_names(access: Access) -> None:
-    access.add_rule("ann", allow=True, actions=["consume"], filter="#")
+    access.add_rule("ann", allow=True, actions=["consume"], topic_filter="#")
     assert not access.allows(ann(access), Action.CONSUME, b"$SYS/broker/uptime")
     assert not access.allows_filter(ann(access), Action.CONSUME, b"$SYS/#")
 
 
 def test_a_rule_can_name_the_user(access: Access) -> None:
-    access.add_rule("ann", allow=True, actions=["publish"], filter="home/%u/#")
+    access.add_rule("ann", allow=True, actions=["publish"], topic_filter="home/%u/#")
     assert access.allows(ann(access), Action.PUBLISH, b"home/ann/x")
     assert not access.allows(ann(access), Action.PUBLISH, b"home/bob/x")
 
 
 def test_a_topic_that_looks_like_a_filter_is_taken_literally(access: Access) -> None:
-    access.add_rule("ann", allow=True, actions=["publish"], filter="a/%2A")
+    access.add_rule("ann", allow=True, actions=["publish"], topic_filter="a/%2A")
     assert access.allows(ann(access), Action.PUBLISH, b"a/*")
     assert not access.allows(ann(access), Action.PUBLISH, b"a/b")
 
 
 def test_users_and_rules_survive(store: SqliteStore, access: Access) -> None:
-    access.add_rule("ann", allow=True, actions=["publish"], filter="s/#")
+    access.add_rule("ann", allow=True, actions=["publish"], topic_filter="s/#")
     again = Access(store, store.load().items)
     assert asyncio.run(again.login("ann", b"pw")).name == "ann"
     assert again.allows(again.principal(again.user("ann")), Action.PUBLISH, b"s/1")
@@ -146,7 +146,7 @@ def test_users_and_rules_survive(store: SqliteStore, access: Access) -> None:
 def test_changes_are_told(access: Access) -> None:
     told: list[int] = []
     access.listeners.append(lambda: told.append(access.version))
-    access.add_rule("ann", allow=True, actions=["publish"], filter="s/#")
+    access.add_rule("ann", allow=True, actions=["publish"], topic_filter="s/#")
     assert told == [access.version]
 
 
