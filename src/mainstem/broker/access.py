@@ -2,12 +2,13 @@
 
 Rules of this file:
 
-- Until a user exists every login is accepted where the listener allows it (loopback, or the operator said so), and may do
-  everything. From the first user on, nobody gets in without a login.
+- Until a user exists every login is accepted where the listener allows it (loopback, or the operator said so), and may
+  do everything. From the first user on, nobody gets in without a login.
 - A user may do what a rule allows and none denies: deny wins, no rule is no. An admin may do everything.
-- A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is checked again.
+- A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is
+  checked again.
 - `%u` in a rule's filter is the user's own name. User names are single topic levels without wildcards.
-- Decisions are cached until any rule changes; `version` tells, and `listeners` are called, so that sessions check again.
+- Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Principal:
     """Who a connection is, once logged in."""
 
     name: str
-    namespace: str = "default"
+    namespace: str = "/"
     admin: bool = False
     anonymous: bool = False  # let in because no user exists yet
 
@@ -230,7 +231,7 @@ class Access:
 
     # -- changing
 
-    def add_user(self, name: str, password: str, *, admin: bool = False, namespace: str = "default") -> Written:
+    def add_user(self, name: str, password: str, *, admin: bool = False, namespace: str = "/") -> Written:
         """Hashes the password: call it in a thread where that matters."""
         if not _USER_NAME.fullmatch(name):
             raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
@@ -256,22 +257,22 @@ class Access:
         self._changed()
         return self._store.delete_item(ItemKind.USER, "", name)
 
-    def add_rule(self, name: str, *, allow: bool, actions: Iterable[str], filter: str) -> Written:
+    def add_rule(self, name: str, *, allow: bool, actions: Iterable[str], topic_filter: str) -> Written:
         user = self.user(name)
         try:
             wanted = frozenset(Action(action) for action in actions)
         except ValueError as error:
             raise InvalidArgument(f"{error}; actions are {', '.join(Action)}") from None
-        check_filter(filter.replace("%u", "u").encode())
-        rule = Rule(allow, wanted, filter)
+        check_filter(topic_filter.replace("%u", "u").encode())
+        rule = Rule(allow, wanted, topic_filter)
         rules = [*(one for one in user.rules if one != rule), rule]
         return self._keep(User(name, user.namespace, user.admin, user.credentials, rules))
 
-    def remove_rules(self, name: str, filter: str) -> Written:
+    def remove_rules(self, name: str, topic_filter: str) -> Written:
         user = self.user(name)
-        rules = [rule for rule in user.rules if rule.filter != filter]
+        rules = [rule for rule in user.rules if rule.filter != topic_filter]
         if len(rules) == len(user.rules):
-            raise NotFound(f"user {name} has no rule for {filter}")
+            raise NotFound(f"user {name} has no rule for {topic_filter}")
         return self._keep(User(name, user.namespace, user.admin, user.credentials, rules))
 
     def user(self, name: str) -> User:

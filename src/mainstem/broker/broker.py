@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mainstem.broker.access import Access
 from mainstem.broker.catch_up import Pump
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
@@ -65,6 +66,7 @@ class Broker:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.store = SqliteStore(data / "metadata.sqlite")
         catalog = self.store.load()
+        self.access = Access(self.store, catalog.items, clock=self.clock)
         self.ticker = Ticker(loop, self.dispatcher)
         self.pump = Pump(self.dispatcher, self.ticker)
         self.stamps = self._open_stamps(data / "stamps")

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import logging
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
-from mainstem.protocols.connection import Server as ProtocolServer
+from mainstem.server.data_directory import DataDirectory
+from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config
 
 logger = logging.getLogger("mainstem.server")
 
-# Adding a protocol is one folder and one line: listener name, its port's setting, module, class.
+# Adding a protocol is one folder and one line: listener name, module, class.
 PROTOCOLS = (
-    ("mqtt", "mqtt_port", "mainstem.protocols.mqtt.adapter", "MqttServer"),
-    ("ws", "ws_port", "mainstem.protocols.mqtt.adapter", "MqttWebSocketServer"),
-    ("kafka", "kafka_port", "mainstem.protocols.kafka.adapter", "KafkaServer"),
-    ("amqp", "amqp_port", "mainstem.protocols.amqp.adapter", "AmqpServer"),
+    ("mqtt", "mainstem.protocols.mqtt.adapter", "MqttServer"),
+    ("ws", "mainstem.protocols.mqtt.adapter", "MqttWebSocketServer"),
+    ("kafka", "mainstem.protocols.kafka.adapter", "KafkaServer"),
+    ("amqp", "mainstem.protocols.amqp.adapter", "AmqpServer"),
 )
 
 
@@ -36,42 +39,45 @@ def broker_options(config: Config) -> BrokerOptions:
 
 
 class App:
-    """Start it, ask it for its ports, stop it."""
+    """Start it, ask it for its ports, stop it. With `move_ports` a taken port is moved, and `notices` say so."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, move_ports: bool = False) -> None:
         self.config = config
         self.broker = Broker(broker_options(config))
-        self.servers: dict[str, ProtocolServer] = {}
+        self.servers: dict[str, Any] = {}
         self.ports: dict[str, int] = {}
+        self.notices: list[str] = []
+        self.started_s = time.time()
+        self.ready = False
+        self._move_ports = move_ports
+        self._directory: DataDirectory | None = None
         self._listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
-        await self.broker.open()
-        for name, _, module, class_name in PROTOCOLS:
-            make = getattr(importlib.import_module(module), class_name)
-            self.servers[name] = make(self.broker, self.config)
-        applied = self.broker.recover_journal()
-        logger.info("recovered %d entries of state", applied)
-        self.broker.start()
-        loop = asyncio.get_running_loop()
-        for name, setting, _, _ in PROTOCOLS:
-            server = self.servers[name]
-            self._tasks.append(loop.create_task(server.run_deadlines()))
-            port = getattr(self.config.listeners, setting)
-            if port is not None:
-                await self._listen(name, server, port)
-
-    async def _listen(self, name: str, server: Any, port: int) -> None:
-        listeners = self.config.listeners
-        listener = await asyncio.get_running_loop().create_server(
-            server.make_connection, listeners.host, port, backlog=listeners.backlog
-        )
-        self._listeners.append(listener)
-        self.ports[name] = listener.sockets[0].getsockname()[1]
+        """Ready to serve once this returns; on failure everything taken so far is given back."""
+        taken = Taken()
+        try:
+            self._directory = DataDirectory(Path(self.config.data.directory))
+            taken = take_ports(self.config.listeners, move=self._move_ports)
+            self._tell_ports(taken)
+            await self.broker.open()
+            check_bind(self.config.listeners, users=bool(self.broker.access.users))
+            self._make_servers()
+            applied = self.broker.recover_journal()
+            logger.info("recovered %d entries of state", applied)
+            self.broker.start()
+            await self._listen(taken)
+        except BaseException:
+            taken.close()
+            if self._directory is not None:
+                self._directory.release()
+            raise
+        self.ready = True
 
     async def stop(self) -> None:
         """Take no one new, say goodbye, write and sync everything, mark it clean."""
+        self.ready = False
         for listener in self._listeners:
             listener.close()
         for server in self.servers.values():
@@ -80,3 +86,32 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.broker.close()
+        if self._directory is not None:
+            self._directory.release()
+
+    def _tell_ports(self, taken: Taken) -> None:
+        """From here on the configuration names the ports that are really used."""
+        self.ports = dict(ports_of(taken))
+        self.notices = taken.notices
+        for name, port in self.ports.items():
+            setattr(self.config.listeners, LISTENERS[name], port)
+
+    def _make_servers(self) -> None:
+        for name, module, class_name in PROTOCOLS:
+            if importlib.util.find_spec(module) is None:
+                continue  # not written yet
+            make = getattr(importlib.import_module(module), class_name)
+            self.servers[name] = make(self.broker, self.config)
+        if self.config.listeners.http_port is not None:
+            from mainstem.admin.server import AdminServer
+
+            self.servers["http"] = AdminServer(self)
+
+    async def _listen(self, taken: Taken) -> None:
+        loop = asyncio.get_running_loop()
+        backlog = self.config.listeners.backlog
+        for name, server in self.servers.items():
+            self._tasks.append(loop.create_task(server.run_deadlines()))
+            one = taken.sockets.get(name)
+            if one is not None:
+                self._listeners.append(await loop.create_server(server.make_connection, sock=one, backlog=backlog))

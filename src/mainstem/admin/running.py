@@ -1,0 +1,21 @@
+"""What the HTTP door needs of the running process. The server's App is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mainstem.broker.broker import Broker
+
+
+class Running(Protocol):
+    broker: Broker
+    config: Any  # server.settings.Config; the admin layer lies below the server and reads it by name
+    servers: dict[str, Any]
+    ports: dict[str, int]
+    notices: list[str]
+    started_s: float
+    ready: bool
+
+
+Facts = Mapping[str, Any]

@@ -1,0 +1,132 @@
+"""`up` for development, `serve` for production."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mainstem import __version__
+from mainstem.server.cli.settings import default_file
+from mainstem.server.listeners import LISTENERS
+
+if TYPE_CHECKING:
+    from mainstem.server.app import App
+    from mainstem.server.settings import Config
+
+_Command = Callable[..., Any]
+
+
+def common_options(command: _Command) -> _Command:
+    options = [
+        click.option(
+            "--config",
+            "-c",
+            "file",
+            type=click.Path(path_type=Path),
+            envvar="MAINSTEM_CONFIG",
+            metavar="FILE",
+            help="TOML file; see `mainstem config show`.",
+        ),
+        click.option("--data", metavar="DIR", help="The data directory."),
+        click.option("--host", metavar="H", help="Address to listen on."),
+        *(
+            click.option(f"--{name}-port", metavar="N", help=f"Port of {name}; 0 takes any free one, off none.")
+            for name in LISTENERS
+        ),
+        click.option(
+            "--set", "flags", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other setting; repeatable."
+        ),
+        click.option("--insecure-allow-anonymous", is_flag=True, help="Serve beyond loopback without users."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@common_options
+@click.option("--ephemeral", is_flag=True, help="Keep everything in memory; nothing is left when it stops.")
+def up(file: Path | None, ephemeral: bool, **given: Any) -> int:
+    """Start a broker for development.
+
+    Listens on loopback, keeps its data in ./mainstem-data, reads ./mainstem.toml if it is there. A port that is taken
+    is moved, with a message, instead of failing. Stop it with Ctrl-C.
+    """
+    if not ephemeral:
+        return _run(default_file(file), given, move_ports=True)
+    with tempfile.TemporaryDirectory(prefix="mainstem-") as directory:
+        given["data"] = str(Path(directory) / "data")
+        given["flags"] = ("topics.engine=memory", *given["flags"])
+        return _run(default_file(file), given, move_ports=True)
+
+
+@click.command()
+@common_options
+def serve(file: Path | None, **given: Any) -> int:
+    """Start a broker for production.
+
+    Nothing is guessed: a taken port, an unsafe bind or any mistake in the configuration is an error (exit code 78) that
+    says what to do. SIGTERM drains and exits with 0, SIGHUP reloads what can be changed while running.
+    """
+    return _run(file, given, move_ports=False)
+
+
+def flags_of(given: dict[str, Any]) -> list[str]:
+    """The named options as `section.key=value`, after which --set has the last word."""
+    flags = [f"listeners.{name}_port={given[f'{name}_port']}" for name in LISTENERS if given.get(f"{name}_port")]
+    if given.get("data"):
+        flags.append(f"data.directory={given['data']}")
+    if given.get("host"):
+        flags.append(f"listeners.host={given['host']}")
+    if given.get("insecure_allow_anonymous"):
+        flags.append("listeners.allow_anonymous=true")
+    return [*flags, *given.get("flags", ())]
+
+
+def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
+    from mainstem.server.config import load_config
+    from mainstem.server.lifecycle import run
+
+    def load() -> Config:
+        return load_config(file, os.environ, flags_of(given))
+
+    return run(load(), move_ports=move_ports, announce=announce, reload=load)
+
+
+def announce(app: App, seconds: float) -> None:
+    """Where it listens, and what to try next."""
+    config, host = app.config, app.config.listeners.host
+    engine = config.topics.engine
+    data = "in memory" if engine == "memory" else str(Path(config.data.directory).resolve())
+    lines = [f"Mainstem {__version__}  ready in {seconds:.2f} s  data: {data}"]
+    lines += [f"  {notice}" for notice in app.notices]
+    shown = {"mqtt": "mqtt://{}", "ws": "ws://{}" + config.mqtt.ws_path, "kafka": "kafka://{}", "amqp": "amqp://{}"}
+    for name, port in app.ports.items():
+        url = shown.get(name, "http://{}").format(f"{host}:{port}")
+        lines.append(f"  {'console' if name == 'http' else name:<8} {url}")
+    lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports))]
+    if config.listeners.allow_anonymous and not app.broker.access.users:
+        lines.append("warning: anyone who can reach this address may do anything: --insecure-allow-anonymous was given")
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def next_commands(ports: dict[str, int]) -> list[str]:
+    mainstem = "mainstem" if shutil.which("mainstem") else f"{sys.executable} -m mainstem"
+
+    def at(name: str, usual: int) -> str:
+        return "localhost" if ports.get(name) in (usual, None) else f"localhost:{ports[name]}"
+
+    return [
+        f"{mainstem} sub kafka://{at('kafka', 9092)}/sensors.kitchen.temp --from earliest",
+        f"{mainstem} pub mqtt://{at('mqtt', 1883)}/sensors/kitchen/temp 21.5",
+        f"{mainstem} view create all-sensors 'sensors/#'"
+        + (f" --url http://localhost:{ports['http']}" if ports.get("http", 7070) != 7070 else ""),
+    ]

@@ -1,0 +1,85 @@
+"""The data directory: ours alone, for the owner only, used by one process, of a format we know.
+
+<data>/mainstem.format   "mainstem data 1": written first, so that a directory of something else is never touched
+<data>/lock              held with flock while a process uses the directory; holds its process id
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from mainstem.model.errors import ConfigError
+
+FORMAT_FILE, LOCK_FILE = "mainstem.format", "lock"
+FORMAT_NAME, FORMAT_VERSION = "mainstem data", 1
+NEWER, LOCKED, FOREIGN = "MS-4007", "MS-4008", "MS-4009"
+OTHERS = 0o077
+
+
+class DataDirectory:
+    """Claimed from `__init__` until `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        try:
+            self._prepare()
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise ConfigError(
+                f"the data directory {self.path} cannot be used: {error.strerror}",
+                fix="give another one: --data DIR",
+                code=FOREIGN,
+            ) from error
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+    def _prepare(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark = self.path / FORMAT_FILE
+        if not mark.exists():
+            if any(entry.name != LOCK_FILE for entry in self.path.iterdir()):
+                raise ConfigError(
+                    f"{self.path} is not empty and was not made by Mainstem",
+                    fix="give an empty directory: --data DIR",
+                    code=FOREIGN,
+                )
+            self.path.chmod(0o700)
+            mark.write_text(f"{FORMAT_NAME} {FORMAT_VERSION}\n")
+        if self.path.stat().st_mode & OTHERS:
+            raise ConfigError(f"{self.path} is open to other users", fix=f"chmod 700 {self.path}", code=FOREIGN)
+        self._check_format(mark)
+
+    def _check_format(self, mark: Path) -> None:
+        name, _, version = mark.read_text().strip().rpartition(" ")
+        if name != FORMAT_NAME or not version.isdigit():
+            raise ConfigError(
+                f"{mark} does not read like Mainstem's", fix="give another directory: --data DIR", code=FOREIGN
+            )
+        if int(version) > FORMAT_VERSION:
+            raise ConfigError(
+                f"{self.path} has format {version}; this Mainstem knows formats up to {FORMAT_VERSION}",
+                fix="start it with the Mainstem that wrote it, or a newer one",
+                code=NEWER,
+            )
+
+    def _take_lock(self) -> int:
+        lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(lock, 32).decode(errors="replace").strip()
+            os.close(lock)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise ConfigError(
+                f"{self.path} is in use by process {holder or '(unknown)'}",
+                fix=f"stop it (kill {holder}), or give another directory: --data DIR",
+                code=LOCKED,
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        return lock

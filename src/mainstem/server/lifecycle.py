@@ -1,0 +1,139 @@
+"""The life of the process: start, tell, serve, reload, drain. TERM and INT drain, twice ends at once; HUP reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from mainstem.model.errors import MainstemError
+from mainstem.server.app import App
+from mainstem.server.notify import notify
+from mainstem.server.settings import SECTIONS, Config
+
+logger = logging.getLogger("mainstem.server")
+
+GC_THRESHOLD = 50_000  # allocations between young collections: most objects here are freed by count
+
+
+def run(
+    config: Config, *, move_ports: bool, announce: Callable[[App, float], None], reload: Callable[[], Config]
+) -> int:
+    """Serve until a signal; returns the exit code."""
+    set_up_logging(config)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config, move_ports, announce, reload))
+
+
+async def _serve(
+    config: Config, move_ports: bool, announce: Callable[[App, float], None], reload: Callable[[], Config]
+) -> int:
+    began = time.monotonic()
+    app = App(config, move_ports=move_ports)
+    await app.start()
+    gc.freeze()  # what was imported and recovered stays: do not look at it again
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    announce(app, time.monotonic() - began)
+    notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")
+    await _signalled(app, reload)
+    notify("STOPPING=1")
+    try:
+        async with asyncio.timeout(config.limits.drain_ms / 1000 + 30):
+            await app.stop()
+    except TimeoutError:
+        logger.error("the stop took too long; the next start will recover")
+        return 1
+    logger.info("stopped cleanly")
+    return 0
+
+
+async def _signalled(app: App, reload: Callable[[], Config]) -> None:
+    """Returns at TERM or INT; a second one does not wait any longer."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            os._exit(130)  # asked twice: the next start recovers
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app, reload)
+    await stopping.wait()
+
+
+def _reload(app: App, reload: Callable[[], Config]) -> None:
+    notify("RELOADING=1")
+    try:
+        applied, waiting = apply_live(app.config, reload())
+    except MainstemError as error:
+        logger.error("the configuration was not reloaded, the old one stays:\n%s", error)
+    else:
+        set_up_logging(app.config)
+        logger.info("reloaded: %s", ", ".join(applied) or "nothing changed")
+        if waiting:
+            logger.warning("changed, but needs a restart: %s", ", ".join(waiting))
+    notify("READY=1")
+
+
+def apply_live(config: Config, new: Config) -> tuple[list[str], list[str]]:
+    """Take over what can change while running; returns the keys taken over, and those that need a restart."""
+    applied, waiting = [], []
+    for section, kind in SECTIONS.items():
+        mine, theirs = getattr(config, section), getattr(new, section)
+        for one in fields(kind):
+            key, value = f"{section}.{one.name}", getattr(theirs, one.name)
+            if getattr(mine, one.name) == value:
+                continue
+            if one.metadata["setting"].live:
+                setattr(mine, one.name, value)
+                config.sources[key] = new.sources.get(key, "default")
+                applied.append(key)
+            elif not key.endswith("_port"):  # moved or chosen freely: not a change of the operator's
+                waiting.append(key)
+    return applied, waiting
+
+
+def set_up_logging(config: Config) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if config.logging.format == "json" else _TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(config.logging.level.upper())
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s  %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        import json
+
+        event: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event)  # line breaks in messages are escaped: one event, one line
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # Windows, or a platform without a wheel
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,123 @@
+"""Taking ports: all problems at once, with the owner's name; `up` moves on instead of failing."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mainstem.model.errors import ConfigError
+from mainstem.server.settings import Listeners
+
+PORT_TAKEN, UNSAFE_BIND = "MS-4005", "MS-4006"
+MOVED_BY = 10_000  # 1883 → 11883: still recognised by who knows the protocol
+LISTENERS = {"mqtt": "mqtt_port", "ws": "ws_port", "kafka": "kafka_port", "amqp": "amqp_port", "http": "http_port"}
+LABELS = {"mqtt": "MQTT", "ws": "MQTT over WebSocket", "kafka": "Kafka", "amqp": "AMQP", "http": "HTTP"}
+
+
+@dataclass(slots=True)
+class Taken:
+    """The sockets, not yet listened on, and what was moved where."""
+
+    sockets: dict[str, socket.socket] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        for one in self.sockets.values():
+            one.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a listener on that host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(listeners: Listeners, *, users: bool) -> None:
+    """Refuse to serve the network before anyone has to log in."""
+    if is_loopback(listeners.host) or users or listeners.allow_anonymous:
+        return
+    raise ConfigError(
+        f"listening on {listeners.host} would let anyone on the network in: no user is defined",
+        fix="mainstem user add NAME --admin --data DIR, or on a network you trust: --insecure-allow-anonymous",
+        code=UNSAFE_BIND,
+    )
+
+
+def take_ports(listeners: Listeners, *, move: bool) -> Taken:
+    """Bind every listener that is switched on; every port that is taken is told, not only the first."""
+    taken = Taken()
+    problems: list[str] = []
+    for name, setting in LISTENERS.items():
+        port = getattr(listeners, setting)
+        if port is None:
+            continue
+        try:
+            taken.sockets[name] = _bind(listeners.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not move:
+                problems.append(_describe(name, listeners.host, port, error))
+                continue
+            taken.sockets[name] = moved = _bind_elsewhere(listeners.host, port)
+            taken.notices.append(
+                f"{port} is used by {owner_of(port)}: {LABELS[name]} moved to {moved.getsockname()[1]}"
+            )
+    if problems:
+        taken.close()
+        fixes = ", ".join(f"--{name}-port N" for name in LISTENERS)
+        raise ConfigError(
+            "\n  ".join(problems), fix=f"stop the other process, or choose ports: {fixes}", code=PORT_TAKEN
+        )
+    return taken
+
+
+def ports_of(taken: Taken) -> Mapping[str, int]:
+    return {name: one.getsockname()[1] for name, one in taken.sockets.items()}
+
+
+def owner_of(port: int) -> str:
+    """The process that listens on a port of this machine, as far as this user may know."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return "another process"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(address)
+        one.listen(1)  # a second binder is refused only once someone listens
+        one.setblocking(False)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _bind_elsewhere(host: str, port: int) -> socket.socket:
+    if port + MOVED_BY <= 65_535:
+        try:
+            return _bind(host, port + MOVED_BY)
+        except OSError:
+            pass
+    return _bind(host, 0)
+
+
+def _describe(name: str, host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} ({LABELS[name]}) is used by {owner_of(port)}"
+    return f"port {port} ({LABELS[name]}) on {host}: {error.strerror or error}"
