@@ -130,11 +130,18 @@ class Pump:
 
     def resume(self, sink: Sink, filters: Sequence[bytes]) -> None:
         """The sink has room again (or starts in the past): go on from its position until it is live."""
-        if sink.live or sink in self._tasks:
+        running = self._tasks.get(sink)
+        if sink.live or (running is not None and not running.done()):
             return
         task = asyncio.get_running_loop().create_task(self._run(sink, filters))
         self._tasks[sink] = task
-        task.add_done_callback(lambda _: self._tasks.pop(sink, None))
+        task.add_done_callback(lambda done: self._forget(sink, done))
+
+    def _forget(self, sink: Sink, done: asyncio.Task[None]) -> None:
+        if self._tasks.get(sink) is done:  # not one that was begun since
+            del self._tasks[sink]
+        if not done.cancelled() and done.exception() is not None:
+            logger.error("catching up failed", exc_info=done.exception())
 
     def stop(self, sink: Sink) -> None:
         task = self._tasks.pop(sink, None)

@@ -2,12 +2,12 @@
 
 Rules of this file:
 
-- Nothing is written to the socket where it is made. `send` collects into `out` and marks the connection dirty; the ticker calls
-  `flush` once per tick, so that a thousand answers are one system call.
-- The peer may leave OUT_BYTES_MAX unread. Beyond it `blocked` is true and `on_blocked` is called; `on_room` when it has read on.
-  A subclass decides what that means (stop reading, drop QoS 0, serve from the log); this class only tells it.
+- Nothing is written to the socket where it is made. `send` collects into `out` and marks the connection dirty; the
+  ticker calls `flush` once per tick, so that a thousand answers are one system call.
+- The peer may leave OUT_BYTES_MAX unread. Beyond it `blocked` is true and `on_blocked` is called; `on_room` when it has
+  read on. A subclass decides what that means (stop reading, drop, serve from the log); this class only tells it.
 - Reading stops while any reason to hold it stands (`hold` / `release`); a held connection is not counted as silent.
-- No timer per connection or packet: `Deadlines` looks at each connection about once per silence interval, in coarse seconds.
+- No timer per connection or packet: `Deadlines` looks at each connection about once per silence interval.
 """
 
 from __future__ import annotations

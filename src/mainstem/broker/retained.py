@@ -1,0 +1,177 @@
+"""Retained messages: per topic a pointer to its last retained record in the log. Nothing is copied.
+
+`note` is called where a record with the retain flag is put into an open batch; the pointer is known once the tick has
+sealed it, and journaled once it is stable. What a crash cuts off in between is found again by looking through the
+records beyond the checkpoint (see `sessions.py`). A pointer holds its record against retention.
+
+    journal kind "retained": key = namespace 0x00 topic, value = u32 log, i64 offset, i64 stamp (null: none any more)
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from mainstem.broker.journal import Journal
+from mainstem.broker.live import Route
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.ticker import Ticker
+from mainstem.codec.batch import decode_chosen
+from mainstem.log.gather import Ticket
+from mainstem.log.log import Log
+from mainstem.model.record import Record
+from mainstem.model.topic_filter import is_pattern
+from mainstem.model.topic_tries import TopicTrie
+
+RETAINED_MAX = 1_000_000  # per namespace; beyond it new topics are not retained and counted
+INFLATED_BYTES_MAX = 64 << 20
+_POINTER = struct.Struct(">Iqq")
+
+
+class Pointer(NamedTuple):
+    log_id: int
+    offset: int
+    stamp: int
+
+
+class _Noted(NamedTuple):
+    route: Route
+    ticket: Ticket
+    at: int
+    has_value: bool
+
+
+class Retained:
+    """The retained messages of one namespace."""
+
+    def __init__(self, namespace: Namespace, journal: Journal, ticker: Ticker, *, retained_max: int = RETAINED_MAX):
+        self._namespace = namespace
+        self._journal = journal
+        self._ticker = ticker
+        self._retained_max = retained_max
+        self._topics = TopicTrie()
+        self._pointers: dict[int, Pointer] = {}  # by the topic's number
+        self._noted: list[_Noted] = []
+        self._unsettled: dict[Ticket, list[tuple[bytes, Pointer | None]]] = {}
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._pointers)
+
+    # -- publishing
+
+    def note(self, route: Route, ticket: Ticket, index: int, has_value: bool) -> None:
+        """Record `index` of the batch behind `ticket` is this topic's retained message from now on (or ends it)."""
+        if not self._noted:
+            self._ticker.after_tick(self._resolve)
+        self._noted.append(_Noted(route, ticket, index, has_value))
+
+    def _resolve(self) -> None:
+        noted, self._noted = self._noted, []
+        later: list[_Noted] = []
+        for one in noted:
+            ticket = one.ticket
+            if ticket.error is not None:
+                continue
+            if ticket.stamp < 0:  # not sealed in this tick
+                later.append(one)
+                continue
+            topic = one.route.topic
+            pointer = Pointer(ticket.log.id, ticket.base_offset + one.at, ticket.stamp + one.at)
+            if self._set(topic, pointer if one.has_value else None):
+                self._settle_with(ticket, topic, pointer if one.has_value else None)
+        for one in later:
+            self.note(*one)
+
+    def _settle_with(self, ticket: Ticket, topic: bytes, pointer: Pointer | None) -> None:
+        changes = self._unsettled.get(ticket)
+        if changes is None:
+            changes = self._unsettled[ticket] = []
+            changes.append((topic, pointer))
+            ticket.wait(self)
+        else:
+            changes.append((topic, pointer))
+
+    def released(self, ticket: Ticket) -> None:
+        """The records are stable: so may the pointers be."""
+        for topic, pointer in self._unsettled.pop(ticket, ()):
+            value = None if pointer is None else _POINTER.pack(*pointer)
+            self._journal.put("retained", self._namespace.name.encode() + b"\0" + topic, value)
+
+    def _set(self, topic: bytes, pointer: Pointer | None) -> bool:
+        number = self._topics.find(topic)
+        if pointer is None:
+            if number:
+                del self._pointers[number]
+                self._topics.remove(number)
+            return bool(number)
+        if not number:
+            if len(self._pointers) >= self._retained_max:
+                self.refused += 1
+                return False
+            number = self._topics.number(topic)
+        self._pointers[number] = pointer
+        return True
+
+    # -- reading
+
+    def find(self, topic_filter: bytes) -> list[tuple[bytes, Pointer]]:
+        """Topic and pointer of every retained message the filter means, in log order."""
+        if not is_pattern(topic_filter):
+            number = self._topics.find(topic_filter)
+            return [(topic_filter, self._pointers[number])] if number else []
+        found = [(self._topics.name(n), self._pointers[n]) for n in self._topics.match(topic_filter)]
+        found.sort(key=lambda one: one[1].stamp)
+        return found
+
+    def current(self, topic: bytes) -> Pointer | None:
+        number = self._topics.find(topic)
+        return self._pointers[number] if number else None
+
+    def read(self, found: Sequence[tuple[bytes, Pointer]]) -> list[Record]:
+        """The records behind pointers; one that the log has lost is left out. Blocks: for many, call it in a thread."""
+        records = []
+        for topic, pointer in found:
+            record = self.read_one(topic, pointer)
+            if record is not None:
+                records.append(record)
+        return records
+
+    def read_one(self, topic: bytes, pointer: Pointer) -> Record | None:
+        log = self._namespace.broker.logs.by_id.get(pointer.log_id)
+        piece = log.read(pointer.offset, 1) if log is not None else None
+        if piece is None or log is None:
+            return None
+        chosen = decode_chosen(
+            piece.data,
+            log.id,
+            array("q", [pointer.offset]),
+            inflated_bytes_max=INFLATED_BYTES_MAX,
+            topic_of=self._namespace.topic_of,
+        )
+        for record in chosen:
+            record.topic = topic
+            return record
+        return None
+
+    # -- holding and recovering
+
+    def held_offsets(self, log: Log) -> list[int]:
+        return [pointer.offset for pointer in self._pointers.values() if pointer.log_id == log.id]
+
+    def apply(self, topic: bytes, value: bytes | None) -> None:
+        self._set(topic, None if value is None else Pointer(*_POINTER.unpack(value)))
+
+    def recover(self, topic: bytes, log: Log, record: Record) -> None:
+        """A retained record beyond the checkpoint; they come in stamp order per log."""
+        known = self.current(topic)
+        if known is None or known.stamp < record.stamp:
+            pointer = Pointer(log.id, record.offset, record.stamp)
+            self._set(topic, pointer if record.value is not None else None)
+
+    def dump(self) -> Iterator[tuple[bytes, bytes]]:
+        prefix = self._namespace.name.encode() + b"\0"
+        for number, pointer in self._pointers.items():
+            yield prefix + self._topics.name(number), _POINTER.pack(*pointer)

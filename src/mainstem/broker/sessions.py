@@ -1,0 +1,294 @@
+"""Persistent sessions: what a client that may come back is owed, as a cursor and a few numbers, never as copies.
+
+A session is one position (a stamp: everything below was offered), its subscriptions with the stamp each began at, the
+identifiers in flight to the client, and the QoS 2 identifiers received from it that are not yet released. All of it is
+journaled; a restart brings it back.
+
+    kind "session"     expiry, when the client left, subscriptions         before SUBACK or CONNACK is sent
+    kind "place"       position and flight                                 at most every PLACE_MS
+    kind "flight"      QoS 2: identifiers given out, PUBRECs received      before PUBLISH or PUBREL is sent
+    kind "received"    QoS 2: identifiers the client released, or pending  before PUBCOMP is sent
+    kind "checkpoint"  a stamp: what records below it say of identifiers and retained messages is journaled
+
+A received identifier lies in its record (`ms-qos2`), so that record and identifier are stored together or not at all;
+records from the checkpoint on are looked through once at start (`Sessions.recover_received`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from mainstem.broker.journal import Journal
+from mainstem.log.gather import Ticket
+from mainstem.model.errors import Overloaded
+
+PLACE_MS = 50
+PLACES_PER_ROUND_MAX = 500
+SESSIONS_MAX = 1_000_000
+NEVER = 0xFFFFFFFF
+
+Flight = tuple[int, int, int]  # packet identifier, state, stamp
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One filter as the client wrote it, with its options. `start` is the stamp from which it counts."""
+
+    filter: bytes
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+    start: int = 0
+    meta: bool = False
+
+
+class Place(Protocol):
+    """A connected client's outgoing half."""
+
+    def place(self) -> tuple[int, list[Flight]]:
+        """Its position and what is in flight."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    key: bytes  # namespace 0x00 client id
+    expiry_seconds: int = 0
+    subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
+    position: int = 0
+    flight: list[Flight] = field(default_factory=list)
+    received: set[int] = field(default_factory=set)
+    released: dict[int, int] = field(default_factory=dict)  # since the checkpoint: identifier → stamp of its release
+    left_ns: int = 0  # when its client left; 0 while it is there
+    held_lost: int = 0  # what retention took because the session held too much or too long
+    here: Place | None = None
+
+    @property
+    def client_id(self) -> bytes:
+        return self.key.partition(b"\0")[2]
+
+    def expires_ns(self) -> int | None:
+        if self.expiry_seconds == NEVER or not self.left_ns:
+            return None
+        return self.left_ns + self.expiry_seconds * 1_000_000_000
+
+    def refresh(self) -> None:
+        """Take position and flight from the connected client."""
+        if self.here is not None:
+            self.position, self.flight = self.here.place()
+
+
+class Sessions:
+    """All persistent sessions of the broker. Not one of them has a queue."""
+
+    def __init__(self, journal: Journal, *, sessions_max: int = SESSIONS_MAX) -> None:
+        self._journal = journal
+        self._sessions_max = sessions_max
+        self._by_key: dict[bytes, Session] = {}
+        self._moved: dict[Session, None] = {}
+        self._expiries: list[tuple[int, bytes]] = []
+        self.checkpoint = 0
+        journal.register("session", self._apply_session, self._dump_sessions)
+        journal.register("place", self._apply_place, self._dump_places)
+        journal.register("flight", self._apply_flight, lambda: ())
+        journal.register("received", self._apply_received, self._dump_received)
+        journal.register("checkpoint", self._apply_checkpoint, self._dump_checkpoint)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_key.values())
+
+    def find(self, key: bytes) -> Session | None:
+        return self._by_key.get(key)
+
+    # -- their lives
+
+    def begin(self, key: bytes, expiry_seconds: int, position: int) -> Session:
+        if len(self._by_key) >= self._sessions_max:
+            raise Overloaded(f"{self._sessions_max} persistent sessions exist already")
+        session = Session(key, expiry_seconds, position=position)
+        self._by_key[key] = session
+        return session
+
+    def save(self, session: Session) -> Ticket:
+        """Journal the static part."""
+        return self._journal.put("session", session.key, _encode_session(session))
+
+    def leave(self, session: Session, now_ns: int) -> None:
+        """Its client is gone; it expires unless the client comes back in time."""
+        session.refresh()
+        session.here = None
+        session.left_ns = now_ns
+        expires = session.expires_ns()
+        if expires is not None:
+            heapq.heappush(self._expiries, (expires, session.key))
+        self.save(session)
+        self._save_place(session)
+
+    def end(self, session: Session) -> Ticket | None:
+        """Forget it, durably."""
+        if self._by_key.get(session.key) is not session:
+            return None
+        del self._by_key[session.key]
+        self._moved.pop(session, None)
+        return self._journal.put("session", session.key, None)
+
+    def expired(self, now_ns: int) -> list[Session]:
+        """Those whose time is over; the caller ends them."""
+        found = []
+        while self._expiries and self._expiries[0][0] <= now_ns:
+            _, key = heapq.heappop(self._expiries)
+            session = self._by_key.get(key)
+            expires = session.expires_ns() if session is not None else None
+            if session is not None and expires is not None and expires <= now_ns:
+                found.append(session)
+        return found
+
+    # -- positions
+
+    def mark_moved(self, session: Session) -> bool:
+        """True if it is the first since the last round: the caller sees to it that `save_places` runs in PLACE_MS."""
+        first = not self._moved
+        self._moved[session] = None
+        return first
+
+    def save_places(self) -> bool:
+        """Journal positions that moved; True if some are left for the next round."""
+        for _ in range(min(len(self._moved), PLACES_PER_ROUND_MAX)):
+            session = next(iter(self._moved))
+            del self._moved[session]
+            session.refresh()
+            self._save_place(session)
+        return bool(self._moved)
+
+    def _save_place(self, session: Session) -> None:
+        self._journal.put("place", session.key, msgspec.msgpack.encode((session.position, session.flight)))
+
+    def save_flight(self, session: Session, assigned: list[tuple[int, int]], recorded: list[int]) -> Ticket:
+        """QoS 2: identifiers with the stamps of their records, and identifiers whose PUBREC came."""
+        return self._journal.put("flight", session.key, msgspec.msgpack.encode((assigned, recorded)))
+
+    def save_released(self, session: Session, packet_ids: list[int], stamp: int) -> Ticket:
+        """QoS 2: the client released these; a record at or beyond `stamp` that uses one again is a new message."""
+        session.received.difference_update(packet_ids)
+        released = dict.fromkeys(packet_ids, stamp)
+        session.released.update(released)
+        return self._journal.put("received", session.key, msgspec.msgpack.encode((released, None)))
+
+    def save_checkpoint(self, stamp: int, pending: Iterable[tuple[Session, list[int]]]) -> None:
+        """All pending identifiers of sessions that use QoS 2, then the stamp from which records must be looked at."""
+        for session, packet_ids in pending:
+            session.received = set(packet_ids)
+            session.released = {n: released for n, released in session.released.items() if released >= stamp}
+            self._journal.put("received", session.key, _encode_received(session))
+        self.checkpoint = stamp
+        self._journal.put("checkpoint", b"", msgspec.msgpack.encode(stamp))
+
+    # -- what they hold
+
+    def held_from(self, *, now_ns: int, held_ms_max: int) -> int:
+        """The lowest stamp an absent session still waits for; sessions absent for too long hold nothing."""
+        lowest = (1 << 63) - 1
+        for session in self._by_key.values():
+            if session.left_ns and now_ns - session.left_ns > held_ms_max * 1_000_000:
+                continue
+            session.refresh()
+            if any(one.qos for one in session.subscriptions.values()):
+                lowest = min(lowest, session.position, *(stamp for _, _, stamp in session.flight))
+        return lowest
+
+    # -- recovery
+
+    def recover_received(self, key: bytes, packet_id: int, stamp: int) -> None:
+        """A record beyond the checkpoint carries this identifier: it is pending unless it was released since."""
+        session = self._by_key.get(key)
+        if session is not None and session.released.get(packet_id, -1) <= stamp:
+            session.received.add(packet_id)
+
+    def recovered(self, now_ns: int, on_each: Callable[[Session], None] = lambda session: None) -> None:
+        """Nobody is connected after a start: each session's time runs from now if it was connected."""
+        for session in self._by_key.values():
+            session.released = {}
+            session.left_ns = session.left_ns or now_ns
+            expires = session.expires_ns()
+            if expires is not None:
+                heapq.heappush(self._expiries, (expires, session.key))
+            on_each(session)
+
+    def _apply_session(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._by_key.pop(key, None)
+            return
+        session = self._by_key.setdefault(key, Session(key))
+        expiry, left_ns, subscriptions = msgspec.msgpack.decode(value)
+        session.expiry_seconds, session.left_ns = expiry, left_ns
+        session.subscriptions = {one[0]: Subscription(*one) for one in subscriptions}
+
+    def _apply_place(self, key: bytes, value: bytes | None) -> None:
+        session = self._by_key.get(key)
+        if session is not None and value is not None:
+            session.position, flight = msgspec.msgpack.decode(value)
+            session.flight = [tuple(one) for one in flight]
+
+    def _apply_flight(self, key: bytes, value: bytes | None) -> None:
+        session = self._by_key.get(key)
+        if session is None or value is None:
+            return
+        assigned, recorded = msgspec.msgpack.decode(value)
+        flight = {one[0]: one for one in session.flight}
+        for packet_id, stamp in assigned:
+            flight[packet_id] = (packet_id, 2, stamp)
+        for packet_id in recorded:
+            if packet_id in flight:
+                flight[packet_id] = (packet_id, 3, flight[packet_id][2])
+        session.flight = sorted(flight.values(), key=lambda one: one[2])
+
+    def _apply_received(self, key: bytes, value: bytes | None) -> None:
+        session = self._by_key.get(key)
+        if session is None or value is None:
+            return
+        released, pending = msgspec.msgpack.decode(value, strict=False)
+        if pending is not None:
+            session.received, session.released = set(pending), {}
+        else:
+            session.received.difference_update(released)
+        session.released.update(released)
+
+    def _apply_checkpoint(self, key: bytes, value: bytes | None) -> None:
+        self.checkpoint = msgspec.msgpack.decode(value or b"\0", type=int)
+
+    def _dump_sessions(self) -> Iterator[tuple[bytes, bytes]]:
+        for session in self._by_key.values():
+            yield session.key, _encode_session(session)
+
+    def _dump_places(self) -> Iterator[tuple[bytes, bytes]]:
+        for session in self._by_key.values():
+            session.refresh()
+            yield session.key, msgspec.msgpack.encode((session.position, session.flight))
+
+    def _dump_received(self) -> Iterator[tuple[bytes, bytes]]:
+        for session in self._by_key.values():
+            if session.received or session.released:
+                yield session.key, _encode_received(session)
+
+    def _dump_checkpoint(self) -> Iterator[tuple[bytes, bytes]]:
+        yield b"", msgspec.msgpack.encode(self.checkpoint)
+
+
+def _encode_session(session: Session) -> bytes:
+    subscriptions = [
+        (one.filter, one.qos, one.no_local, one.retain_as_published, one.identifier, one.start, one.meta)
+        for one in session.subscriptions.values()
+    ]
+    return msgspec.msgpack.encode((session.expiry_seconds, session.left_ns, subscriptions))
+
+
+def _encode_received(session: Session) -> bytes:
+    return msgspec.msgpack.encode((session.released, sorted(session.received)))

@@ -1,0 +1,80 @@
+# cython: language_level=3
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from mainstem.broker._live cimport RecordRef, Sink
+
+
+cdef struct Slot:
+    int64_t stamp
+    uint8_t state
+    uint8_t sourced
+
+
+cdef class Grant:
+    cdef readonly int qos
+    cdef readonly bint no_local
+    cdef readonly bint retain_as_published
+    cdef readonly bint meta
+    cdef readonly bytes identifiers
+    cdef readonly int packet_id
+
+
+cdef class Encoder:
+    cdef public int64_t now_ns
+    cdef public object translate
+    cdef public object describe
+    cdef RecordRef record
+    cdef uint64_t serial
+    cdef const uint8_t* properties
+    cdef Py_ssize_t properties_size
+    cdef bytes kept
+    cdef bint expired
+    cdef uint8_t* packets[2]
+    cdef Py_ssize_t packet_sizes[2]
+    cdef Py_ssize_t packet_capacities[2]
+
+    cdef int load(self, RecordRef record) except -1
+    cdef int _expire(self, RecordRef record) except -1
+
+
+cdef class Outbound(Sink):
+    cdef public int version
+    cdef public Py_ssize_t packet_bytes_max
+    cdef public int window
+    cdef public int alias_max
+    cdef public bint durable
+    cdef public bint blocked
+    cdef public bytes client_id
+    cdef public object session
+    cdef public object connection
+    cdef public object ticker
+    cdef public Encoder encoder
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t dropped
+    cdef readonly int inflight
+    cdef public bint progress  # an acknowledgement freed room or changed what a session keeps
+    cdef bint dirty
+    cdef PyObject* chunk
+    cdef uint8_t* out
+    cdef readonly Py_ssize_t out_size
+    cdef Py_ssize_t out_capacity
+    cdef Slot* slots
+    cdef int slots_capacity
+    cdef int last_id
+    cdef dict sources
+    cdef dict aliases
+    cdef bytearray held
+    cdef list assigned
+    cdef list recorded
+
+    cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL
+    cdef int _mark(self) except -1
+    cdef bint _is_own(self, RecordRef record) noexcept
+    cdef bint _has_no_room(self, int qos) noexcept
+    cdef int _next_id(self) except -1
+    cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1
+    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased) except -1
+    cdef int _copy_cached(self, RecordRef record) except -1
+    cdef int _free(self, int packet_id, int reason) except -1
+    cdef int acknowledge(self, int kind, int packet_id, int reason) except -1
+    cdef int write_ack(self, int first, int packet_id, int reason) except -1

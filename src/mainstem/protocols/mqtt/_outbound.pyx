@@ -1,0 +1,526 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The outgoing half of an MQTT connection, compiled. See `outbound.py`; `_outbound_reference.py` is plain Python."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_XDECREF, PyObject
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from mainstem.broker._live cimport RecordRef, Sink
+from mainstem.codec._batch cimport get_u16, get_u32, put_u16, put_u32
+from mainstem.protocols.mqtt._fields cimport get_length, length_size, put_length
+
+from mainstem.codec.batch import encode_headers
+
+cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject** bytes, Py_ssize_t newsize) except -1
+    PyObject* NEW_BYTES "PyBytes_FromStringAndSize" (const char* v, Py_ssize_t len) except NULL
+    char* BYTES_AT "PyBytes_AS_STRING" (PyObject* string)
+
+cdef enum:
+    OUT_BYTES_MAX = 1 << 20
+    OUT_BYTES_MIN = 512
+    ALIAS_TOPIC_MIN = 8  # an alias costs three bytes
+    ORIGIN_MQTT = 1
+    ORIGIN_KAFKA = 2
+    FLAG_RETAIN = 4
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    FREE = 0
+    AWAIT_PUBACK = 1
+    AWAIT_PUBREC = 2
+    AWAIT_PUBCOMP = 3
+    SLOTS_MIN = 32
+    SLOTS_MAX = 65536
+    SUCCESS = 0
+    PACKET_ID_NOT_FOUND = 0x92
+
+cdef int64_t NS = 1_000_000_000
+
+
+cdef class Grant:
+    """What one subscription, or several that overlap, asks of a delivery. Never changed once made."""
+
+    def __init__(self, int qos, *, bint no_local=False, bint retain_as_published=False, bytes identifiers=b"",
+                 bint meta=False, int packet_id=0):
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers
+        self.meta = meta
+        self.packet_id = packet_id
+
+    @staticmethod
+    def merged(grants):
+        """Overlapping subscriptions are served by one copy: the highest QoS, all identifiers, No Local only if all say so."""
+        return Grant(
+            max([one.qos for one in grants]),
+            no_local=all([one.no_local for one in grants]),
+            retain_as_published=any([one.retain_as_published for one in grants]),
+            identifiers=b"".join([one.identifiers for one in grants]),
+            meta=any([one.meta for one in grants]),
+        )
+
+
+def ref_of(record):
+    """A stored record (model.Record) as the window that `offer` takes."""
+    cdef RecordRef ref = RecordRef()
+    cdef bytes value = record.value, key = record.key
+    cdef bytes headers = encode_headers(record.headers) if record.headers else b""
+    ref.owner = (value, key, headers)
+    ref.value_len = ref.key_len = -1
+    if value is not None:
+        ref.value_at, ref.value_len = <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+    if key is not None:
+        ref.key_at, ref.key_len = <const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    ref.headers_at, ref.headers_len = <const uint8_t*>PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers)
+    ref.header_count = len(record.headers)
+    ref.flags, ref.origin, ref.topic = record.flags, int(record.origin), record.topic
+    ref.offset, ref.stamp, ref.time_ms = record.offset, record.stamp, record.time_ms
+    ref.serial = 1
+    return ref
+
+
+cdef class Encoder:
+    """What is worked out once per record, however many subscribers it has. One for all connections of a server."""
+
+    def __init__(self, translate, describe):
+        self.translate = translate
+        self.describe = describe
+
+    def __dealloc__(self):
+        free(self.packets[0])
+        free(self.packets[1])
+
+    cdef int load(self, RecordRef record) except -1:
+        cdef const uint8_t* found = NULL
+        cdef Py_ssize_t size = 0
+        if record is self.record and record.serial == self.serial:
+            return 0
+        self.record, self.serial = record, record.serial
+        self.packet_sizes[0] = self.packet_sizes[1] = 0
+        self.properties, self.properties_size = NULL, 0
+        self.expired = False
+        self.kept = None
+        if record.origin == ORIGIN_MQTT:
+            if record.header_count and record.find_header("ms-mqtt", 7, &found, &size) and size > 0:
+                self.properties, self.properties_size = found, size
+                self._expire(record)
+        else:
+            self.kept = self.translate(record, self.now_ns)
+            if self.kept is None:
+                self.expired = True
+            else:
+                self.properties = <const uint8_t*>PyBytes_AS_STRING(self.kept)
+                self.properties_size = PyBytes_GET_SIZE(self.kept)
+        return 0
+
+    cdef int _expire(self, RecordRef record) except -1:
+        """Count the message expiry down from when it was appended. The properties were checked when they came in."""
+        cdef const uint8_t* at = self.properties
+        cdef const uint8_t* end = at + self.properties_size
+        cdef int64_t interval, passed = self.now_ns - record.stamp
+        cdef int identifier
+        while at < end:
+            identifier = at[0]
+            if identifier == 2:
+                break
+            at += 2 if identifier == 1 else 3 + get_u16(at + 1)
+            if identifier == 38:
+                at += 2 + get_u16(at)
+        if at >= end:
+            return 0
+        interval = get_u32(at + 1)
+        if passed > interval * NS:
+            self.expired = True
+        elif passed >= NS:
+            self.kept = PyBytes_FromStringAndSize(<const char*>self.properties, self.properties_size)
+            put_u32(<uint8_t*>PyBytes_AS_STRING(self.kept) + (at + 1 - self.properties),
+                    <uint32_t>(interval - passed // NS))
+            self.properties = <const uint8_t*>PyBytes_AS_STRING(self.kept)
+        return 0
+
+
+cdef class Outbound(Sink):
+    """Records out as PUBLISH packets, with the state of those that are not acknowledged yet."""
+
+    def __init__(self, namespace, Encoder encoder, ticker):
+        super().__init__(namespace)
+        self.encoder = encoder
+        self.ticker = ticker
+        self.version = 4
+        self.packet_bytes_max = 268_435_460
+        self.window = SLOTS_MAX - 1
+        self.client_id = b""
+
+    def __dealloc__(self):
+        Py_XDECREF(self.chunk)
+        free(self.slots)
+
+    # -- the output buffer: a bytes object written in place and handed to the transport, so that nothing is copied twice
+
+    cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL:
+        cdef Py_ssize_t capacity
+        if self.out_size + size > self.out_capacity:
+            capacity = self.out_capacity if self.out_capacity else OUT_BYTES_MIN
+            while capacity < self.out_size + size:
+                capacity *= 2
+            if self.chunk == NULL:
+                self.chunk = NEW_BYTES(NULL, capacity)
+            else:
+                _PyBytes_Resize(&self.chunk, capacity)
+            self.out_capacity = capacity
+            self.out = <uint8_t*>BYTES_AT(self.chunk)
+        if not self.dirty:
+            self._mark()
+        return self.out + self.out_size
+
+    cdef int _mark(self) except -1:
+        self.dirty = True
+        self.ticker.mark_dirty(self.connection)
+        return 0
+
+    def take(self):
+        """All that was collected, as bytes; the buffer is empty again."""
+        cdef PyObject* chunk = self.chunk
+        self.dirty = False
+        if self.out_size == 0:
+            return b""
+        self.chunk, self.out = NULL, NULL
+        _PyBytes_Resize(&chunk, self.out_size)
+        self.out_size = self.out_capacity = 0
+        cdef object data = <object>chunk
+        Py_XDECREF(chunk)
+        return data
+
+    def write(self, bytes data):
+        """A packet made elsewhere."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if size:
+            memcpy(self._reserve(size), PyBytes_AS_STRING(data), size)
+            self.out_size += size
+
+    cdef int write_ack(self, int first, int packet_id, int reason) except -1:
+        cdef uint8_t* at = self._reserve(5)
+        at[0], at[1] = <uint8_t>first, 2
+        put_u16(at + 2, packet_id)
+        self.out_size += 4
+        if reason and self.version == 5:
+            at[1], at[4] = 3, <uint8_t>reason
+            self.out_size += 1
+        return 0
+
+    def fail(self, error):
+        self.connection.fail(error)
+
+    # -- deliveries
+
+    cpdef bint push(self, RecordRef record, object options) except -1:
+        cdef Grant grant = options
+        cdef int qos = 1 if record.origin == ORIGIN_KAFKA else record.flags & 3
+        if grant.no_local and self._is_own(record):
+            return True
+        if qos > grant.qos:
+            qos = grant.qos
+        return self._send(record, grant, qos, grant.retain_as_published and record.flags & FLAG_RETAIN
+                          and record.origin != ORIGIN_KAFKA, None)
+
+    def offer(self, RecordRef record, Grant grant, bint retain=False, source=None):
+        """A record that no route brings: a retained one, or one of a queue (`source.settle` is told its end)."""
+        cdef int qos = 1 if record.origin == ORIGIN_KAFKA else record.flags & 3
+        if qos > grant.qos or source is not None:
+            qos = grant.qos
+        return self._send(record, grant, qos, retain, source)
+
+    cpdef object choose(self, RecordRef record):
+        return self.session.choose(record)
+
+    def merge(self, list options):
+        return Grant.merged(options)
+
+    cdef bint _is_own(self, RecordRef record) noexcept:
+        cdef const uint8_t* client = NULL
+        cdef Py_ssize_t size = 0
+        if record.origin != ORIGIN_MQTT or not record.find_header("ms-client", 9, &client, &size):
+            return False
+        return size == PyBytes_GET_SIZE(self.client_id) and \
+            memcmp(client, PyBytes_AS_STRING(self.client_id), size) == 0
+
+    cdef bint _has_no_room(self, int qos) noexcept:
+        return self.blocked or self.out_size >= OUT_BYTES_MAX or (qos > 0 and self.inflight >= self.window)
+
+    @property
+    def room(self):
+        """Whether a delivery that must not be lost can be taken now."""
+        return not self._has_no_room(1)
+
+    cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1:
+        cdef int packet_id = grant.packet_id, flags = qos << 1 | retain
+        cdef Py_ssize_t size, before
+        cdef bint held = qos == 2 and self.durable and packet_id == 0
+        self.encoder.load(record)
+        if self.encoder.expired:
+            if packet_id:
+                self._free(packet_id, SUCCESS)
+            return True
+        if packet_id:  # sent before, on a connection that is gone
+            if self._has_no_room(0):
+                return False
+            self._emit(record, grant, flags | 8, packet_id, False)
+            self.messages += 1
+            return True
+        if self._has_no_room(qos):
+            if qos == 0 and self.live:
+                self.dropped += 1
+                return True
+            return False
+        if qos == 0:
+            if not retain and not grant.identifiers and not grant.meta and self.alias_max == 0:
+                self.messages += self._copy_cached(record)
+                return True
+        else:
+            packet_id = self._next_id()
+        before = self.out_size
+        size = self._emit(record, grant, flags, packet_id, self.alias_max > 0 and not held)
+        if size == 0:  # larger than the client takes: it counts as delivered
+            return True
+        self.messages += 1
+        if qos:
+            self.inflight += 1
+            self.last_id = packet_id
+            self.slots[packet_id].stamp = record.stamp
+            self.slots[packet_id].state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
+            self.slots[packet_id].sourced = source is not None
+            if source is not None:
+                if self.sources is None:
+                    self.sources = {}
+                self.sources[packet_id] = source
+        if held:
+            self._hold(packet_id, record.stamp, before)
+        return True
+
+    def _hold(self, int packet_id, int64_t stamp, Py_ssize_t before):
+        """A QoS 2 publish to a session that outlives us leaves only when its identifier is journaled (`take_assigned`)."""
+        if self.assigned is None:
+            self.assigned = []
+            self.held = bytearray()
+            self.session.note_assigned()
+        self.assigned.append((packet_id, stamp))
+        self.held += self.out[before:self.out_size]
+        self.out_size = before
+
+    def take_assigned(self):
+        """(packet identifiers with stamps, their packets) since the last call; `write` the packets once that is durable."""
+        if self.assigned is None:
+            return [], b""
+        assigned, held = self.assigned, bytes(self.held)
+        self.assigned = self.held = None
+        return assigned, held
+
+    cdef int _next_id(self) except -1:
+        cdef int capacity, packet_id
+        cdef Slot* grown
+        if self.inflight + 2 > self.slots_capacity and self.slots_capacity < SLOTS_MAX:
+            capacity = self.slots_capacity * 2 if self.slots_capacity else SLOTS_MIN
+            grown = <Slot*>realloc(self.slots, capacity * sizeof(Slot))
+            if grown == NULL:
+                raise MemoryError
+            memset(&grown[self.slots_capacity], 0, (capacity - self.slots_capacity) * sizeof(Slot))
+            self.slots, self.slots_capacity = grown, capacity
+        packet_id = self.last_id
+        while True:  # ends: fewer are in flight than there are slots
+            packet_id += 1
+            if packet_id >= self.slots_capacity:
+                packet_id = 1
+            if self.slots[packet_id].state == FREE:
+                return packet_id
+
+    cdef int _copy_cached(self, RecordRef record) except -1:
+        """A QoS 0 packet without anything of this subscriber's own is made once and copied."""
+        cdef Encoder encoder = self.encoder
+        cdef int n = self.version == 5
+        cdef Py_ssize_t before = self.out_size, size
+        cdef uint8_t* grown
+        if encoder.packet_sizes[n] == 0:
+            size = self._emit(record, None, 0, 0, False)
+            if size == 0:
+                return 0
+            if encoder.packet_capacities[n] < size:
+                grown = <uint8_t*>realloc(encoder.packets[n], size * 2)
+                if grown == NULL:
+                    raise MemoryError
+                encoder.packets[n], encoder.packet_capacities[n] = grown, size * 2
+            memcpy(encoder.packets[n], self.out + before, size)
+            encoder.packet_sizes[n] = size
+            return 1
+        size = encoder.packet_sizes[n]
+        if size > self.packet_bytes_max:
+            return 0
+        memcpy(self._reserve(size), encoder.packets[n], size)
+        self.out_size += size
+        return 1
+
+    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased) except -1:
+        """Append one PUBLISH; returns its size, 0 if the client would not take a packet so large."""
+        cdef Encoder encoder = self.encoder
+        cdef bytes topic = record.topic, identifiers = b"", meta = b""
+        cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), payload_size = record.value_len, size, list_size = 0
+        cdef int alias = 0
+        cdef bint alias_known = False
+        cdef uint8_t* start
+        cdef uint8_t* at
+        if payload_size < 0:
+            payload_size = 0
+        size = 2 + topic_size + payload_size + (2 if packet_id else 0)
+        if self.version == 5:
+            if grant is not None:
+                identifiers = grant.identifiers
+                if grant.meta:
+                    meta = self.encoder.describe(record)
+            if aliased and topic_size >= ALIAS_TOPIC_MIN:
+                alias = self._alias(topic)
+                alias_known = alias > 0
+                if alias < 0:
+                    alias = -alias
+            list_size = encoder.properties_size + len(identifiers) + len(meta) + (3 if alias else 0)
+            size += list_size + length_size(list_size) - (topic_size if alias_known else 0)
+        if size + 1 + length_size(size) > self.packet_bytes_max:
+            self.dropped += 1
+            return 0
+        if alias and not alias_known:
+            self.aliases[topic] = alias
+        start = at = self._reserve(size + 5)
+        at[0] = <uint8_t>(0x30 | flags)
+        at = put_length(at + 1, size)
+        if alias_known:
+            topic_size = 0
+        put_u16(at, topic_size)
+        memcpy(at + 2, PyBytes_AS_STRING(topic), topic_size)
+        at += 2 + topic_size
+        if packet_id:
+            put_u16(at, packet_id)
+            at += 2
+        if self.version == 5:
+            at = put_length(at, list_size)
+            if encoder.properties_size:
+                memcpy(at, encoder.properties, encoder.properties_size)
+                at += encoder.properties_size
+            if alias:
+                at[0] = 35
+                put_u16(at + 1, alias)
+                at += 3
+            if identifiers:
+                memcpy(at, PyBytes_AS_STRING(identifiers), PyBytes_GET_SIZE(identifiers))
+                at += PyBytes_GET_SIZE(identifiers)
+            if meta:
+                memcpy(at, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))
+                at += PyBytes_GET_SIZE(meta)
+        if payload_size:
+            memcpy(at, record.value_at, payload_size)
+            at += payload_size
+        self.out_size += at - start
+        return at - start
+
+    def _alias(self, bytes topic):
+        """The topic's alias; negative: it is new and must be sent with the topic; 0: all are taken."""
+        if self.aliases is None:
+            self.aliases = {}
+        found = self.aliases.get(topic)
+        if found is not None:
+            return found
+        return -(len(self.aliases) + 1) if len(self.aliases) < self.alias_max else 0
+
+    # -- acknowledgements from the client
+
+    cdef int acknowledge(self, int kind, int packet_id, int reason) except -1:
+        cdef int state = self.slots[packet_id].state if packet_id < self.slots_capacity else FREE
+        if kind == PUBACK:
+            if state == AWAIT_PUBACK:
+                self._free(packet_id, reason)
+        elif kind == PUBCOMP:
+            if state == AWAIT_PUBCOMP:
+                self._free(packet_id, SUCCESS)
+        elif state == AWAIT_PUBREC and reason >= 0x80:
+            self._free(packet_id, reason)
+        elif state == AWAIT_PUBREC and self.durable:
+            self.slots[packet_id].state = AWAIT_PUBCOMP
+            if self.recorded is None:
+                self.recorded = []
+                self.session.note_recorded()
+            self.recorded.append(packet_id)
+        elif state == AWAIT_PUBREC or state == AWAIT_PUBCOMP:
+            self.slots[packet_id].state = AWAIT_PUBCOMP
+            self.write_ack(PUBREL << 4 | 2, packet_id, 0)
+        else:
+            self.write_ack(PUBREL << 4 | 2, packet_id, PACKET_ID_NOT_FOUND)
+        return 0
+
+    def take_recorded(self):
+        """Packet identifiers whose PUBREC came since the last call: send their PUBREL (`release`) once that is durable."""
+        recorded, self.recorded = self.recorded or [], None
+        return recorded
+
+    def release(self, packet_ids):
+        for packet_id in packet_ids:
+            self.write_ack(PUBREL << 4 | 2, packet_id, 0)
+
+    cdef int _free(self, int packet_id, int reason) except -1:
+        cdef Slot* slot = &self.slots[packet_id]
+        slot.state = FREE
+        self.inflight -= 1
+        self.progress = True
+        if slot.sourced:
+            slot.sourced = 0
+            self.sources.pop(packet_id).settle(reason)
+        return 0
+
+    def forget(self, int packet_id):
+        """What was in flight under this identifier cannot be sent again: it is gone from the log."""
+        if packet_id < self.slots_capacity and self.slots[packet_id].state != FREE:
+            self._free(packet_id, SUCCESS)
+
+    # -- what a session keeps of this
+
+    def flight(self):
+        """(packet identifier, state, stamp) of what is in flight and came through no source, oldest first."""
+        cdef int n
+        found = [
+            (self.slots[n].stamp, n, self.slots[n].state)
+            for n in range(self.slots_capacity)
+            if self.slots[n].state != FREE and not self.slots[n].sourced
+        ] if self.inflight else []
+        found.sort()
+        return [(n, state, stamp) for stamp, n, state in found]
+
+    def restore(self, flight):
+        cdef int n, state
+        for n, state, stamp in flight:
+            while n >= self.slots_capacity:
+                self._grow_to(n)
+            if self.slots[n].state == FREE:
+                self.inflight += 1
+            self.slots[n].state, self.slots[n].stamp, self.slots[n].sourced = state, stamp, 0
+
+    def _grow_to(self, int packet_id):
+        cdef int capacity = self.slots_capacity if self.slots_capacity else SLOTS_MIN
+        while capacity <= packet_id:
+            capacity *= 2
+        cdef Slot* grown = <Slot*>realloc(self.slots, capacity * sizeof(Slot))
+        if grown == NULL:
+            raise MemoryError
+        memset(&grown[self.slots_capacity], 0, (capacity - self.slots_capacity) * sizeof(Slot))
+        self.slots, self.slots_capacity = grown, capacity
+
+    def take_sources(self):
+        """What was delivered from queues and is not settled; the caller gives it back."""
+        cdef int packet_id
+        found = list(self.sources.values()) if self.sources else []
+        for packet_id in list(self.sources or ()):
+            self.slots[packet_id].state = FREE
+            self.slots[packet_id].sourced = 0
+            self.inflight -= 1
+        self.sources = None
+        return found

@@ -1,0 +1,306 @@
+"""Every MQTT packet except the hot ones (PUBLISH and its acks are handled in place by `wire`), as events and as bytes.
+
+    packet := type (4 bits) · flags (4 bits) · remaining length (variable byte integer) · body
+
+`decode` turns the body of one packet from a client into an event; the functions below it make what a server sends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from mainstem.protocols.mqtt.limits import Limits
+from mainstem.protocols.mqtt.properties import (
+    IN_AUTH,
+    IN_CONNECT,
+    IN_DISCONNECT,
+    IN_SUBSCRIBE,
+    IN_UNSUBSCRIBE,
+    IN_WILL,
+    Properties,
+    Property,
+    Reader,
+    decode_properties,
+    encode_bare,
+    encode_properties,
+    encode_varint,
+)
+from mainstem.protocols.mqtt.reasons import RETURN_CODES, Reason, Violation
+
+V31, V311, V5 = 3, 4, 5
+
+
+class Packet(IntEnum):
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    delay_seconds: int = 0
+    properties: bytes = b""  # as `ms-mqtt` stores them
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    version: int
+    client_id: bytes
+    clean_start: bool
+    keep_alive_seconds: int
+    username: bytes | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Only a publish that needs more than the hot path: a `$` topic, or `ms-` user properties."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    packet_id: int
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    topic: bytes
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    packet_id: int
+    filters: tuple[Filter, ...]
+    subscription_id: int = 0
+    user_properties: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    packet_id: int
+    topics: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pingreq:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    reason: int = Reason.SUCCESS
+    session_expiry_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    reason: int
+
+
+Event = Connect | Publish | Subscribe | Unsubscribe | Pingreq | Disconnect | Auth
+
+FIXED_FLAGS = {  # every type but PUBLISH has its flag bits prescribed
+    Packet.CONNECT: 0,
+    Packet.SUBSCRIBE: 2,
+    Packet.UNSUBSCRIBE: 2,
+    Packet.PINGREQ: 0,
+    Packet.DISCONNECT: 0,
+    Packet.AUTH: 0,
+}
+
+
+def decode(kind: int, flags: int, body: bytes, version: int, limits: Limits) -> Event:
+    """One packet from a client. Raises Violation; what it returns is valid by itself."""
+    expected = FIXED_FLAGS.get(kind)  # type: ignore[call-overload]
+    if expected is None or (kind == Packet.AUTH and version != V5):
+        raise Violation(Reason.PROTOCOL_ERROR, f"a client does not send packets of type {kind}")
+    if flags != expected:
+        raise Violation(Reason.MALFORMED_PACKET, f"flags of {Packet(kind).name} are {flags:#06b}, not {expected:#06b}")
+    reader = Reader(body)
+    event: Event
+    if kind == Packet.CONNECT:
+        event = _connect(reader, limits)
+    elif kind == Packet.SUBSCRIBE:
+        event = _subscribe(reader, version, limits)
+    elif kind == Packet.UNSUBSCRIBE:
+        event = _unsubscribe(reader, version, limits)
+    elif kind == Packet.PINGREQ:
+        event = Pingreq()
+    elif kind == Packet.DISCONNECT:
+        event = _disconnect(reader, version)
+    else:
+        event = _auth(reader)
+    if not reader.done():
+        raise Violation(Reason.MALFORMED_PACKET, f"{Packet(kind).name} goes on after its last field")
+    return event
+
+
+def _connect(reader: Reader, limits: Limits) -> Connect:
+    name, level = reader.binary(), reader.byte()
+    version = level & 0x7F  # the high bit marks a bridge of mosquitto's; it is an ordinary client to us
+    if (name, version) not in ((b"MQIsdp", V31), (b"MQTT", V311), (b"MQTT", V5)):
+        raise Violation(Reason.UNSUPPORTED_VERSION, f"{name[:16]!r} level {level} is not MQTT 3.1, 3.1.1 or 5.0")
+    flags = reader.byte()
+    will_flag, will_qos, will_retain = bool(flags & 4), flags >> 3 & 3, bool(flags & 32)
+    if flags & 1:
+        raise Violation(Reason.MALFORMED_PACKET, "the reserved connect flag is set")
+    if will_qos == 3 or (not will_flag and (will_qos or will_retain)):
+        raise Violation(Reason.MALFORMED_PACKET, "the will flags contradict each other")
+    if version != V5 and flags & 0x40 and not flags & 0x80:
+        raise Violation(Reason.MALFORMED_PACKET, "a password without a user name")
+    keep_alive = reader.two()
+    properties: Properties = {}
+    if version == V5:
+        properties = decode_properties(reader, IN_CONNECT, user_properties_max=limits.user_properties_max)
+        if Property.AUTHENTICATION_DATA in properties and Property.AUTHENTICATION_METHOD not in properties:
+            raise Violation(Reason.PROTOCOL_ERROR, "authentication data without a method")
+    client_id = reader.text()
+    will = _will(reader, version, will_qos, will_retain, limits) if will_flag else None
+    username = reader.text() if flags & 0x80 else None
+    password = reader.binary() if flags & 0x40 else None
+    return Connect(version, client_id, bool(flags & 2), keep_alive, username, password, will, properties)
+
+
+def _will(reader: Reader, version: int, qos: int, retain: bool, limits: Limits) -> Will:
+    properties: Properties = {}
+    if version == V5:
+        properties = decode_properties(reader, IN_WILL, user_properties_max=limits.user_properties_max)
+    delay = properties.pop(Property.WILL_DELAY, 0)
+    return Will(reader.text(), reader.binary(), qos, retain, delay, encode_bare(properties))
+
+
+def _packet_id(reader: Reader) -> int:
+    packet_id = reader.two()
+    if packet_id == 0:
+        raise Violation(Reason.MALFORMED_PACKET, "packet identifier 0")
+    return packet_id
+
+
+def _subscribe(reader: Reader, version: int, limits: Limits) -> Subscribe:
+    packet_id = _packet_id(reader)
+    properties: Properties = {}
+    if version == V5:
+        properties = decode_properties(reader, IN_SUBSCRIBE, user_properties_max=limits.user_properties_max)
+    identifiers = properties.get(Property.SUBSCRIPTION_ID, [0])
+    if len(identifiers) > 1:
+        raise Violation(Reason.PROTOCOL_ERROR, "more than one subscription identifier")
+    filters = []
+    while not reader.done():
+        topic, options = reader.text(), reader.byte()
+        qos, handling = options & 3, options >> 4 & 3
+        if options & (0xC0 if version == V5 else 0xFC) or qos == 3 or handling == 3:
+            raise Violation(Reason.MALFORMED_PACKET, f"subscription options {options:#04x}")
+        no_local = bool(options & 4)
+        if no_local and topic.startswith(b"$share/"):
+            raise Violation(Reason.PROTOCOL_ERROR, "No Local on a shared subscription")
+        filters.append(Filter(topic, qos, no_local, bool(options & 8), handling))
+        if len(filters) > limits.filters_per_packet_max:
+            raise Violation(Reason.QUOTA_EXCEEDED, f"more than {limits.filters_per_packet_max} filters in one packet")
+    if not filters:
+        raise Violation(Reason.PROTOCOL_ERROR, "SUBSCRIBE without a topic filter")
+    return Subscribe(packet_id, tuple(filters), identifiers[0], tuple(properties.get(Property.USER_PROPERTY, ())))
+
+
+def _unsubscribe(reader: Reader, version: int, limits: Limits) -> Unsubscribe:
+    packet_id = _packet_id(reader)
+    if version == V5:
+        decode_properties(reader, IN_UNSUBSCRIBE, user_properties_max=limits.user_properties_max)
+    topics = []
+    while not reader.done():
+        topics.append(reader.text())
+        if len(topics) > limits.filters_per_packet_max:
+            raise Violation(Reason.QUOTA_EXCEEDED, f"more than {limits.filters_per_packet_max} filters in one packet")
+    if not topics:
+        raise Violation(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE without a topic filter")
+    return Unsubscribe(packet_id, tuple(topics))
+
+
+def _disconnect(reader: Reader, version: int) -> Disconnect:
+    if version != V5 or reader.done():
+        return Disconnect()
+    reason = reader.byte()
+    properties = decode_properties(reader, IN_DISCONNECT) if not reader.done() else {}
+    return Disconnect(reason, properties.get(Property.SESSION_EXPIRY))
+
+
+def _auth(reader: Reader) -> Auth:
+    if reader.done():
+        return Auth(Reason.SUCCESS)
+    reason = reader.byte()
+    if not reader.done():
+        decode_properties(reader, IN_AUTH)
+    return Auth(reason)
+
+
+# What a server sends.
+
+PINGRESP = b"\xd0\x00"
+
+
+def encode_packet(kind: int, flags: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return bytes([kind << 4 | flags]) + encode_varint(len(body)) + body
+
+
+def encode_connack(version: int, session_present: bool, reason: int, properties: Properties | None = None) -> bytes:
+    if version != V5:
+        code = RETURN_CODES.get(Reason(reason), 3)
+        return bytes([0x20, 2, session_present and code == 0, code])
+    body = bytes([session_present and reason == 0, reason]) + encode_properties(properties or {})
+    return encode_packet(Packet.CONNACK, 0, body)
+
+
+def encode_suback(version: int, packet_id: int, reasons: list[int], properties: Properties | None = None) -> bytes:
+    head = packet_id.to_bytes(2, "big")
+    if version != V5:
+        codes = bytes(0x80 if reason >= 0x80 else reason for reason in reasons)
+        return encode_packet(Packet.SUBACK, 0, head, codes)
+    return encode_packet(Packet.SUBACK, 0, head, encode_properties(properties or {}), bytes(reasons))
+
+
+def encode_unsuback(version: int, packet_id: int, reasons: list[int]) -> bytes:
+    head = packet_id.to_bytes(2, "big")
+    if version != V5:
+        return encode_packet(Packet.UNSUBACK, 0, head)
+    return encode_packet(Packet.UNSUBACK, 0, head, b"\0", bytes(reasons))
+
+
+def encode_disconnect(reason: int, properties: Properties | None = None) -> bytes:
+    """MQTT 5 only: earlier versions just close."""
+    return encode_packet(Packet.DISCONNECT, 0, bytes([reason]), encode_properties(properties or {}))
+
+
+def encode_ack(kind: int, packet_id: int, reason: int = 0, properties: Properties | None = None) -> bytes:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP; a reason of 0 is left out."""
+    flags = 2 if kind == Packet.PUBREL else 0
+    head = packet_id.to_bytes(2, "big")
+    if reason == 0 and not properties:
+        return encode_packet(kind, flags, head)
+    if not properties:
+        return encode_packet(kind, flags, head, bytes([reason]))
+    return encode_packet(kind, flags, head, bytes([reason]), encode_properties(properties))

@@ -1,0 +1,97 @@
+"""MQTT's reason codes, and the one table from our errors to them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from mainstem.model.errors import (
+    AlreadyExists,
+    ClientFault,
+    InvalidArgument,
+    InvalidName,
+    MainstemError,
+    MessageTooLarge,
+    NotAuthorized,
+    NotFound,
+    Overloaded,
+    PeerViolation,
+)
+
+
+class Reason(IntEnum):
+    SUCCESS = 0x00
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    UNSPECIFIED = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC = 0x83
+    UNSUPPORTED_VERSION = 0x84
+    CLIENT_ID_INVALID = 0x85
+    BAD_CREDENTIALS = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_ID_IN_USE = 0x91
+    PACKET_ID_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    SHARED_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    SUBSCRIPTION_ID_NOT_SUPPORTED = 0xA1
+    WILDCARD_NOT_SUPPORTED = 0xA2
+
+
+# MQTT 3.1 and 3.1.1 know six CONNACK return codes.
+RETURN_CODES = {
+    Reason.SUCCESS: 0,
+    Reason.UNSUPPORTED_VERSION: 1,
+    Reason.CLIENT_ID_INVALID: 2,
+    Reason.SERVER_UNAVAILABLE: 3,
+    Reason.SERVER_BUSY: 3,
+    Reason.BAD_CREDENTIALS: 4,
+    Reason.BAD_AUTHENTICATION_METHOD: 4,
+    Reason.NOT_AUTHORIZED: 5,
+}
+
+
+class Violation(PeerViolation):
+    """The bytes or their order break MQTT: DISCONNECT with the reason (5.0), then close."""
+
+    def __init__(self, reason: int, message: str) -> None:
+        super().__init__(message)
+        self.reason = Reason(reason)
+
+
+_REASONS: tuple[tuple[type[MainstemError], Reason], ...] = (
+    (NotAuthorized, Reason.NOT_AUTHORIZED),
+    (InvalidName, Reason.TOPIC_NAME_INVALID),
+    (MessageTooLarge, Reason.PACKET_TOO_LARGE),
+    (InvalidArgument, Reason.IMPLEMENTATION_SPECIFIC),
+    (AlreadyExists, Reason.IMPLEMENTATION_SPECIFIC),
+    (NotFound, Reason.IMPLEMENTATION_SPECIFIC),
+    (ClientFault, Reason.UNSPECIFIED),
+    (Overloaded, Reason.QUOTA_EXCEEDED),
+)
+
+
+def reason_of(error: MainstemError) -> Reason:
+    if isinstance(error, Violation):
+        return error.reason
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return reason
+    return Reason.UNSPECIFIED
