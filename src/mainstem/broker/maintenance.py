@@ -17,6 +17,7 @@ from mainstem.log import retention
 from mainstem.log.compaction import compact
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
+from mainstem.model.errors import DiskFull
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -98,6 +99,15 @@ class Maintenance:
         """Below the mark publishers are refused; reads go on, and writing resumes by itself once there is room."""
         free = shutil.disk_usage(self._broker.options.data).free
         low = free < self.space_low_bytes
+        refusal = None
+        if low:
+            refusal = DiskFull(
+                f"{self._broker.options.data} has {free >> 20} MiB free, less than the mark of "
+                f"{self.space_low_bytes >> 20} MiB",
+                fix="free disk space, or shorten retention: mainstem topic alter TOPIC --set retention_ms=...",
+            )
+        for log in self._broker.logs.by_id.values():
+            log.refusal = refusal
         if low != self.space_low:
             self.space_low = low
             logger.warning(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mainstem.broker.live import Dispatcher
 from mainstem.log.committer import Committer
-from mainstem.log.log import Appended, Log
+from mainstem.log.log import UNSYNCED_BYTES_MAX, Appended, Log
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -25,6 +25,14 @@ UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
 class Flushable(Protocol):
     def flush(self) -> None:
         """Write what was gathered for the peer; called after this tick's records are written."""
+
+
+class Pressed(Protocol):
+    def hold_for_log(self) -> None:
+        """Stop reading from the peer: the disk does not keep up with what is published."""
+
+    def release_from_log(self) -> None:
+        """Read on."""
 
 
 class Ticker:
@@ -38,6 +46,9 @@ class Ticker:
         self.committer = Committer(self._post_synced)
         self.ticks = 0
         self.head_stamp = 0  # all records below it were offered to the live sinks
+        self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
+        self._held: set[Pressed] = set()
+        self._syncing: set[Log] = set()
 
     # -- asking for a tick -----------------------------------------------------------------------------------------
 
@@ -55,6 +66,12 @@ class Ticker:
         """The caller keeps a flag so that it is marked once per tick."""
         self._connections.append(connection)
         self.request()
+
+    def press(self, connection: Pressed) -> None:
+        """A publisher read while `pressed`: it reads no more until the disk has caught up."""
+        if connection not in self._held:
+            self._held.add(connection)
+            connection.hold_for_log()
 
     def after_tick(self, callback: Callable[[], None]) -> None:
         """Run once, after the next tick's delivery and before its flush."""
@@ -94,7 +111,13 @@ class Ticker:
                 log.mark_stable(log.written)
         if to_sync:
             self.committer.submit(to_sync)
+            self._syncing.update(log for log, _ in to_sync)
+            self.pressed = self._too_much_unsynced()
         return appended
+
+    def _too_much_unsynced(self) -> bool:
+        unsynced = [log.unsynced_bytes for log in self._syncing]
+        return max(unsynced, default=0) > UNSYNCED_BYTES_MAX or sum(unsynced) > UNSYNCED_BYTES_TOTAL_MAX
 
     def _deliver(self, appended: list[Appended]) -> None:
         appended.sort(key=_stamp)
@@ -113,6 +136,13 @@ class Ticker:
     def on_synced(self, synced: list[tuple[Log, int]]) -> None:
         for log, end in synced:
             log.mark_stable(end)
+            if not log.unsynced_bytes:
+                self._syncing.discard(log)
+        if self.pressed and not self._too_much_unsynced():
+            self.pressed = False
+            held, self._held = self._held, set()
+            for connection in held:
+                connection.release_from_log()
 
     def drain(self) -> None:
         """Tick until nothing is left to write, then sync what is not stable; for shutting down."""

@@ -79,10 +79,11 @@ class Log:
         self._reservation = reservation
         self._open: list[Gather] = []
         self._pending: list[Appended] = []
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[tuple[Ticket, int]] = deque()
         self._dirty = False
         self._reserve_records = RESERVE_RECORDS_MIN
         self.unsynced_bytes = 0
+        self.refusal: Overloaded | None = None  # set while the disk is nearly full: data is refused, state is not
         stat = engine.stat()
         self.start_offset = max(stat.start_offset, first_offset)
         end = max(stat.end_offset, reservation.end_offset, first_offset)
@@ -175,6 +176,8 @@ class Log:
         self.seal()
         self._dirty = False
         pending, self._pending = self._pending, []
+        if self.refusal is not None:
+            pending = self._refuse_data(pending, self.refusal)
         if not pending:
             return []
         try:
@@ -186,7 +189,7 @@ class Log:
         self.last_stamp = pending[-1].ref.stamp + pending[-1].ref.count - 1
         for item in pending:
             self.unsynced_bytes += item.ref.size
-            self._tickets.append(item.ticket)
+            self._tickets.append((item.ticket, item.ref.size))
             if self.index is not None:
                 self.index.add(item.ref.base_offset, memoryview(item.numbers).cast("I"))
         return pending
@@ -197,6 +200,13 @@ class Log:
         for item in pending:
             item.ticket.fail(error)
 
+    def _refuse_data(self, pending: list[Appended], error: Overloaded) -> list[Appended]:
+        """Acks and offsets must still be kept, or a full disk could never be drained. Refused offsets stay a gap."""
+        for item in pending:
+            if item.kind == KIND_DATA:
+                item.ticket.fail(error)
+        return [item for item in pending if item.kind != KIND_DATA]
+
     @property
     def stable_is_written(self) -> bool:
         return not self._tickets
@@ -206,11 +216,11 @@ class Log:
         if end <= self.stable:
             return
         self.stable = end
-        if end >= self.written:
-            self.unsynced_bytes = 0
         tickets = self._tickets
-        while tickets and tickets[0].end_offset <= end:
-            tickets.popleft().release()
+        while tickets and tickets[0][0].end_offset <= end:
+            ticket, size = tickets.popleft()
+            self.unsynced_bytes -= size
+            ticket.release()
         for listener in tuple(self.stable_listeners):
             listener(self)
 
