@@ -28,7 +28,7 @@ def run(
 ) -> int:
     """Serve until a signal; returns the exit code."""
     set_up_logging(config)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config, move_ports, announce, reload))
 
 
@@ -40,9 +40,10 @@ async def _serve(
     await app.start()
     gc.freeze()  # what was imported and recovered stays: do not look at it again
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    stopping = _handle_signals(app, reload)
     announce(app, time.monotonic() - began)
     notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")
-    await _signalled(app, reload)
+    await stopping.wait()
     notify("STOPPING=1")
     try:
         async with asyncio.timeout(config.limits.drain_ms / 1000 + 30):
@@ -54,8 +55,8 @@ async def _serve(
     return 0
 
 
-async def _signalled(app: App, reload: Callable[[], Config]) -> None:
-    """Returns at TERM or INT; a second one does not wait any longer."""
+def _handle_signals(app: App, reload: Callable[[], Config]) -> asyncio.Event:
+    """The event is set at TERM or INT; a second one does not wait any longer."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -67,7 +68,7 @@ async def _signalled(app: App, reload: Callable[[], Config]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, _reload, app, reload)
-    await stopping.wait()
+    return stopping
 
 
 def _reload(app: App, reload: Callable[[], Config]) -> None:
@@ -130,7 +131,7 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(event)  # line breaks in messages are escaped: one event, one line
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:  # Windows, or a platform without a wheel

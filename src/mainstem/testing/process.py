@@ -1,0 +1,123 @@
+"""A broker in a process of its own, for tests that kill it: the same ports and data directory across restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Self
+
+from mainstem.testing.broker import Endpoints
+
+START_S_MAX = 60.0
+STOP_S_MAX = 60.0
+LISTENERS = ("mqtt", "ws", "kafka", "amqp", "http")
+_ENDPOINT = re.compile(r"^  (mqtt|ws|kafka|amqp|console) +\w+://[^:]+:(\d+)", re.MULTILINE)
+
+
+class BrokerProcess(Endpoints):
+    """`with BrokerProcess(directory) as broker: ... broker.kill(); broker.start()`.
+
+    The first start takes free ports, later ones the same again, so that clients find it. Its log is `log_path`.
+    """
+
+    def __init__(
+        self, data: Path, *settings: str, engine: str = "segment", environment: dict[str, str] | None = None
+    ) -> None:
+        self.data = data
+        self.log_path = data.parent / f"{data.name}.log"
+        self.ports = {}
+        self._settings = (f"topics.engine={engine}", *settings)
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._forget()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Returns once it serves; an early end shows what it wrote."""
+        command = [sys.executable, "-m", "mainstem", "serve", "--data", str(self.data)]
+        for name in LISTENERS:
+            command += [f"--{name}-port", str(self.ports.get(name, 0))]
+        for setting in self._settings:
+            command += ["--set", setting]
+        self._log = self.log_path.open("ab")
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, env=self._environment)
+        self._read_ports()
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(STOP_S_MAX)
+        self._forget()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye, no sync."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._forget()
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def _read_ports(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline, said = time.monotonic() + START_S_MAX, b""
+        while b"Try:" not in said:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(self._process.stdout.fileno(), 65_536) if ready else b""
+            said += chunk
+            if not chunk:
+                ended = self._process.poll() is not None or ready
+                self._process.kill()
+                self._process.wait()
+                why = "ended at once" if ended else f"did not start within {START_S_MAX:.0f} s"
+                raise RuntimeError(f"the broker {why}:\n{said.decode()}\n{self.log()[-4000:]}")
+        found = {name: int(port) for name, port in _ENDPOINT.findall(said.decode())}
+        self.ports = {"http" if name == "console" else name: port for name, port in found.items()}
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.close()
+        self._process, self._log = None, None
