@@ -155,7 +155,8 @@ cdef class BatchBuilder:
     ) except -1:
         """Adds a record at the next offset and returns its index. A length of -1 is null; headers come encoded."""
         return self.put_at(
-            self.last_offset_delta + 1, key, key_len, value, value_len, headers, headers_len, header_count, time_ms, flags
+            self.last_offset_delta + 1, key, key_len, value, value_len, headers, headers_len, header_count, time_ms,
+            flags,
         )
 
     cdef int put_at(

@@ -35,8 +35,9 @@ cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object _Record = Record
 cdef list _ORIGINS = [Origin(number) for number in range(len(Origin))]
 cdef tuple _FAULTS = (
-    "", "shorter than a frame head", "no frame begins here (magic)", "the head's checksum does not fit this log and offset",
-    "the frame's version is newer than this program", "the frame's kind is unknown", "the frame covers no offsets that can be",
+    "", "shorter than a frame head", "no frame begins here (magic)",
+    "the head's checksum does not fit this log and offset", "the frame's version is newer than this program",
+    "the frame's kind is unknown", "the frame covers no offsets that can be",
     "the payload's size does not fit the frame's kind", "the buffer ends before the frame does",
     "the batch's length is not the frame's", "the batch's base offset is not the frame's",
     "the batch's leader epoch does not fit the frame's check", "the batch is not of magic 2",
@@ -48,7 +49,11 @@ cdef class FrameHead:
     """What a frame's head says, and where it was found."""
 
     def __repr__(self):
-        return f"FrameHead(pos={self.pos}, kind={self.kind}, base_offset={self.base_offset}, count={self.count}, size={self.size})"
+        return (
+            f"FrameHead(pos={self.pos}, kind={self.kind}, origin={self.origin}, topic_id={self.topic_id}, "
+            f"base_offset={self.base_offset}, stamp={self.stamp}, durable_offset={self.durable_offset}, "
+            f"count={self.count}, payload_size={self.payload_size}, size={self.size})"
+        )
 
 
 cdef class BatchHead:
@@ -71,7 +76,11 @@ cdef class BatchHead:
         return self.attributes & CONTROL != 0
 
     def __repr__(self):
-        return f"BatchHead(base_offset={self.base_offset}, count={self.count}, size={self.size}, attributes={self.attributes:#x})"
+        return (
+            f"BatchHead(base_offset={self.base_offset}, size={self.size}, leader_epoch={self.leader_epoch}, "
+            f"attributes={self.attributes:#06x}, last_offset_delta={self.last_offset_delta}, count={self.count}, "
+            f"producer_id={self.producer_id}, producer_epoch={self.producer_epoch}, base_sequence={self.base_sequence})"
+        )
 
 
 cdef int parse_frame(const uint8_t* at, Py_ssize_t size, uint64_t log_id, FrameFields* fields) noexcept nogil:
@@ -220,7 +229,9 @@ cdef BatchHead bounded_batch_head(const uint8_t* at, Py_ssize_t size, Py_ssize_t
         raise CorruptFrame(f"batch at byte {pos}: {size} bytes are shorter than a batch head")
     head = new_batch_head(at)
     if at[16] != 2:
-        raise InvalidArgument(f"batch at byte {pos}: magic {at[16]}, only 2 is taken (message format of Kafka 0.11 and later)")
+        raise InvalidArgument(
+            f"batch at byte {pos}: magic {at[16]}, only 2 is taken (message format of Kafka 0.11 and later)"
+        )
     if head.size < BATCH_HEAD_SIZE or head.size > size:
         raise CorruptFrame(f"batch at byte {pos}: it says {head.size} bytes, {size} are there")
     return head
@@ -279,7 +290,9 @@ def check_batch(buf, *, Py_ssize_t bytes_max):
 
 cdef int check_produced(BatchHead head) except -1:
     if head.count < 1 or head.last_offset_delta != head.count - 1:
-        raise InvalidArgument(f"the batch has {head.count} records but its last offset delta is {head.last_offset_delta}")
+        raise InvalidArgument(
+            f"the batch has {head.count} records but its last offset delta is {head.last_offset_delta}"
+        )
     if head.attributes & CODEC_MASK > 4:
         raise InvalidArgument(f"compression {head.attributes & CODEC_MASK} is none of 0 to 4")
     if head.attributes & ~(CODEC_MASK | TRANSACTIONAL):
