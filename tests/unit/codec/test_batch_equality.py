@@ -6,7 +6,6 @@ import struct
 from array import array
 from collections.abc import Callable
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -198,9 +197,3 @@ def test_rubbish_is_refused_alike(both, data, log_id, pos):
 )
 def test_markers_are_the_same(both, log_id, base, count, stamp):
     assert same(both, lambda codec: codec.make_marker(log_id, base, count, stamp, -1))
-
-
-@pytest.mark.parametrize("name", ["crc32c", "encode_headers", "decode_batch", "rebuild_batches", "frame_heads"])
-def test_both_say_what_they_do_in_nearly_the_same_words(both, name):
-    first = [getattr(codec, name).__doc__.split("\n")[0] for codec in both]
-    assert first[0].split()[:4] == first[1].split()[:4]
