@@ -13,9 +13,9 @@ from typing import Any
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
-from mainstem.server.data_directory import DataDirectory
 from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config
+from mainstem.storage.directory import DataDirectory
 
 logger = logging.getLogger("mainstem.server")
 

@@ -195,19 +195,18 @@ class RocksDbEngine:
     def find_stamp(self, stamp: int) -> int:
         self._check_usable()
         parts = [part for part in self._parts if part.size]
-        at = bisect_right(parts, stamp, key=_FIRST_STAMP) - 1
-        if at < 0:
-            return self._start_offset
-        part = parts[at]
-        found, low, high = part.base_offset, part.base_offset, part.end_offset
-        while low < high:  # stamps grow with offsets
-            middle = (low + high) // 2
-            frame = next(self._frames(part, middle), None)
-            if frame is None or frame[0].stamp > stamp:
-                high = middle
-            else:
-                found, low = frame[0].base_offset, frame[0].base_offset + frame[0].count
-        return found
+        for part in reversed(parts[: bisect_right(parts, stamp, key=_FIRST_STAMP)]):
+            found, low, high = -1, part.base_offset, part.end_offset
+            while low < high:  # stamps grow with offsets
+                middle = (low + high) // 2
+                frame = next(self._frames(part, middle), None)
+                if frame is None or frame[0].stamp > stamp:
+                    high = middle
+                else:
+                    found, low = frame[0].base_offset, frame[0].base_offset + frame[0].count
+            if found >= 0:
+                return found
+        return self._start_offset
 
     def stat(self) -> Stat:
         with self._lock:
@@ -246,9 +245,10 @@ class RocksDbEngine:
             raise StorageFault(f"{self._directory}: holds log {_U64.unpack(stored_id)[0]}, not log {self._log_id}")
         self._end_offset, self._last_stamp = _END.unpack(self._db.get(_END_KEY) or _END.pack(0, 0))
         self._clean = self._db.get(_CLEAN) is not None
-        parts = [
-            _KeyRange(_U64.unpack(key[1:])[0], *_PART.unpack(value), True) for key, value in self._items(b"p", b"q")
-        ]
+        parts: list[_KeyRange] = []
+        for key, value in self._items(b"p", b"q"):
+            part_end, first, last, size, generation = _PART.unpack(value)
+            parts.append(_KeyRange(_U64.unpack(key[1:])[0], part_end, first, last, size, generation, sealed=True))
         end = parts[-1].end_offset if parts else 0
         active: _KeyRange | None = None
         for key, value in self._items(b"f" + _U64.pack(end), b"g"):

@@ -165,19 +165,22 @@ class SegmentEngine:
                 return None
 
     def find_stamp(self, stamp: int) -> int:
+        files, indexes = self._files, self._indexes
         while True:
             segments = [segment for segment in self._segments if segment.size]
-            position = bisect_right(segments, stamp, key=_FIRST_STAMP) - 1
-            if position < 0:
+            candidates = segments[: bisect_right(segments, stamp, key=_FIRST_STAMP)]
+            for segment in reversed(candidates):  # mostly the first one; a rewritten one may hold no frame that early
+                try:
+                    found = find_frame(files, indexes, segment, self._log_id, stamp)
+                except FileNotFoundError as error:
+                    self._check_gone(segment, error)
+                    break  # trimmed or replaced meanwhile: look again
+                except OSError as error:
+                    raise StorageFault(f"{segment.path}: cannot read: {error}") from error
+                if found is not None:
+                    return found
+            else:
                 return self.start_offset
-            segment = segments[position]
-            try:
-                found = find_frame(self._files, self._indexes, segment, self._log_id, stamp)
-                return segment.base_offset if found is None else found
-            except FileNotFoundError as error:
-                self._check_gone(segment, error)
-            except OSError as error:
-                raise StorageFault(f"{segment.path}: cannot read: {error}") from error
 
     @property
     def start_offset(self) -> int:

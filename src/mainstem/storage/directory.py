@@ -1,6 +1,6 @@
 """The data directory: ours alone, for the owner only, used by one process, of a format we know.
 
-<data>/mainstem.format   "mainstem data 1": written first, so that a directory of something else is never touched
+<data>/mainstem.format   "mainstem data 1": written first and synced, so that what is there is known to be ours
 <data>/lock              held with flock while a process uses the directory; holds its process id
 """
 
@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 
 from mainstem.model.errors import ConfigError
+from mainstem.storage.disk import REAL_DISK, write_all
+from mainstem.storage.state_file import TEMPORARY, remove
 
 FORMAT_FILE, LOCK_FILE = "mainstem.format", "lock"
 FORMAT_NAME, FORMAT_VERSION = "mainstem data", 1
@@ -38,33 +40,20 @@ class DataDirectory:
         os.close(self._lock)
 
     def _prepare(self) -> None:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark = self.path / FORMAT_FILE
-        if not mark.exists():
-            if any(entry.name != LOCK_FILE for entry in self.path.iterdir()):
+        REAL_DISK.make_dir(self.path)
+        if not (self.path / FORMAT_FILE).exists():
+            unknown = {entry.name for entry in self.path.iterdir()} - {LOCK_FILE, FORMAT_FILE + TEMPORARY}
+            if unknown:
                 raise ConfigError(
-                    f"{self.path} is not empty and was not made by Mainstem",
+                    f"{self.path} is not empty ({min(unknown)}) and was not made by Mainstem",
                     fix="give an empty directory: --data DIR",
                     code=FOREIGN,
                 )
             self.path.chmod(0o700)
-            mark.write_text(f"{FORMAT_NAME} {FORMAT_VERSION}\n")
+            write_format(self.path)
         if self.path.stat().st_mode & OTHERS:
             raise ConfigError(f"{self.path} is open to other users", fix=f"chmod 700 {self.path}", code=FOREIGN)
-        self._check_format(mark)
-
-    def _check_format(self, mark: Path) -> None:
-        name, _, version = mark.read_text().strip().rpartition(" ")
-        if name != FORMAT_NAME or not version.isdigit():
-            raise ConfigError(
-                f"{mark} does not read like Mainstem's", fix="give another directory: --data DIR", code=FOREIGN
-            )
-        if int(version) > FORMAT_VERSION:
-            raise ConfigError(
-                f"{self.path} has format {version}; this Mainstem knows formats up to {FORMAT_VERSION}",
-                fix="start it with the Mainstem that wrote it, or a newer one",
-                code=NEWER,
-            )
+        check_format(self.path)
 
     def _take_lock(self) -> int:
         lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -83,3 +72,35 @@ class DataDirectory:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         return lock
+
+
+def write_format(path: Path) -> None:
+    """Durable before anything else is: logs without it would not be known as ours after a power cut."""
+    temporary = path / (FORMAT_FILE + TEMPORARY)
+    remove(REAL_DISK, temporary)
+    fd = REAL_DISK.open(temporary, create=True)
+    try:
+        write_all(REAL_DISK, fd, [f"{FORMAT_NAME} {FORMAT_VERSION}\n".encode()], 0)
+        REAL_DISK.fsync(fd)
+    finally:
+        REAL_DISK.close(fd)
+    REAL_DISK.rename(temporary, path / FORMAT_FILE)
+    REAL_DISK.fsync_dir(path)
+
+
+def check_format(path: Path) -> None:
+    """ConfigError unless the directory is one of ours and not of a newer Mainstem."""
+    mark = path / FORMAT_FILE
+    if not mark.is_file():
+        raise ConfigError(f"{path} is not a Mainstem data directory", fix="name one: --data DIR", code=FOREIGN)
+    name, _, version = mark.read_text(errors="replace").strip().rpartition(" ")
+    if name != FORMAT_NAME or not version.isdigit():
+        raise ConfigError(
+            f"{mark} does not read like Mainstem's", fix="give another directory: --data DIR", code=FOREIGN
+        )
+    if int(version) > FORMAT_VERSION:
+        raise ConfigError(
+            f"{path} has format {version}; this Mainstem knows formats up to {FORMAT_VERSION}",
+            fix="start it with the Mainstem that wrote it, or a newer one",
+            code=NEWER,
+        )
