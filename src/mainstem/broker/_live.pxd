@@ -56,5 +56,8 @@ cdef class Dispatcher:
     cdef int _push_all(self, Route route) except -1
     cdef int _deliver_gather(self, object item) except -1
     cdef int _deliver_batch(self, object item) except -1
-    cdef bint _replay_frame(self, Sink sink, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
-                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of) except -1
+    cdef bint _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes topic) except -1
+    cdef bint _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
+                            int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
+                            bytes topic) except -1

@@ -12,6 +12,7 @@ from mainstem.codec._batch cimport (
 from mainstem.log._gather cimport Gather, TopicRef
 
 from mainstem.codec.batch import decode_headers, inflate
+from mainstem.log.committed import committed_batches
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.record import Record
 from mainstem.model.origin import Origin
@@ -210,20 +211,12 @@ cdef class Dispatcher:
             return 0
         cdef bytes batch = bytes(item.data[1])
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(batch)
-        if start[22] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
-            return 0
-        self._walk(batch, route, item.ref.base_offset, item.ref.stamp)
+        if start[22] & ATTRIBUTE_CONTROL:
+            for inner, base, stamp in committed_batches(item.log, batch, item.ref.base_offset, item.ref.stamp):
+                self._walk(inner, route, base, stamp)
+        elif not start[22] & ATTRIBUTE_TRANSACTIONAL:
+            self._walk(batch, route, item.ref.base_offset, item.ref.stamp)
         return 0
-
-    def deliver_batch(self, bytes batch, Route route, log, int origin, int64_t base_offset, int64_t stamp):
-        """Push a stored batch now (a committed transaction's), whatever its attributes."""
-        if route.epoch != self.epoch:
-            route.namespace.refresh(route)
-        self.ref.log = log
-        self.ref.origin = origin
-        if route.deliveries:
-            self._walk(batch, route, base_offset, stamp)
-        self.ref.owner = None
 
     def _walk(self, bytes batch, Route route, int64_t base_offset, int64_t stamp):
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(batch)
@@ -242,8 +235,10 @@ cdef class Dispatcher:
             at = self.ref.load(at, end, base_offset, stamp, first_time_ms)
             self._push_all(route)
 
-    def replay(self, Sink sink, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, topic_of):
+    def replay(self, Sink sink, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of,
+               bytes topic=b""):
         """Offer stored frames to a sink that catches up, in order. `offsets` (sorted) chooses records; empty = all.
+        `topic` names it where all of the log is of one.
 
         Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
         `position` then being the record it could not take.
@@ -258,6 +253,8 @@ cdef class Dispatcher:
         end = at + view.shape[0]
         cdef Py_ssize_t wanted = 0
         cdef int64_t base, count
+        cdef uint32_t topic_id
+        cdef bytes named
         self.ref.log = log
         self.ref.owner = data
         while at + FRAME_HEAD_SIZE <= end:
@@ -270,34 +267,47 @@ cdef class Dispatcher:
                 wanted += 1
             if at[5] == KIND_DATA and length > FRAME_HEAD_SIZE and \
                     (offsets.shape[0] == 0 or (wanted < offsets.shape[0] and offsets[wanted] < base + count)):
-                if not self._replay_frame(sink, at, length, offsets, wanted, from_stamp, to_stamp, topic_of):
+                topic_id = get_u32(at + 12)
+                named = topic if topic or not topic_id else topic_of.get(topic_id, b"")
+                if not self._replay_frame(sink, log, at, length, offsets, wanted, from_stamp, to_stamp, named):
                     return False
             at += length
         self.ref.owner = None
         return True
 
-    cdef bint _replay_frame(self, Sink sink, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
-                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of) except -1:
+    cdef bint _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+                            Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes topic) except -1:
         cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
-        cdef const uint8_t* at = batch + BATCH_HEAD_SIZE
-        cdef const uint8_t* end = frame + length
+        cdef Py_ssize_t size = length - FRAME_HEAD_SIZE
         cdef int64_t base = <int64_t>get_u64(frame + 16), stamp = <int64_t>get_u64(frame + 24)
+        cdef bytes visible
+        self.ref.origin = frame[6]
+        if batch[22] & ATTRIBUTE_CONTROL:
+            marker = PyBytes_FromStringAndSize(<const char*>batch, size)
+            for inner, inner_base, inner_stamp in committed_batches(log, marker, base, stamp):
+                visible = inner
+                if not self._replay_batch(sink, <const uint8_t*>PyBytes_AS_STRING(visible), len(visible), inner_base,
+                                          inner_stamp, offsets, wanted, from_stamp, to_stamp, topic):
+                    return False
+            return True
+        if batch[22] & ATTRIBUTE_TRANSACTIONAL:
+            return True
+        return self._replay_batch(sink, batch, size, base, stamp, offsets, wanted, from_stamp, to_stamp, topic)
+
+    cdef bint _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
+                            int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
+                            bytes topic) except -1:
+        cdef const uint8_t* at = batch + BATCH_HEAD_SIZE
+        cdef const uint8_t* end = batch + size
         cdef int64_t first_time_ms = <int64_t>get_u64(batch + 27)
-        cdef uint32_t topic_id = get_u32(frame + 12)
         cdef bytes records
         cdef object options
         cdef int n
-        if batch[22] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
-            return True
-        self.ref.origin = frame[6]
         if batch[22] & ATTRIBUTE_CODEC:
-            records = inflate(batch[22] & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
-                <const char*>at, end - at), INFLATED_BYTES_MAX)
+            records = inflate(batch[22] & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(<const char*>at, end - at),
+                              INFLATED_BYTES_MAX)
             at = <const uint8_t*>PyBytes_AS_STRING(records)
             end = at + len(records)
-            self.ref.owner = records
-        if topic_id:
-            self.ref.topic = topic_of.get(topic_id, b"")
         for n in range(<int>get_u32(batch + 57)):
             at = self.ref.load(at, end, base, stamp, first_time_ms)
             if self.ref.stamp < from_stamp:
@@ -311,7 +321,9 @@ cdef class Dispatcher:
                     return True
                 if offsets[wanted] != self.ref.offset:
                     continue
-            if not topic_id:
+            if topic:
+                self.ref.topic = topic
+            else:
                 self.ref.set_topic()
             options = sink.choose(self.ref)
             if options is None:

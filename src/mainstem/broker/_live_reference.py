@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads
 from mainstem.log._gather_reference import TopicRef
+from mainstem.log.committed import committed_batches
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 INFLATED_BYTES_MAX = 64 << 20
 ATTRIBUTES_AT = 22  # the low byte, in a RecordBatch
-TRANSACTIONAL_OR_CONTROL = 0x30
+TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 class RecordRef:
@@ -129,15 +130,18 @@ class Dispatcher:
                     batch = memoryview(bytes(item.data[0]))[48:]
                     self._walk(batch, routes, item.log, item.origin, item.ref.stamp)
             elif isinstance(item.route, Route) and self._fresh(item.route).deliveries:
-                batch = memoryview(item.data[1])
-                if not batch[ATTRIBUTES_AT] & TRANSACTIONAL_OR_CONTROL:
-                    self._walk(batch, [item.route] * item.ref.count, item.log, item.origin, item.ref.stamp)
+                self._deliver_batch(item, item.route)
 
-    def deliver_batch(self, batch: bytes, route: Route, log: Log, origin: int, base_offset: int, stamp: int) -> None:
-        """Push a stored batch now (a committed transaction's), whatever its attributes."""
-        if self._fresh(route).deliveries:
-            count = int.from_bytes(batch[57:61], "big")
-            self._walk(memoryview(batch), [route] * count, log, origin, stamp)
+    def _deliver_batch(self, item: Appended, route: Route) -> None:
+        batch = memoryview(item.data[1])
+        kind = batch[ATTRIBUTES_AT]
+        if kind & CONTROL:
+            ref = item.ref
+            for inner, _, stamp in committed_batches(item.log, bytes(batch), ref.base_offset, ref.stamp):
+                count = int.from_bytes(inner[57:61], "big")
+                self._walk(memoryview(inner), [route] * count, item.log, item.origin, stamp)
+        elif not kind & TRANSACTIONAL:
+            self._walk(batch, [route] * item.ref.count, item.log, item.origin, item.ref.stamp)
 
     def _fresh(self, route: Route) -> Route:
         if route.epoch != self.epoch:
@@ -172,8 +176,10 @@ class Dispatcher:
         from_stamp: int,
         to_stamp: int,
         topic_of: dict[int, bytes],
+        topic: bytes = b"",
     ) -> bool:
         """Offer stored frames to a sink that catches up, in order. `offsets` (sorted) chooses records; empty = all.
+        `topic` names it where all of the log is of one.
 
         Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
         `position` then being the record it could not take.
@@ -183,24 +189,39 @@ class Dispatcher:
         for head in frame_heads(data, log.id):
             batch = data[at + 48 : at + head.size]
             at += head.size
-            if head.kind != KIND_DATA or not batch or batch[ATTRIBUTES_AT] & TRANSACTIONAL_OR_CONTROL:
+            if head.kind != KIND_DATA or not batch:
                 continue
             ref.origin = head.origin
-            for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
-                stamp = head.stamp + record.offset - head.base_offset
-                if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
-                    continue
-                ref.show(record, stamp)
-                if head.topic_id:
-                    ref.topic = topic_of.get(head.topic_id, b"")
-                else:
-                    ref.set_topic()
-                options = sink.choose(ref)
-                if options is None:
-                    continue
-                if not sink.push(ref, options):
-                    sink.position = stamp
-                    return False
-                self.delivered += 1
-                sink.position = stamp + 1
+            for inner, base, base_stamp in _visible(log, batch, head.base_offset, head.stamp):
+                for record in decode_batch(inner, inflated_bytes_max=INFLATED_BYTES_MAX):
+                    stamp = base_stamp + record.offset - base
+                    if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
+                        continue
+                    ref.show(record, stamp)
+                    if topic:
+                        ref.topic = topic
+                    elif head.topic_id:
+                        ref.topic = topic_of.get(head.topic_id, b"")
+                    else:
+                        ref.set_topic()
+                    if not self._offer(sink, stamp):
+                        return False
         return True
+
+    def _offer(self, sink: Sink, stamp: int) -> bool:
+        options = sink.choose(self._ref)
+        if options is None:
+            return True
+        if not sink.push(self._ref, options):
+            sink.position = stamp
+            return False
+        self.delivered += 1
+        sink.position = stamp + 1
+        return True
+
+
+def _visible(log: Log, batch: memoryview, base: int, stamp: int) -> Iterable[tuple[Buffer, int, int]]:
+    kind = batch[ATTRIBUTES_AT]
+    if kind & CONTROL:
+        return committed_batches(log, bytes(batch), base, stamp)
+    return () if kind & TRANSACTIONAL else ((batch, base, stamp),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,8 +37,9 @@ class Piece:
 
     log: Log
     data: memoryview
-    offsets: array[int]
+    offsets: array[int]  # of the records wanted; empty: all
     to_stamp: int
+    topic: bytes  # of a log that holds one topic
 
 
 class CatchUp:
@@ -58,7 +60,7 @@ class CatchUp:
         for log, topic in self._logs().items():
             if log.last_stamp < self.position:
                 continue
-            piece = self._read_stem(log) if topic is None else self._read_log(log)
+            piece = self._read_stem(log) if topic is None else self._read_log(log, topic)
             if piece is not None:
                 complete = min(complete, piece.to_stamp)
                 if piece.data:
@@ -71,12 +73,11 @@ class CatchUp:
             logs.update(self._namespace.logs_of(topic_filter))
         return logs
 
-    def _read_log(self, log: Log) -> Piece | None:
+    def _read_log(self, log: Log, topic: bytes) -> Piece | None:
         piece = log.read(log.offset_of_stamp(self.position), self._chunk_bytes)
         if piece is None:
             return None
-        done = piece.end_offset >= log.written
-        return Piece(log, piece.data, EMPTY, END_OF_STAMPS if done else _end_stamp(log, piece.data))
+        return Piece(log, piece.data, EMPTY, self._stamp_at(log, piece.end_offset), topic)
 
     def _read_stem(self, log: Log) -> Piece | None:
         index = log.index
@@ -85,16 +86,12 @@ class CatchUp:
         end = min(log.written, start + SCAN_OFFSETS_MAX)
         offsets, scanned = index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
         if not offsets:
-            return Piece(
-                log, memoryview(b""), EMPTY, END_OF_STAMPS if scanned >= log.written else self._stamp_at(log, scanned)
-            )
+            return Piece(log, memoryview(b""), EMPTY, self._stamp_at(log, scanned), b"")
         piece = log.read(offsets[0], self._chunk_bytes)
         if piece is None:
             return None
-        inside = array("q", (offset for offset in offsets if offset < piece.end_offset))
-        if len(inside) == len(offsets) and scanned >= log.written:
-            return Piece(log, piece.data, inside, END_OF_STAMPS)
-        return Piece(log, piece.data, inside, _end_stamp(log, piece.data))
+        inside = offsets[: bisect_left(offsets, piece.end_offset)]
+        return Piece(log, piece.data, inside, self._stamp_at(log, min(scanned, piece.end_offset)), b"")
 
     def _bitmap(self, log: Log) -> bytes | bytearray:
         assert log.index is not None
@@ -108,16 +105,12 @@ class CatchUp:
         return bitmap
 
     def _stamp_at(self, log: Log, offset: int) -> int:
+        """The stamp of the record at `offset` (or of the next one there is): what lies before it has a smaller one."""
         piece = log.read(offset, 1)
         if piece is None:
             return END_OF_STAMPS
         head = frame_heads(piece.data, log.id)[0]
         return head.stamp + max(0, offset - head.base_offset)
-
-
-def _end_stamp(log: Log, data: memoryview) -> int:
-    last = frame_heads(data, log.id)[-1]
-    return last.stamp + last.count
 
 
 class Pump:
@@ -176,28 +169,27 @@ class Pump:
         """Offer a chunk in stamp order; False when the sink had no room (its position says where it stopped)."""
         start = sink.position
         if len(pieces) == 1:
-            piece = pieces[0]
-            if not self._replay(sink, piece, start, complete):
+            if not self._replay(sink, pieces[0], pieces[0].data, start, complete):
                 return False
         elif pieces:
-            for piece, first, last in _runs(pieces, start, complete):
-                if not self._replay(sink, piece, first, last):
+            for first, piece, data in _frames_in_order(pieces):
+                if first < complete and not self._replay(sink, piece, data, start, complete):
                     return False
         sink.position = max(sink.position, complete)
         return True
 
-    def _replay(self, sink: Sink, piece: Piece, first: int, last: int) -> bool:
+    def _replay(self, sink: Sink, piece: Piece, data: memoryview, first: int, last: int) -> bool:
         topic_of = sink.namespace.topic_of
-        return self._dispatcher.replay(sink, piece.log, piece.data, piece.offsets, first, last, topic_of)
+        return self._dispatcher.replay(sink, piece.log, data, piece.offsets, first, last, topic_of, piece.topic)
 
 
-def _runs(pieces: list[Piece], start: int, complete: int) -> list[tuple[Piece, int, int]]:
-    """Frames of several logs in stamp order, as (piece, first stamp, past the last stamp)."""
-    runs: list[tuple[int, int, Piece]] = []
+def _frames_in_order(pieces: list[Piece]) -> list[tuple[int, Piece, memoryview]]:
+    """The frames of several logs by stamp; stamps are unique, so the order is whole."""
+    frames: list[tuple[int, Piece, memoryview]] = []
     for piece in pieces:
+        at = 0
         for head in frame_heads(piece.data, piece.log.id):
-            first, last = max(head.stamp, start), min(head.stamp + head.count, complete)
-            if first < last:
-                runs.append((first, last, piece))
-    runs.sort(key=lambda run: run[0])
-    return [(piece, first, last) for first, last, piece in runs]
+            frames.append((head.stamp, piece, piece.data[at : at + head.size]))
+            at += head.size
+    frames.sort(key=lambda frame: frame[0])
+    return frames

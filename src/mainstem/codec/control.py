@@ -6,8 +6,10 @@ One record; key = i16 version 0, i16 type (0 abort, 1 commit); value = i16 versi
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from mainstem.codec.batch import BatchBuilder
+from mainstem.model.record import Header
 
 CONTROL_FLAG = 0x100
 """In `Record.flags`, beyond the stored byte: the record lies in a control batch."""
@@ -26,6 +28,7 @@ def kafka_marker_batch(
     coordinator_epoch: int = 0,
     time_ms: int = 0,
     leader_epoch: int = 0,
+    headers: Sequence[Header] = (),
 ) -> bytes:
     """A batch with one COMMIT or ABORT record at `offset`.
 
@@ -33,7 +36,7 @@ def kafka_marker_batch(
     over a long stretch without matches makes progress.
     """
     builder = BatchBuilder()
-    builder.add(MARKER_KEY.pack(0, int(commit)), MARKER_VALUE.pack(0, coordinator_epoch), (), time_ms)
+    builder.add(MARKER_KEY.pack(0, int(commit)), MARKER_VALUE.pack(0, coordinator_epoch), headers, time_ms)
     return builder.seal_batch(offset, leader_epoch, CONTROL_ATTRIBUTES, producer_id, producer_epoch, -1)
 
 

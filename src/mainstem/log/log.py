@@ -15,7 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.codec.batch import make_frame
+from mainstem.codec.batch import make_frame, read_batch_head
+from mainstem.codec.control import kafka_marker_batch
+from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
 from mainstem.model.errors import Overloaded
@@ -107,8 +109,24 @@ class Log:
         """The batch that this tick gathers for the journal."""
         return self.gathers[STATE_SLOT] or self.open(Origin.BROKER, KIND_STATE)
 
+    def append_marker(
+        self, route: TopicRef, *, commit: bool, producer_id: int, producer_epoch: int, first_offset: int, count: int
+    ) -> Appended:
+        """End a transaction that wrote `count` offsets here, from `first_offset` on. See `committed.py`."""
+        batch = kafka_marker_batch(
+            self.next_offset,
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            time_ms=self._stamps.now_ms(),
+            headers=[extent_header(first_offset, count)],
+        )
+        appended = self.append_batch(batch, read_batch_head(batch, 0), route, origin=Origin.KAFKA, topic_id=0)
+        self._stamps.take(count)
+        return appended
+
     def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
-        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the write follows in the tick."""
+        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the tick writes it."""
         base, stamp = self._take(head.count)
         header, body = make_frame(batch, self.id, base, stamp, self.engine.durable_offset, origin, topic_id, self.epoch)
         ticket = Ticket(self)

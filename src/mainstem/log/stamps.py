@@ -30,6 +30,9 @@ class Stamps:
         self.next = first + count
         return first
 
+    def now_ms(self) -> int:
+        return self._clock.now_ns() // 1_000_000
+
     def extend(self, needed: int = 0) -> None:
         """Reserve the next block. A background task calls it in time, so that `take` need not wait for a disk."""
         end = max(needed, self._clock.now_ns(), self.next) + RESERVE_AHEAD_NS
