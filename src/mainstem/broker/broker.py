@@ -290,7 +290,7 @@ class Broker:
     def _register(self, namespace: Namespace, topic: Topic) -> None:
         namespace.topics[topic.name] = topic
         namespace.topic_of[topic.id] = topic.name
-        namespace.routes.pop(topic.name, None)
+        namespace.forget_route(topic.name)
         for view in namespace.views.values():
             view.add_slots()
 
@@ -370,7 +370,7 @@ class Broker:
         if topic is None:
             raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
         self.ticker.tick()
-        namespace.routes.pop(name, None)
+        namespace.forget_route(name)
         own = {span.log.id for p in topic.partitions for span in p.spans if not span.shared}
         with self.store.together() as written:
             self.store.delete_topic(topic.id)

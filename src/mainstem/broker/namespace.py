@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.views import View
 
-ROUTES_MAX = 100_000
+ROUTES_MAX = 250_000
 
 Interest = tuple[Sink, Any]  # with the options of one filter
 
@@ -41,6 +41,7 @@ class Namespace:
         self.stems: dict[tuple[object, ...], Log] = {}
         self.stem_policies: dict[Log, Policy] = {}
         self.routes: dict[bytes, Route] = {}
+        self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
@@ -69,8 +70,14 @@ class Namespace:
                 route = Route(topic, stem.index.topics.number(topic), stem, self)
         if len(self.routes) >= ROUTES_MAX:
             self.routes.clear()
+            self.route_clears += 1
         self.routes[topic] = route
         return route
+
+    def forget_route(self, topic: bytes) -> None:
+        """The topic was declared, moved or deleted: it is resolved anew."""
+        if self.routes.pop(topic, None) is not None:
+            self.route_clears += 1
 
     def renumber(self, route: Route) -> None:
         """The stem forgot the topic when its last record went; it is published again."""
