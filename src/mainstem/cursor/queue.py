@@ -156,10 +156,16 @@ class QueueCursor:
         self._advance(positions[-1] + 1, len(positions))
         self._note(Op.LEASE, positions)
 
+    def hand_out(self, leased: Sequence[int], passed: int, end: int) -> None:
+        """Take the unread positions below `end`: lease some, settle the `passed` others, which nobody will ack."""
+        self.lease_many(leased)
+        if passed:
+            self.pass_over(end, passed)
+
     def pass_over(self, position: int, count: int) -> None:
         """Settle the `count` unread positions below `position` without a lease: expired, dropped, or sent with no ack."""
-        if position > self.next:
-            self._advance(position, count)
+        if count or position > self.next:
+            self._advance(max(position, self.next), count)
             self._note(Op.PASS, (self.next, self.unread))
 
     def delay_unread(self, position: int, due_ms: int) -> None:
@@ -168,6 +174,20 @@ class QueueCursor:
         self._advance(position + 1, 1)
         self._delay(position, due_ms)
         self._note(Op.DELAY, (position, 0, due_ms))
+
+    def apply_start(self, position: int) -> None:
+        """Where a new cursor begins, before anything was journaled."""
+        self.next = self.head = position
+
+    def recount(self, unread: int) -> None:
+        """The unread positions were looked at, and these are all there are."""
+        self.unread = unread
+        self._note(Op.HEAD, (self.head, self.unread))
+
+    def admit(self, position: int) -> None:
+        """A position that became known late, behind younger ones: it is the next to be handed out."""
+        heappush(self._released, position)
+        self._note(Op.DELAY, (position, 0, 0))
 
     def _advance(self, position: int, count: int) -> None:
         self.next = position
@@ -385,7 +405,7 @@ class QueueCursor:
             self._leased_again.update(dict.fromkeys(positions, 0))
 
     def _apply_return(self, position: int, attempts: int, due_ms: int) -> None:
-        if not self._unlease(position) and position >= self.next:
+        if not self._unlease(position) and due_ms and position >= self.next:
             self._advance(position + 1, 1)
         if attempts:
             self._attempts[position] = attempts

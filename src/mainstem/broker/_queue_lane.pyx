@@ -1,0 +1,422 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The fast lane of a queue. See `queue_lane.py`."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_FromLongLong
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp
+
+from mainstem.broker._live cimport RecordRef, Sink
+from mainstem.codec._batch cimport BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, get_u32, get_u64
+
+from mainstem.codec.batch import inflate
+from mainstem.model.errors import CorruptFrame
+from mainstem.broker._queue_lane_reference import Events
+
+cdef int ORIGIN_AMQP = 3
+cdef int ORIGIN_KAFKA = 2
+cdef int DEFAULT_EXCHANGE = 16
+cdef int QUEUE_ID_SIZE = 4
+cdef int EXPIRATION_BIT = 0x01
+cdef Py_ssize_t KEPT_STAMPS_MAX = 1 << 16  # a buffer larger than this is given back once empty
+cdef Py_ssize_t ENTRIES_MAX = 10_000
+cdef Py_ssize_t INFLATED_BYTES_MAX = 64 << 20
+cdef int ATTRIBUTE_CODEC = 0x07
+cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
+cdef int ATTRIBUTE_CONTROL = 0x20
+
+
+cdef class Entry:
+    def __init__(self, *, bint anything=False, bint default=False, bint plain=False, exchanges=frozenset()):
+        self.anything = anything
+        self.default = default
+        self.plain = plain
+        self.exchanges = exchanges
+
+
+cdef inline int add_stamp(Stamps* stamps, int64_t stamp) except -1:
+    cdef void* grown
+    cdef Py_ssize_t capacity
+    if stamps.count == stamps.capacity:
+        capacity = stamps.capacity * 2 if stamps.capacity else 16
+        grown = PyMem_Realloc(stamps.at, capacity * sizeof(int64_t))
+        if grown == NULL:
+            raise MemoryError
+        stamps.at = <int64_t*>grown
+        stamps.capacity = capacity
+    stamps.at[stamps.count] = stamp
+    stamps.count += 1
+    return 0
+
+
+cdef list take_stamps(Stamps* stamps):
+    cdef Py_ssize_t n
+    cdef list taken = PyList_New(stamps.count)
+    for n in range(stamps.count):
+        stamp = PyLong_FromLongLong(stamps.at[n])
+        Py_INCREF(stamp)
+        PyList_SET_ITEM(taken, n, stamp)
+    stamps.count = 0
+    if stamps.capacity > KEPT_STAMPS_MAX:
+        PyMem_Free(stamps.at)
+        stamps.at = NULL
+        stamps.capacity = 0
+    return taken
+
+
+cdef class Taker:
+    def __init__(self, *, int priority=0, int64_t credit=0, bint no_ack=False):
+        self.priority = priority
+        self.credit = credit
+        self.no_ack = no_ack
+        self.queue = None
+
+    cpdef bint take(self, RecordRef record, bint redelivered, int attempts) except -1:
+        raise NotImplementedError
+
+
+cdef class Lane(Sink):
+    def __cinit__(self):
+        self.leased.at = self.acked.at = NULL
+        self.leased.count = self.acked.count = 0
+        self.leased.capacity = self.acked.capacity = 0
+
+    def __init__(self, namespace, queue_id, owner):
+        super().__init__(namespace)
+        self.queue_id = int(queue_id).to_bytes(QUEUE_ID_SIZE, "big")
+        self.owner = owner
+        self.groups = []
+        self.turns = []
+        self.entered_last = self.handed_last = self.newest = -1
+
+    def merge(self, entries):
+        return Entry(
+            anything=any(entry.anything for entry in entries),
+            default=any(entry.default for entry in entries),
+            plain=any(entry.plain for entry in entries),
+            exchanges=frozenset().union(*(entry.exchanges for entry in entries)),
+        )
+
+    def __dealloc__(self):
+        PyMem_Free(self.leased.at)
+        PyMem_Free(self.acked.at)
+
+    def set_takers(self, takers):
+        by_priority = {}
+        for taker in sorted(takers, key=lambda taker: -taker.priority):
+            by_priority.setdefault(taker.priority, []).append(taker)
+        self.groups = list(by_priority.values())
+        self.turns = [0] * len(self.groups)
+
+    @property
+    def entered_count(self):
+        return self.entered
+
+    @property
+    def wanted(self):
+        cdef Taker taker
+        for group in self.groups:
+            for taker in group:
+                if taker.credit > 0:
+                    return True
+        return False
+
+    cpdef bint accepts(self, RecordRef record, Entry entry) except -1:
+        cdef const uint8_t* value
+        cdef Py_ssize_t length, at
+        if record.origin == ORIGIN_AMQP:
+            if record.find_header("ms-queues", 9, &value, &length):
+                for at in range(0, length - QUEUE_ID_SIZE + 1, QUEUE_ID_SIZE):
+                    if memcmp(value + at, PyBytes_AS_STRING(self.queue_id), QUEUE_ID_SIZE) == 0:
+                        return True
+                return False
+        if entry.anything:
+            return True
+        if record.origin != ORIGIN_AMQP:
+            return entry.plain
+        if record.flags & DEFAULT_EXCHANGE:
+            return entry.default
+        if not record.find_header("ms-exchange", 11, &value, &length):
+            return entry.plain
+        return PyBytes_FromStringAndSize(<const char*>value, length) in entry.exchanges
+
+    cpdef bint push(self, RecordRef record, object options) except -1:
+        if not self.accepts(record, <Entry?>options):
+            return True
+        if self.inspect and not self.owner.inspect(record):
+            return True
+        if not self.dirty:
+            self.dirty = True
+            self.owner.on_dirty()
+        if record.stamp <= self.newest:
+            self.owner.admit(record)
+            return True
+        self.newest = record.stamp
+        self.entered += 1
+        self.entered_last = record.stamp
+        if record.value_len > 0:
+            self.entered_bytes += record.value_len
+        if self.direct and self.hand(record, False, 0):
+            return True
+        self.direct = False
+        if not self.expiring:
+            self.expiring = may_expire_c(record)
+        return True
+
+    cpdef bint hand(self, RecordRef record, bint redelivered, int attempts) except -1:
+        cdef list group
+        cdef Taker taker
+        cdef Py_ssize_t number, step, at, size, turn
+        if self.room <= 0:
+            return False
+        for number in range(PyList_GET_SIZE(self.groups)):
+            group = <list>PyList_GET_ITEM(self.groups, number)
+            size = PyList_GET_SIZE(group)
+            if size == 1:
+                taker = <Taker>PyList_GET_ITEM(group, 0)
+                if taker.credit > 0 and self.give(taker, record, redelivered, attempts):
+                    return True
+                continue
+            turn = self.turns[number]
+            for step in range(size):
+                at = turn + step
+                if at >= size:
+                    at -= size
+                taker = <Taker>PyList_GET_ITEM(group, at)
+                if taker.credit > 0 and self.give(taker, record, redelivered, attempts):
+                    self.turns[number] = at + 1 if at + 1 < size else 0
+                    return True
+        return False
+
+    cpdef bint give(self, Taker taker, RecordRef record, bint redelivered, int attempts) except -1:
+        if not taker.take(record, redelivered, attempts):
+            return False
+        taker.credit -= 1
+        if record.value_len > 0:
+            self.handed_bytes += record.value_len
+        self.handed_last = record.stamp
+        if taker.no_ack:
+            self.passed += 1
+        else:
+            add_stamp(&self.leased, record.stamp)
+            self.room -= 1
+        return True
+
+    def take_events(self):
+        events = Events(self.entered, self.entered_bytes, self.entered_last, take_stamps(&self.leased),
+                        self.passed, self.handed_bytes, self.handed_last)
+        self.entered = self.entered_bytes = self.passed = self.handed_bytes = 0
+        self.entered_last = self.handed_last = -1
+        return events
+
+    cpdef bint ack(self, int64_t position) except -1:
+        add_stamp(&self.acked, position)
+        return self.acked.count == 1
+
+    def take_acked(self):
+        return take_stamps(&self.acked)
+
+
+cdef class Backlog:
+    def __cinit__(self):
+        self.planned = NULL
+        self.head = self.tail = self.capacity = 0
+
+    def __init__(self, Lane lane):
+        self.lane = lane
+        self.ref = RecordRef()
+        self.sources = []
+        self.topics = []
+        self.entries = {}
+
+    def __dealloc__(self):
+        PyMem_Free(self.planned)
+
+    def __len__(self):
+        return self.tail - self.head
+
+    def clear(self):
+        self.head = self.tail = 0
+        self.bytes = 0
+        self.sources, self.topics = [], []
+        self.ref.owner = None
+        if self.capacity > KEPT_STAMPS_MAX:
+            PyMem_Free(self.planned)
+            self.planned = NULL
+            self.capacity = 0
+
+    def forget_entries(self):
+        self.entries.clear()
+        self.last_topic = None
+
+    def plan(self, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of, wants=None,
+             bint admitted=False):
+        cdef const uint8_t[::1] view = data
+        cdef const uint8_t* at
+        cdef const uint8_t* end
+        cdef Py_ssize_t length, wanted = 0, before = self.tail
+        cdef int64_t base, count
+        if view.shape[0] == 0:
+            return 0
+        if self.head == self.tail:
+            self.clear()
+            before = 0
+        at = &view[0]
+        end = at + view.shape[0]
+        self.bytes += view.shape[0]
+        while at + FRAME_HEAD_SIZE <= end:
+            length = FRAME_HEAD_SIZE + get_u32(at + 8)
+            if length > end - at:
+                raise CorruptFrame(f"a frame of log {log.id} is longer than what was read")
+            base = <int64_t>get_u64(at + 16)
+            count = get_u32(at + 40)
+            while wanted < offsets.shape[0] and offsets[wanted] < base:
+                wanted += 1
+            if at[5] == KIND_DATA and length > FRAME_HEAD_SIZE and \
+                    (offsets.shape[0] == 0 or (wanted < offsets.shape[0] and offsets[wanted] < base + count)):
+                self._plan_frame(log, data, at, length, offsets, wanted, from_stamp, to_stamp, topic_of, wants,
+                                 admitted)
+            at += length
+        return self.tail - before
+
+    cdef int _plan_frame(self, object log, object data, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+                         Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of, object wants,
+                         bint admitted) except -1:
+        cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
+        cdef Planned planned
+        cdef uint32_t topic_id = get_u32(frame + 12)
+        cdef const uint8_t* after = batch + BATCH_HEAD_SIZE
+        cdef RecordRef ref = self.ref
+        cdef int n
+        if batch[22] & ATTRIBUTE_CONTROL or (batch[22] & ATTRIBUTE_TRANSACTIONAL and not admitted):
+            return 0  # a transaction's records were admitted one by one when it committed
+        planned.end = frame + length
+        planned.base_offset = <int64_t>get_u64(frame + 16)
+        planned.base_stamp = <int64_t>get_u64(frame + 24)
+        planned.first_time_ms = <int64_t>get_u64(batch + 27)
+        owner = data
+        if batch[22] & ATTRIBUTE_CODEC:
+            owner = inflate(batch[22] & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
+                <const char*>after, planned.end - after), INFLATED_BYTES_MAX)
+            after = <const uint8_t*>PyBytes_AS_STRING(owner)
+            planned.end = after + len(owner)
+        planned.source = <int32_t>len(self.sources)
+        self.sources.append((log, frame[6], owner))
+        ref.log, ref.origin, ref.owner = log, frame[6], owner
+        if topic_id:
+            ref.topic = topic_of.get(topic_id, b"")
+        for n in range(<int>get_u32(batch + 57)):
+            planned.at = after
+            after = ref.load(after, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+            if ref.stamp < from_stamp:
+                continue
+            if ref.stamp >= to_stamp:
+                return 0
+            if offsets.shape[0]:
+                while wanted < offsets.shape[0] and offsets[wanted] < ref.offset:
+                    wanted += 1
+                if wanted >= offsets.shape[0]:
+                    return 0
+                if offsets[wanted] != ref.offset:
+                    continue
+            if not topic_id:
+                ref.set_topic()
+            if (self._choose() is None) if wants is None else not wants(ref):
+                continue
+            planned.stamp = ref.stamp
+            if not self.topics or self.topics[len(self.topics) - 1] != ref.topic:
+                self.topics.append(ref.topic)
+            planned.topic = <int32_t>len(self.topics) - 1
+            self._add(&planned)
+        return 0
+
+    cdef int _add(self, Planned* planned) except -1:
+        cdef void* grown
+        cdef Py_ssize_t capacity
+        if self.tail == self.capacity:
+            capacity = self.capacity * 2 if self.capacity else 32
+            grown = PyMem_Realloc(self.planned, capacity * sizeof(Planned))
+            if grown == NULL:
+                raise MemoryError
+            self.planned = <Planned*>grown
+            self.capacity = capacity
+        self.planned[self.tail] = planned[0]
+        self.tail += 1
+        return 0
+
+    def sort(self):
+        qsort(self.planned + self.head, self.tail - self.head, sizeof(Planned), by_stamp)
+
+    cdef RecordRef _load(self, Py_ssize_t at):
+        cdef Planned* planned = &self.planned[at]
+        cdef RecordRef ref = self.ref
+        ref.log, ref.origin, ref.owner = self.sources[planned.source]
+        ref.topic = <bytes>self.topics[planned.topic]
+        ref.load(planned.at, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+        return ref
+
+    cdef object _choose(self):
+        cdef RecordRef record = self.ref
+        cdef object entry
+        if record.stamp < self.constant_from:
+            entry = self.lane.owner.entry_of(record.topic, record.stamp)
+        elif self.last_topic is not None and self.last_topic == record.topic:
+            entry = self.last_entry
+        else:
+            try:
+                entry = self.entries[record.topic]
+            except KeyError:
+                entry = self.lane.owner.entry_of(record.topic, record.stamp)
+                if len(self.entries) < ENTRIES_MAX:
+                    self.entries[record.topic] = entry
+            self.last_topic, self.last_entry = record.topic, entry
+        return entry if entry is not None and self.lane.accepts(record, <Entry?>entry) else None
+
+    def first(self):
+        return None if self.head == self.tail else self._load(self.head)
+
+    def skip(self):
+        self.head += 1
+        if self.head == self.tail:
+            self.clear()
+
+    def hand_all(self):
+        cdef Py_ssize_t handed = 0
+        cdef int32_t source = -1
+        cdef Planned* planned
+        cdef RecordRef ref = self.ref
+        while self.head < self.tail:
+            planned = &self.planned[self.head]
+            if planned.source != source:
+                source = planned.source
+                ref.log, ref.origin, ref.owner = self.sources[source]
+            ref.topic = <bytes>PyList_GET_ITEM(self.topics, planned.topic)
+            ref.load(planned.at, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+            if not self.lane.hand(ref, False, 0):
+                return handed
+            self.head += 1
+            handed += 1
+        self.clear()
+        return handed
+
+
+cdef int by_stamp(const void* one, const void* other) noexcept nogil:
+    cdef int64_t a = (<Planned*>one).stamp
+    cdef int64_t b = (<Planned*>other).stamp
+    return -1 if a < b else 1 if a > b else 0
+
+
+cdef bint may_expire_c(RecordRef record) noexcept:
+    cdef const uint8_t* value
+    cdef Py_ssize_t length
+    if record.origin == ORIGIN_AMQP:
+        return record.find_header("ms-amqp", 7, &value, &length) and length >= 2 and (value[0] & EXPIRATION_BIT) != 0
+    return record.find_header("ms-mqtt", 7, &value, &length) or record.find_header("ms-expires-at", 13, &value, &length)
+
+
+def may_expire(RecordRef record):
+    return may_expire_c(record)

@@ -1,0 +1,671 @@
+"""One queue: ways in (reaches), a cursor per priority, consumers of any protocol. One copy of each record: the log's.
+
+    live push ──▶ Lane ──▶ consumer with credit                     the usual case: no read, no state but the lease
+                   │
+                   └─ counts it;  later  log ──▶ Backlog ──▶ consumer with credit
+
+Consumers (`Taker`) attach; the queue takes turns among those with credit, higher priorities first. Whoever pulls
+(`acquire`) holds records under a lock that expires. How a lease ends is said by `settle`: acked, released (it comes back at
+its old place) or rejected. A record whose deliveries are used up, or that is rejected, expires or is over the length limit,
+goes to the dead-letter exchange as a new record, and leaves here once that is durable; without such an exchange rejected
+records stay in the queue's state, where they can be seen and redriven.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.live import RecordRef
+from mainstem.broker.queue_bindings import FILTERS_MAX, Reach, Reaches
+from mainstem.broker.queue_lane import Backlog, Entry, Lane, Taker, may_expire
+from mainstem.broker.queue_levels import Level
+from mainstem.broker.queue_limits import HeadLimits
+from mainstem.broker.queue_properties import expires_at_ms, priority_of
+from mainstem.broker.queue_settings import QueueSettings
+from mainstem.log.gather import Ticket
+from mainstem.model.condition import Condition
+from mainstem.model.crossing import headers_for_conditions
+from mainstem.model.errors import Overloaded
+from mainstem.model.record import Record
+
+if TYPE_CHECKING:
+    from mainstem.broker.queues import Queues
+
+logger = logging.getLogger("mainstem.broker")
+
+SERVE_RECORDS_MAX = 10_000  # of one turn; the rest in the next
+DEAD_LETTERS_MAX = 100_000  # kept in the state of a queue without a dead-letter exchange; the oldest go first
+NS_PER_MS = 1_000_000
+
+
+class Outcome(Enum):
+    ACK = "ack"
+    RELEASE = "release"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A record that was pulled: settle it by its position."""
+
+    position: int
+    record: Record
+    attempts: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the start; the management page makes rates of them."""
+
+    entered: int = 0
+    delivered: int = 0
+    delivered_no_ack: int = 0
+    redelivered: int = 0
+    pulled: int = 0
+    acked: int = 0
+    dead: int = 0
+
+
+class Queue:
+    def __init__(self, queues: Queues, queue_id: int, name: str, settings: QueueSettings, created: int) -> None:
+        self.queues = queues
+        self.namespace = queues.namespace
+        self.id = queue_id
+        self.name = name
+        self.settings = settings
+        self.created = created
+        self.owner: object | None = None  # of an exclusive queue: its connection
+        self.exclusive_taker: Taker | None = None
+        self.condition: Condition | None = None
+        self.reaches = Reaches()
+        self.lane = Lane(self.namespace, queue_id, self)
+        self.takers: list[Taker] = []
+        self.had_takers = False
+        self.deleted = False
+        self.totals = Totals()
+        self.ready_bytes = 0
+        self.used_ms = queues.now_ms()
+        self._levels: dict[int, Level] = {}
+        self._holders: dict[int, object] = {}  # pulled records: who may settle them
+        self._watchers: list[Callable[[], None]] = []
+        self.limits = HeadLimits(self)
+        self.lane.inspect = self.picky
+        self.level(0)
+
+    # -- its life
+
+    def begin(self, start: int) -> None:
+        """A new queue: nothing is read yet; what its reaches say of the past counts as unread."""
+        level = self.level(0)
+        level.cursor.apply_start(start)
+        level.scanned = start
+        if start < self.created:
+            unread = level.count_history(start)
+            if unread:
+                level.cursor.enter(self.head_stamp - 1, unread)
+        self.lane.newest = max(self.created - 1, level.cursor.head - 1)
+        self._stand()
+
+    def recover(self) -> None:
+        """After the journal was applied: end all leases, count what was written after the last checkpoint."""
+        now_ms = self.queues.now_ms()
+        for level in self.levels:
+            level.scanned = level.cursor.next
+            self.dead_letter(level, level.cursor.recover(now_ms).dead, "delivery_limit")
+        self._count_news(max(level.cursor.head for level in self._levels.values()))
+        self.lane.newest = self.head_stamp - 1
+        self.used_ms = now_ms
+        self._stand()
+
+    def _count_news(self, begin: int) -> None:
+        level = self.level(0)
+        while begin < self.head_stamp:
+            pieces, complete = level.reader_from(begin).read(self.head_stamp)
+            news = Backlog(self.lane)
+            level.plan_pieces(news, pieces, begin, complete, every_priority=True)
+            while (record := news.first()) is not None:
+                entered = self.level(self.priority_of(record))
+                entered.cursor.enter(record.stamp)
+                entered.remember(record.stamp)
+                self.lane.expiring = self.lane.expiring or may_expire(record)
+                news.skip()
+            begin = complete
+
+    def close(self) -> None:
+        """Deleted: nobody enters or takes any more."""
+        self.deleted = True
+        for topic_filter in self.filters:
+            self.namespace.unsubscribe(topic_filter, self.lane)
+        self.lane.set_takers([])
+        for level in self._levels.values():
+            level.backlog.clear()
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "created": self.created,
+            "settings": self.settings.to_document(),
+            "condition": self.condition.text if self.condition is not None else "",
+            "reaches": [
+                {"kind": r.kind, "filter": r.filter.decode(), "exchange": r.exchange, "start": r.start, "end": r.end}
+                for r in self.reaches.all
+            ],
+        }
+
+    # -- what it is
+
+    @property
+    def picky(self) -> bool:
+        """Whether more than topic and exchange decides what enters, or where."""
+        return self.condition is not None or self.settings.priority_max > 0
+
+    @property
+    def levels(self) -> list[Level]:
+        """Highest priority first."""
+        if len(self._levels) == 1:
+            return list(self._levels.values())
+        return [self._levels[priority] for priority in sorted(self._levels, reverse=True)]
+
+    def level(self, priority: int) -> Level:
+        found = self._levels.get(priority)
+        if found is None:
+            start = max((level.cursor.head for level in self._levels.values()), default=self.created)
+            found = self._levels[priority] = Level(self, priority, start)
+        return found
+
+    @property
+    def ready(self) -> int:
+        return sum(level.cursor.ready for level in self._levels.values())
+
+    @property
+    def unacked(self) -> int:
+        return sum(level.cursor.leased for level in self._levels.values())
+
+    @property
+    def dead_count(self) -> int:
+        return sum(len(level.cursor.dead) for level in self._levels.values())
+
+    @property
+    def head_stamp(self) -> int:
+        return self.queues.ticker.head_stamp
+
+    @property
+    def full(self) -> bool:
+        """Over its limits, the records of this tick counted."""
+        settings = self.settings
+        entered = self.lane.entered_count
+        return (settings.length_max is not None and self.ready + entered >= settings.length_max) or (
+            settings.bytes_max is not None and self.ready_bytes >= settings.bytes_max
+        )
+
+    def held_stamp(self) -> int | None:
+        """What retention must keep for this queue: from here on. None: nothing."""
+        if not self.settings.durable or not (self.ready or self.unacked or self.dead_count):
+            return None
+        return min(level.cursor.floor for level in self._levels.values() if level.cursor.floor < level.cursor.head)
+
+    # -- ways in
+
+    @property
+    def filters(self) -> list[bytes]:
+        return self.reaches.filters()
+
+    def add_reach(self, reach: Reach) -> bool:
+        """From `reach.start` on; False if it is there already."""
+        if self.reaches.find_open(reach) is not None:
+            return False
+        if len(self.reaches.all) >= FILTERS_MAX:
+            raise Overloaded(
+                f"queue {self.name!r} has {FILTERS_MAX} bindings; the limit is per queue",
+                fix="bind it once with a wildcard",
+            )
+        self.reaches.add(reach)
+        self._subscribe(reach.filter)
+        self._forget_read()
+        return True
+
+    def end_reach(self, wanted: Reach, stamp: int) -> Reach | None:
+        """What entered before `stamp` stays."""
+        reach = self.reaches.find_open(wanted)
+        if reach is not None:
+            self.reaches.close(reach, stamp)
+            self._subscribe(reach.filter)
+            self._forget_read()
+        return reach
+
+    def _subscribe(self, topic_filter: bytes) -> None:
+        entries = [reach.entry() for reach in self.reaches.open_ones() if reach.filter == topic_filter]
+        if entries:
+            entry = entries[0] if len(entries) == 1 else self.lane.merge(entries)
+            self.namespace.subscribe(topic_filter, self.lane, entry)
+        else:
+            self.namespace.unsubscribe(topic_filter, self.lane)
+
+    def _forget_read(self) -> None:
+        for level in self._levels.values():
+            level.backlog.forget_entries()
+            level.forget_read()
+
+    def entry_of(self, topic: bytes, stamp: int) -> Entry | None:
+        return self.reaches.entry_of(topic, stamp)
+
+    def takes(self, record: RecordRef) -> bool:
+        """The whole predicate on a stored record."""
+        entry = self.entry_of(record.topic, record.stamp)
+        return entry is not None and self.lane.accepts(record, entry) and self._holds(record)
+
+    def _holds(self, record: RecordRef) -> bool:
+        return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.copy()))
+
+    def priority_of(self, record: RecordRef) -> int:
+        if not self.settings.priority_max:
+            return 0
+        return min(priority_of(record.copy()) or 0, self.settings.priority_max)
+
+    # -- what the lane asks
+
+    def on_dirty(self) -> None:
+        self.queues.ticker.after_tick(self._after_tick)
+
+    def wake(self) -> None:
+        """Credit came back, or something became ready."""
+        if not self.lane.dirty and not self.deleted:
+            self.lane.dirty = True
+            self.on_dirty()
+
+    def inspect(self, record: RecordRef) -> bool:
+        """A record is about to enter a picky queue. False: it does not go on through the lane."""
+        if not self._holds(record):
+            return False
+        if not self.settings.priority_max:
+            return True
+        level = self.level(self.priority_of(record))
+        if record.stamp < level.cursor.head:
+            self.admit(record)
+            return False
+        self.totals.entered += 1
+        self.ready_bytes += record.value_size
+        level.remember(record.stamp)
+        level.cursor.enter(record.stamp)
+        self.lane.expiring = self.lane.expiring or expires_at_ms(record.copy()) is not None
+        self.wake()
+        return False
+
+    def admit(self, record: RecordRef) -> None:
+        """A committed transaction's record, older than what entered already."""
+        self.level(self.priority_of(record)).cursor.admit(record.stamp)
+        self.totals.entered += 1
+        self.wake()
+
+    # -- the turn
+
+    def _after_tick(self) -> None:
+        self.lane.dirty = False
+        if self.deleted:
+            return
+        self.apply_events()
+        if self.settings.limited:
+            self.limits.enforce()
+        self.limits.expire_now()
+        if self.lane.wanted and self.ready:
+            self.serve()
+        self._stand()
+        self.queues.note_pending(self)
+        if self._watchers and self.ready:
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                watcher()
+
+    def _stand(self) -> None:
+        """Whether the next record may go straight to a consumer; when to look again."""
+        lane = self.lane
+        lane.direct = not self.settings.priority_max and not self.ready
+        lane.room = min(level.cursor.room for level in self._levels.values())
+        self.queues.schedule(self)
+
+    def apply_events(self, level: Level | None = None) -> int:
+        """Tell the cursor what the lane did; how many records were handed out."""
+        events = self.lane.take_events()
+        level = level or self.level(0)
+        cursor, totals = level.cursor, self.totals
+        handed = len(events.leased) + events.passed
+        if events.entered:
+            cursor.enter(events.entered_last, events.entered)
+            totals.entered += events.entered
+        if handed:
+            cursor.hand_out(events.leased, events.passed, events.handed_last + 1)
+            totals.delivered += len(events.leased)
+            totals.delivered_no_ack += events.passed
+            if not cursor.unread and not len(level.backlog):
+                level.scanned = cursor.next
+        self.ready_bytes = max(0, self.ready_bytes + events.entered_bytes - events.handed_bytes)
+        return handed
+
+    def serve(self, *, on_loop: bool = False) -> None:
+        """Hand out what is ready to whoever has credit; old records are read in a thread unless `on_loop`."""
+        self.apply_events()
+        now_ms = self.queues.now_ms()
+        for level in self._levels.values():
+            level.cursor.wake(now_ms)
+        served = 0
+        while served < SERVE_RECORDS_MAX:
+            self.lane.room = min(level.cursor.room for level in self._levels.values())
+            level = next((level for level in self.levels if level.cursor.ready), None)  # type: ignore[assignment]
+            if level is None or not self.lane.wanted:
+                return
+            handed = self._serve_released(level) if level.cursor.released else self._serve_unread(level, on_loop)
+            if handed == 0:
+                return
+            served += max(handed, 1)
+        self.wake()
+
+    def _serve_released(self, level: Level) -> int:
+        """Hand out some released records; 0 if nobody took any."""
+        cursor = level.cursor
+        positions = cursor.lease_released(64)
+        records = Backlog(self.lane)
+        level.plan_positions(records, positions)
+        handed = gone = 0
+        left = set(positions)
+        expiring = self.limits.expiring
+        while (record := records.first()) is not None:
+            position, attempts = record.stamp, cursor.attempts(record.stamp)
+            if expiring and self.limits.expired(record):
+                self.dead_letter(level, [position], "expired")
+                gone += 1
+            elif self.lane.hand(record, attempts > 0, attempts):
+                handed += 1
+                self.totals.redelivered += attempts > 0
+                if self.lane.take_events().passed:
+                    cursor.ack_many([position])
+            else:
+                break
+            left.discard(position)
+            records.skip()
+        back = {p for p in left if len(records)}  # nobody had room
+        cursor.release(back, 0, counted=False)
+        missing = left - back
+        cursor.ack_many(missing)  # retention or erasing took them
+        self.totals.delivered += handed
+        return handed + gone + len(missing)
+
+    def _serve_unread(self, level: Level, on_loop: bool) -> int:
+        if not len(level.backlog) and not self._read(level, on_loop):
+            return 0
+        if not self.limits.expiring:
+            level.backlog.hand_all()
+            return self.apply_events(level)
+        handed = 0
+        while (record := level.backlog.first()) is not None:
+            if self.limits.expired(record):
+                handed += self.apply_events(level) + 1
+                self.limits.drop_first(level, record, "expired")
+            elif self.lane.hand(record, False, 0):
+                level.backlog.skip()
+            else:
+                break
+        return handed + self.apply_events(level)
+
+    def _read(self, level: Level, on_loop: bool) -> bool:
+        """Fill the level's backlog; False when there is nothing, or when a thread was asked and will `wake` the queue."""
+        if level.reading:
+            return False
+        reader = None if on_loop else level.begin_read()
+        if reader is None:
+            return level.read_on()
+        level.reading = True
+
+        def done(pieces: list[Any], complete: int) -> None:
+            level.reading = False
+            if not self.deleted:
+                level.take_read(pieces, complete)
+                self.wake()
+
+        self.queues.read_in_thread(reader, done)
+        return False
+
+    # -- consumers
+
+    def attach(self, taker: Taker) -> None:
+        taker.queue = self
+        self.takers.append(taker)
+        self.had_takers = True
+        self._set_takers()
+        self.used()
+        self.wake()
+
+    def detach(self, taker: Taker) -> None:
+        """What it holds stays with whoever settles for it."""
+        if taker not in self.takers:
+            return
+        self.apply_events()
+        self.takers.remove(taker)
+        if self.exclusive_taker is taker:
+            self.exclusive_taker = None
+        self._set_takers()
+        self.used()
+        if not self.takers:
+            for level in self._levels.values():
+                level.forget_read()
+            if self.settings.auto_delete:
+                self.queues.delete(self)
+        self.wake()
+
+    def _set_takers(self) -> None:
+        active = self.takers[:1] if self.settings.single_active else self.takers
+        self.lane.set_takers(active)
+
+    @property
+    def active_takers(self) -> list[Taker]:
+        return self.takers[:1] if self.settings.single_active else self.takers
+
+    def used(self) -> None:
+        self.used_ms = self.queues.now_ms()
+        self.queues.schedule(self)
+
+    def pull(self, taker: Taker) -> None:
+        """Serve one taker now, on the loop (basic.get)."""
+        self.used()
+        lane = self.lane
+        self.apply_events()
+        self.limits.expire_now()
+        before = lane.groups, lane.turns
+        lane.groups, lane.turns = [[taker]], [0]
+        try:
+            self.serve(on_loop=True)
+        finally:
+            lane.groups, lane.turns = before
+        self._stand()
+
+    def acquire(self, holder: object, count: int, *, lock_ms: int = 0, bytes_max: int = 1 << 20) -> list[Taken]:
+        """Pull up to `count` records under a lock; only `holder` may settle them, and only until the lock expires."""
+        taker = _Collector(self, count, bytes_max)
+        self.pull(taker)
+        deadline_ms = self.queues.now_ms() + (lock_ms or self.settings.lock_ms)
+        for taken in taker.taken:
+            self._holders[taken.position] = holder
+        for level in self._levels.values():
+            level.cursor.extend([taken.position for taken in taker.taken], deadline_ms)
+        self.totals.pulled += len(taker.taken)
+        self.queues.schedule(self)
+        return taker.taken
+
+    def held_by(self, holder: object, positions: Iterable[int]) -> list[int]:
+        """Those of the positions that `holder` still holds."""
+        return [position for position in positions if self._holders.get(position) is holder]
+
+    def renew(self, positions: Sequence[int], *, lock_ms: int = 0) -> int:
+        """Hold them longer; how many were held."""
+        deadline_ms = self.queues.now_ms() + (lock_ms or self.settings.lock_ms)
+        return sum(level.cursor.extend(positions, deadline_ms) for level in self._levels.values())
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back once when something is ready."""
+        if self.ready:
+            callback()
+        else:
+            self._watchers.append(callback)
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        if callback in self._watchers:
+            self._watchers.remove(callback)
+
+    # -- how leases end
+
+    def flush_acked(self) -> None:
+        """Apply the acks that the lane collected."""
+        self.settle(self.lane.take_acked(), Outcome.ACK)
+
+    def settle(self, positions: Sequence[int], outcome: Outcome, *, delay_ms: int = 0) -> Ticket | None:
+        """End leases. The ticket (None for a transient queue) is released when that is durable."""
+        self.apply_events()
+        for position in positions if self._holders else ():
+            self._holders.pop(position, None)
+        for level in self._levels.values():
+            mine = positions
+            if len(self._levels) > 1:
+                mine = [position for position in positions if level.cursor.is_leased(position)]
+            if mine:
+                self._settle(level, mine, outcome, delay_ms)
+        if self.lane.wanted and self.ready:
+            self.wake()
+        else:
+            self._stand()
+        return self.queues.journal_changes(self)
+
+    def _settle(self, level: Level, positions: Sequence[int], outcome: Outcome, delay_ms: int) -> None:
+        cursor = level.cursor
+        if outcome is Outcome.ACK:
+            self.totals.acked += len(cursor.ack_many(positions))
+        elif outcome is Outcome.RELEASE:
+            returned = cursor.release(positions, self.queues.now_ms(), delay_ms=delay_ms)
+            self.dead_letter(level, returned.dead, "delivery_limit")
+        else:
+            self.dead_letter(level, [p for p in positions if cursor.is_leased(p)], "rejected")
+
+    def dead_letter(self, level: Level, positions: list[int], reason: str) -> None:
+        """Leases that nobody shall get again."""
+        if not positions:
+            return
+        self.totals.dead += len(positions)
+        cursor, now_ms = level.cursor, self.queues.now_ms()
+        if self.settings.dead_letter_exchange is not None:
+            records = Backlog(self.lane)
+            level.plan_positions(records, sorted(positions))
+            self.queues.dead_letters.send(self, level, records, positions, reason)
+        elif reason in ("rejected", "delivery_limit") and self.settings.durable:
+            cursor.bury(positions, reason, now_ms)
+            if len(cursor.dead) > DEAD_LETTERS_MAX:
+                cursor.drop_dead(sorted(cursor.dead)[: len(cursor.dead) - DEAD_LETTERS_MAX])
+        else:
+            cursor.ack_many(positions)
+
+    def dead_lettered(self, level: Level, positions: list[int]) -> None:
+        """Their dead letters are durable (or have nowhere to go): they leave."""
+        level.cursor.ack_many(positions)
+        self.queues.journal_changes(self)
+
+    # -- time
+
+    def next_due_ms(self) -> int | None:
+        """When `on_time` has something to do."""
+        dues = [level.cursor.next_event_ms() for level in self._levels.values()]
+        dues.append(self.limits.next_due_ms())
+        if self.settings.expires_ms is not None and not self.takers:
+            dues.append(self.used_ms + self.settings.expires_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    def on_time(self, now_ms: int) -> None:
+        """A deadline has come: an expired lock, a delayed release, a time to live, an unused queue."""
+        settings = self.settings
+        if settings.expires_ms is not None and not self.takers and self.used_ms + settings.expires_ms <= now_ms:
+            self.queues.delete(self)
+            return
+        for level in self.levels:
+            returned = level.cursor.expire(now_ms)
+            for position in (*returned.released, *returned.dead):
+                self._holders.pop(position, None)
+            self.dead_letter(level, returned.dead, "delivery_limit")
+            level.cursor.wake(now_ms)
+        self.limits.expire_now()
+        if not self.takers:
+            for level in self._levels.values():
+                level.forget_read()
+        self.queues.journal_changes(self)
+        self.wake()
+
+    # -- looking and purging
+
+    def purge(self) -> int:
+        """Everything ready is settled; leased records stay. How many there were."""
+        self.apply_events()
+        count = 0
+        for level in self._levels.values():
+            count += level.cursor.purge(self.head_stamp)
+            level.forget_read()
+            level.index.clear()
+            level.index_whole = True
+        self.ready_bytes = 0
+        self._stand()
+        self.queues.journal_changes(self)
+        return count
+
+    def browse(self, count: int) -> list[Taken]:
+        """The first ready records, left where they are."""
+        found: list[Taken] = []
+        for level in self.levels:
+            records = Backlog(self.lane)
+            level.plan_positions(records, level.cursor.released_positions()[: count - len(found)])
+            _copy_all(records, found, level, count)
+            if len(found) < count and level.cursor.unread and (len(level.backlog) or level.read_on()):
+                pieces, complete = level.reader_from(level.cursor.next).read(self.head_stamp)
+                level.plan_pieces(records, pieces, level.cursor.next, complete)
+                _copy_all(records, found, level, count)
+        return found[:count]
+
+    def browse_dead(self, count: int = 100) -> list[tuple[Taken, str, int]]:
+        """Dead letters that are kept here: the record, why and when."""
+        found: list[tuple[Taken, str, int]] = []
+        for level in self.levels:
+            records = Backlog(self.lane)
+            level.plan_positions(records, sorted(level.cursor.dead)[: count - len(found)])
+            while (record := records.first()) is not None:
+                dead = level.cursor.dead[record.stamp]
+                found.append((Taken(record.stamp, record.copy(), dead.attempts), dead.reason, dead.time_ms))
+                records.skip()
+        return found
+
+    def redrive(self, positions: Sequence[int] | None = None) -> int:
+        """Dead letters kept here become ready again, their attempts forgotten."""
+        count = sum(len(level.cursor.redrive(positions)) for level in self._levels.values())
+        self.queues.journal_changes(self)
+        self.wake()
+        return count
+
+
+def _copy_all(records: Backlog, found: list[Taken], level: Level, count: int) -> None:
+    while len(found) < count and (record := records.first()) is not None:
+        found.append(Taken(record.stamp, record.copy(), level.cursor.attempts(record.stamp)))
+        records.skip()
+    records.clear()
+
+
+class _Collector(Taker):
+    """Pulls copies."""
+
+    def __init__(self, queue: Queue, count: int, bytes_max: int) -> None:
+        super().__init__(credit=count)
+        self.queue = queue
+        self.taken: list[Taken] = []
+        self._bytes_left = bytes_max
+
+    def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
+        if self._bytes_left <= 0:
+            return False
+        self._bytes_left -= record.value_size + 64
+        self.taken.append(Taken(record.stamp, record.copy(), attempts))
+        return True

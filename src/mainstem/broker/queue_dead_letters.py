@@ -1,0 +1,154 @@
+"""Dead letters through an exchange: a new record that says what happened to it, and the source leaves once it is durable.
+
+`x-death` is an array of tables, the newest first, one per (queue, reason) with a growing count; `x-first-death-*` and
+`x-last-death-*` name the ends of the story. The expiration is taken off on the way (else it would expire again at once)
+and remembered as `original-expiration`. A record that would come back to a queue without anybody having rejected it on the
+way goes round in a circle, and is dropped there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from mainstem.broker.exchange_content import Content, Value, encode_value, join_table, split_table, timestamp_value
+from mainstem.model.record import Record
+
+if TYPE_CHECKING:
+    from mainstem.broker.queue import Queue
+    from mainstem.broker.queue_lane import Backlog
+    from mainstem.broker.queue_levels import Level
+    from mainstem.broker.queues import Queues
+    from mainstem.log.gather import Ticket
+
+logger = logging.getLogger("mainstem.broker")
+
+
+class DeadLetters:
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    def send(self, queue: Queue, level: Level, records: Backlog, positions: list[int], reason: str) -> None:
+        """Publish the dead letters of the (leased) positions; each leaves the queue when its letter is durable."""
+        gone = set(positions)
+        while (record := records.first()) is not None:
+            ticket = self._publish(queue, record.copy(), reason)
+            if ticket is not None:
+                gone.discard(record.stamp)
+                ticket.wait(_Leaving(queue, level, record.stamp))
+            records.skip()
+        queue.dead_lettered(level, sorted(gone))  # nowhere to go, or no longer stored
+
+    def _publish(self, queue: Queue, record: Record, reason: str) -> Ticket | None:
+        exchanges = self._queues.exchanges
+        assert exchanges is not None
+        name = queue.settings.dead_letter_exchange
+        assert name is not None
+        exchange, key = exchanges.origin_of(record)
+        content = exchanges.content_of(record)
+        keys = [key, *carbon_copies(content)]
+        dead = record_death(content, queue.name, reason, exchange, keys, self._queues.now_ms() // 1000)
+        targets = exchanges.route(name, [queue.settings.dead_letter_key or key, *keys[1:]], content)
+        if reason != "rejected":
+            targets = [target for target in targets if not goes_round(dead, target.name)]
+        if not targets:
+            return None
+        return exchanges.append(
+            name, queue.settings.dead_letter_key or key, content.encode(), record.value, record.time_ms, targets=targets
+        )
+
+
+class _Leaving:
+    """Waits until the dead letter is durable, then takes the source off the queue."""
+
+    __slots__ = ("_level", "_position", "_queue")
+
+    def __init__(self, queue: Queue, level: Level, position: int) -> None:
+        self._queue = queue
+        self._level = level
+        self._position = position
+
+    def released(self, ticket: Ticket) -> None:
+        if ticket.error is not None:
+            logger.warning("a dead letter of queue %s was not stored: %s; it stays", self._queue.name, ticket.error)
+        elif not self._queue.deleted:
+            self._queue.dead_lettered(self._level, [self._position])
+
+
+def carbon_copies(content: Content) -> list[str]:
+    copies = content.header_value("CC")
+    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+
+
+def record_death(
+    content: Content, queue: str, reason: str, exchange: str, keys: list[str], time_s: int
+) -> list[dict[str, Value]]:
+    """Write the death into the headers; the story so far, newest first."""
+    deaths = _deaths(content)
+    for index, (_, fields) in enumerate(deaths):
+        if fields.get("queue") == queue and fields.get("reason") == reason:
+            raw, fields = deaths.pop(index)
+            count = fields.get("count")
+            fields["count"] = count + 1 if isinstance(count, int) else 1
+            raw = [(name, encode_value(fields["count"]) if name == "count" else value) for name, value in raw]
+            deaths.insert(0, (raw, fields))
+            break
+    else:
+        deaths.insert(0, _new_death(content, queue, reason, exchange, keys, time_s))
+    if content.header("x-first-death-reason") is None:
+        _set_ends(content, "first", queue, reason, exchange)
+    _set_ends(content, "last", queue, reason, exchange)
+    content.remove_header("x-death")
+    body = b"".join(b"F" + join_table(raw) for raw, _ in deaths)
+    content.headers.append(("x-death", b"A" + len(body).to_bytes(4, "big") + body))
+    content.fields.pop("expiration", None)
+    return [fields for _, fields in deaths]
+
+
+def _set_ends(content: Content, end: str, queue: str, reason: str, exchange: str) -> None:
+    for name, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
+        content.set_header(f"x-{end}-death-{name}", value)
+
+
+_Death = tuple[list[tuple[str, bytes]], dict[str, Value]]
+
+
+def _new_death(content: Content, queue: str, reason: str, exchange: str, keys: list[str], time_s: int) -> _Death:
+    fields: dict[str, Value] = {
+        "count": 1,
+        "reason": reason,
+        "queue": queue,
+        "exchange": exchange,
+        "routing-keys": list(keys),
+    }
+    expiration = content.text("expiration")
+    if expiration is not None:
+        fields["original-expiration"] = expiration
+    raw = [(name, encode_value(value)) for name, value in fields.items()]
+    raw.insert(3, ("time", timestamp_value(time_s)))
+    return raw, fields
+
+
+def _deaths(content: Content) -> list[_Death]:
+    value = content.header("x-death")
+    decoded = content.header_value("x-death")
+    if value is None or value[:1] != b"A" or not isinstance(decoded, list):
+        return []
+    deaths, at = [], 5
+    for fields in decoded:
+        if not isinstance(fields, dict):  # a client's own idea of x-death: not ours to count
+            return []
+        size = int.from_bytes(value[at + 1 : at + 5], "big")
+        deaths.append((split_table(value[at + 5 : at + 5 + size]), fields))
+        at += 5 + size
+    return deaths
+
+
+def goes_round(deaths: list[dict[str, Value]], target: str) -> bool:
+    """Whether the record was in `target` before, and nobody rejected it since."""
+    for fields in deaths:
+        if fields.get("reason") == "rejected":
+            return False
+        if fields.get("queue") == target:
+            return True
+    return False

@@ -1,0 +1,166 @@
+"""The records of one priority in a queue: a cursor over them, and what was read ahead of it.
+
+A queue without priorities has one level. With priorities each has its own cursor, so that counts survive a restart and
+nothing is stored per ready message; to find the rare records of a high level among many others without looking through
+them, a level remembers the positions of its first unread records (at most INDEX_MAX; beyond them it looks again).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mainstem.broker.catch_up import CatchUp, Piece
+from mainstem.broker.live import RecordRef
+from mainstem.broker.queue_lane import Backlog
+from mainstem.codec.batch import frame_heads
+from mainstem.cursor.queue import QueueCursor
+
+if TYPE_CHECKING:
+    from mainstem.broker.queue import Queue
+    from mainstem.log.log import Log
+
+READ_BYTES = 256 << 10
+POSITION_READ_BYTES = 16 << 10
+INDEX_MAX = 4_096
+HOT_NS = 60_000_000_000  # younger records are in the page cache: read on the loop; older ones in a thread
+EMPTY = array("q")
+
+
+class Level:
+    def __init__(self, queue: Queue, priority: int, start: int) -> None:
+        self.queue = queue
+        self.priority = priority
+        self.cursor = QueueCursor(
+            start, deliveries_max=queue.settings.deliveries_max, journaled=queue.settings.durable
+        )
+        self.backlog = Backlog(queue.lane)
+        self.scanned = start  # the log was looked through up to here
+        self.reading = False
+        self.index: deque[int] = deque()  # of a priority queue: the first unread positions
+        self.index_whole = True  # whether the index holds all unread positions
+
+    # -- reading ahead
+
+    def read_on(self) -> bool:
+        """Read the next stretch into the backlog, on the loop. False when the log has been looked through to its head."""
+        if self.index:
+            return self._read_index()
+        while not len(self.backlog) and self._begin() < self.queue.head_stamp:
+            pieces, complete = self.reader_from(self._begin()).read(self.queue.head_stamp)
+            self.take_read(pieces, complete)
+        return len(self.backlog) > 0
+
+    def begin_read(self) -> CatchUp | None:
+        """A reader to be run in a thread, where the next records are old and may lie on the disk only."""
+        cold = self.queue.head_stamp - self._begin() > HOT_NS
+        return self.reader_from(self._begin()) if cold and not self.index else None
+
+    def take_read(self, pieces: list[Piece], complete: int) -> None:
+        """Plan what a read brought."""
+        self.plan_pieces(self.backlog, pieces, self._begin(), complete)
+        self.scanned = max(self.scanned, complete)
+        if complete >= self.cursor.head and self.cursor.unread != len(self.backlog):
+            # Retention or erasing took some of what was counted, or the count of a crashed run was behind.
+            self.cursor.recount(len(self.backlog))
+
+    def forget_read(self) -> None:
+        """Give the memory back; what was planned is read again."""
+        self.backlog.clear()
+        self.scanned = self.cursor.next
+
+    def _begin(self) -> int:
+        return max(self.cursor.next, self.scanned)
+
+    def reader_from(self, position: int) -> CatchUp:
+        return CatchUp(self.queue.namespace, self.queue.filters, position, chunk_bytes=READ_BYTES)
+
+    def plan_pieces(
+        self, backlog: Backlog, pieces: list[Piece], begin: int, complete: int, *, every_priority: bool = False
+    ) -> None:
+        """Choose the queue's records out of what was read."""
+        queue = self.queue
+        wants = None if not queue.picky else queue.takes if every_priority else self._wants
+        backlog.constant_from = queue.reaches.constant_from
+        for piece in pieces:
+            backlog.plan(piece.log, piece.data, piece.offsets, begin, complete, queue.namespace.topic_of, wants)
+        if len(pieces) > 1:
+            backlog.sort()
+
+    def count_history(self, start: int) -> int:
+        """How many stored records the queue's filters mean, from a stamp on: counted in the index, not read."""
+        total = 0
+        for log in dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f)):
+            first = log.offset_of_stamp(start)
+            if log.index is None:
+                total += max(0, log.written - first)
+                continue
+            numbers = 0
+            for topic_filter in self.queue.filters:
+                numbers |= int.from_bytes(log.index.topics.bitmap(topic_filter), "little")
+            bitmap = numbers.to_bytes((numbers.bit_length() + 7) // 8 or 1, "little")
+            total += log.index.count(bitmap, first, log.written)
+        return total
+
+    def _wants(self, record: RecordRef) -> bool:
+        return self.queue.takes(record) and self.queue.priority_of(record) == self.priority
+
+    # -- records at known positions
+
+    def _read_index(self) -> bool:
+        while self.index and not len(self.backlog):
+            positions = [self.index.popleft() for _ in range(min(64, len(self.index)))]
+            self.plan_positions(self.backlog, [p for p in positions if p >= self.cursor.next])
+            self.scanned = max(self.scanned, positions[-1] + 1)
+        if not self.index and self.index_whole and self.cursor.unread != len(self.backlog):
+            self.cursor.recount(len(self.backlog))
+        return len(self.backlog) > 0 or self.read_on()
+
+    def remember(self, position: int) -> None:
+        """A priority queue's record entered: note where it lies, as long as there is room to note."""
+        if not self.cursor.unread and not len(self.backlog):
+            self.index.clear()
+            self.index_whole = True
+            self.scanned = position
+        if len(self.index) < INDEX_MAX and self.index_whole:
+            self.index.append(position)
+        else:
+            self.index_whole = False
+
+    def plan_positions(self, backlog: Backlog, positions: Sequence[int]) -> None:
+        """Plan the records that lie at these (ascending) positions; what is no longer there is left out."""
+        logs = list(dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f)))
+        at = 0
+        while at < len(positions):
+            found = _frames_at(logs, positions[at])
+            if found is None:
+                at += 1
+                continue
+            log, data, stretches = found
+            wanted: set[int] = set()
+            while at < len(positions) and any(first <= positions[at] < end for first, end in stretches):
+                wanted.add(positions[at])
+                at += 1
+            backlog.plan(
+                log, data, EMPTY, min(wanted), max(wanted) + 1, self.queue.namespace.topic_of, _among(wanted), True
+            )
+
+
+def _among(positions: set[int]) -> Callable[[RecordRef], bool]:
+    return lambda record: record.stamp in positions
+
+
+def _frames_at(logs: list[Log], stamp: int) -> tuple[Log, memoryview, list[tuple[int, int]]] | None:
+    """The log, some of its frames from the one that holds `stamp` on, and the stretches of stamps they cover."""
+    for log in logs:
+        if log.last_stamp < stamp:
+            continue
+        piece = log.read(log.offset_of_stamp(stamp), POSITION_READ_BYTES)
+        if piece is None:
+            continue
+        stretches = [(head.stamp, head.stamp + head.count) for head in frame_heads(piece.data, log.id)]
+        if stretches[0][0] <= stamp < stretches[0][1]:
+            return log, piece.data, stretches
+    return None

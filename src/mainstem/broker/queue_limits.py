@@ -1,0 +1,117 @@
+"""Limits that act at the head of a queue: time to live and length, with or without consumers.
+
+A record expires at the lower of the queue's and its own time to live, when it has come to the head. Over the length
+limits the oldest leave. What leaves goes to the dead-letter exchange, if there is one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainstem.broker.live import RecordRef
+from mainstem.broker.queue_lane import Backlog
+from mainstem.broker.queue_properties import expires_at_ms
+
+if TYPE_CHECKING:
+    from mainstem.broker.queue import Queue
+    from mainstem.broker.queue_levels import Level
+
+NS_PER_MS = 1_000_000
+
+
+class HeadLimits:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        # Per level: the head that was looked at (next unread, first released) and when it expires.
+        self._dues: dict[int, tuple[tuple[int, int | None], int | None]] = {}
+
+    def drop_first(self, level: Level, record: RecordRef, reason: str) -> None:
+        """The first unread record of the backlog leaves undelivered."""
+        position = record.stamp
+        self._queue.ready_bytes = max(0, self._queue.ready_bytes - record.value_size)
+        level.backlog.skip()
+        if self._queue.settings.dead_letter_exchange is None:
+            level.cursor.pass_over(position + 1, 1)
+            self._queue.totals.dead += 1
+        else:
+            level.cursor.lease_many([position])
+            self._queue.dead_letter(level, [position], reason)
+
+    def enforce(self) -> None:
+        """Drop the oldest records over the limits, where publishers are not refused instead."""
+        settings = self._queue.settings
+        if settings.refuses:
+            return
+        while (settings.length_max is not None and self._queue.ready > settings.length_max) or (
+            settings.bytes_max is not None and self._queue.ready_bytes > settings.bytes_max and self._queue.ready
+        ):
+            level = next(level for level in reversed(self._queue.levels) if level.cursor.ready)
+            if level.cursor.released:
+                self._queue.dead_letter(level, level.cursor.lease_released(1), "maxlen")
+            elif len(level.backlog) or level.read_on():
+                record = level.backlog.first()
+                assert record is not None
+                self.drop_first(level, record, "maxlen")
+            else:
+                return
+
+    @property
+    def expiring(self) -> bool:
+        return self._queue.settings.message_ttl_ms is not None or self._queue.lane.expiring
+
+    def expired(self, record: RecordRef) -> bool:
+        due_ms = self._due_of(record)
+        return due_ms is not None and due_ms <= self._queue.queues.now_ms()
+
+    def _due_of(self, record: RecordRef) -> int | None:
+        entered_ms = record.stamp // NS_PER_MS
+        own = expires_at_ms(record.copy()) if self._queue.lane.expiring else None
+        ttl = self._queue.settings.message_ttl_ms
+        if ttl is None:
+            return own
+        return entered_ms + ttl if own is None else min(own, entered_ms + ttl)
+
+    def expire_now(self) -> None:
+        """Expired records at the head leave, with or without consumers."""
+        if not self.expiring:
+            return
+        for level in self._queue.levels:
+            while level.cursor.released and self._head_expired(level):
+                self._queue.dead_letter(level, level.cursor.lease_released(1), "expired")
+            while not level.cursor.released and level.cursor.unread and self._head_expired(level):
+                record = level.backlog.first()
+                assert record is not None
+                self.drop_first(level, record, "expired")
+
+    def _head_expired(self, level: Level) -> bool:
+        due_ms = self._level_due(level)
+        return due_ms is not None and due_ms <= self._queue.queues.now_ms()
+
+    def _level_due(self, level: Level) -> int | None:
+        """When the first ready record of a level expires; None for never. Asked once per head, then remembered."""
+        cursor = level.cursor
+        if not cursor.ready:
+            return None
+        first = cursor.released_first()
+        seen = (cursor.next, first)
+        known = self._dues.get(level.priority)
+        if known is not None and known[0] == seen:
+            due_ms = known[1]
+            if due_ms is None or due_ms > self._queue.queues.now_ms() or first is not None or len(level.backlog):
+                return due_ms
+        if first is not None:
+            records = Backlog(self._queue.lane)
+            level.plan_positions(records, [first])
+            record = records.first()
+        else:
+            record = level.backlog.first() if len(level.backlog) or level.read_on() else None
+        due_ms = self._due_of(record) if record is not None else None
+        self._dues[level.priority] = (seen, due_ms)
+        return due_ms
+
+    def next_due_ms(self) -> int | None:
+        """When the first record at a head expires."""
+        if not self.expiring:
+            return None
+        dues = [self._level_due(level) for level in self._queue.levels]
+        return min((due for due in dues if due is not None), default=None)

@@ -1,0 +1,62 @@
+"""What a queue was declared with, in the broker's own words, and as the document that metadata keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"  # read without taking: every consumer has its own position
+
+
+class Overflow(StrEnum):
+    DROP_HEAD = "drop-head"
+    REJECT = "reject-publish"
+    REJECT_DEAD_LETTER = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """None means: no limit."""
+
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    kind: Kind = Kind.CLASSIC
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    length_max: int | None = None
+    bytes_max: int | None = None
+    overflow: Overflow = Overflow.DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    priority_max: int = 0
+    single_active: bool = False
+    deliveries_max: int = 0  # 0: a record may come back for ever
+    lock_ms: int = 30_000  # how long a consumer that pulls may hold a record
+    view: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)  # as declared, to be shown and compared
+
+    @property
+    def limited(self) -> bool:
+        return self.length_max is not None or self.bytes_max is not None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether publishers are refused when it is full, instead of the oldest being dropped."""
+        return self.limited and self.overflow is not Overflow.DROP_HEAD
+
+    def to_document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> QueueSettings:
+        known = {f.name for f in fields(cls)}
+        values = {name: value for name, value in document.items() if name in known}
+        values["kind"] = Kind(values.get("kind", Kind.CLASSIC))
+        values["overflow"] = Overflow(values.get("overflow", Overflow.DROP_HEAD))
+        return cls(**values)

@@ -1,0 +1,291 @@
+"""All queues: declaring, finding and deleting them, their journal, their clock.
+
+Declarations are metadata (a durable queue's `Written` is what declare-ok waits for); what a cursor did is journaled in the
+default stem, in the same write as the data it speaks of:
+
+    journal kind "queue": key = u32 queue id, u8 priority; value = a change of the cursor (cursor/queue_journal.py)
+
+Acks are journaled as they come; what merely entered or was leased rides along with the next ack, or once a second, so that
+a start counts at most about a second of records again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.catch_up import CatchUp, Piece
+from mainstem.broker.queue import Queue
+from mainstem.broker.queue_bindings import Reach
+from mainstem.broker.queue_dead_letters import DeadLetters
+from mainstem.broker.queue_settings import Kind, QueueSettings
+from mainstem.log.gather import Ticket
+from mainstem.metadata.rows import Item, ItemKind, Sequence
+from mainstem.metadata.store import Written
+from mainstem.model.condition import parse_condition
+from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.exchanges import Exchanges
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.queue_levels import Level
+
+logger = logging.getLogger("mainstem.broker")
+
+QUEUES_MAX = 1_000_000
+JOURNAL_KIND = "queue"
+CHECKPOINT_S = 1.0
+NS_PER_MS = 1_000_000
+
+
+class QueueService:
+    """What the queues of all namespaces share: journal, timer, reading threads, and the acks of this turn."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.by_id: dict[int, Queue] = {}
+        self._namespaces: dict[str, Queues] = {}
+        self._touched: list[Queue] = []
+        self._pending: set[Queue] = set()  # entered or leased, not yet journaled
+        self._timers: list[tuple[int, int]] = []  # heap of (due ms, queue id)
+        self._scheduled: dict[int, int] = {}  # queue id → its earliest due
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0
+        self._checkpoint: asyncio.TimerHandle | None = None
+        broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
+
+    def of(self, namespace: Namespace) -> Queues:
+        found = self._namespaces.get(namespace.name)
+        if found is None:
+            found = self._namespaces[namespace.name] = Queues(self, namespace)
+        return found
+
+    def now_ms(self) -> int:
+        return self.broker.clock.now_ns() // NS_PER_MS
+
+    # -- opening: declarations, then the journal, then what happened after the last checkpoint
+
+    def load(self, items: Iterable[Item]) -> None:
+        """Before the journal is recovered."""
+        for item in items:
+            if item.kind == ItemKind.QUEUE and item.namespace in self.broker.namespaces:
+                self.of(self.broker.namespace(item.namespace)).load(item)
+
+    def start(self) -> None:
+        """After the journal is recovered: nobody holds a lease, and the newest records are counted."""
+        for queue in list(self.by_id.values()):
+            queue.recover()
+        self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def close(self) -> None:
+        for handle in (self._timer, self._checkpoint):
+            if handle is not None:
+                handle.cancel()
+        self.flush_settled()
+        for queue in list(self.by_id.values()):
+            queue.apply_events()
+            self.journal_changes(queue)
+
+    def held_stamps(self) -> Iterator[tuple[str, int]]:
+        """(holder, oldest stamp it needs) for retention."""
+        for queue in self.by_id.values():
+            stamp = queue.held_stamp()
+            if stamp is not None:
+                yield f"queue {queue.name}", stamp
+
+    # -- journal
+
+    def journal_changes(self, queue: Queue) -> Ticket | None:
+        """Write what changed; the ticket of the last entry."""
+        if not queue.settings.durable:
+            return None
+        ticket = None
+        for level in queue.levels:
+            change = level.cursor.changes()
+            if change is not None:
+                ticket = self.broker.journal.put(JOURNAL_KIND, _key(queue, level), change)
+        return ticket
+
+    def note_pending(self, queue: Queue) -> None:
+        if queue.settings.durable:
+            self._pending.add(queue)
+
+    def _on_checkpoint(self) -> None:
+        pending, self._pending = self._pending, set()
+        for queue in pending:
+            if not queue.deleted:
+                self.journal_changes(queue)
+        self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        queue = self.by_id.get(int.from_bytes(key[:4], "big"))
+        if queue is not None and value is not None:
+            queue.level(key[4]).cursor.apply(value)
+
+    def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for queue in self.by_id.values():
+            if queue.settings.durable:
+                for level in queue.levels:
+                    yield _key(queue, level), level.cursor.snapshot()
+
+    # -- acks of this turn
+
+    def touch(self, queue: Queue) -> None:
+        """Its lane has acks; `flush_settled` applies them when the read they came with is done."""
+        self._touched.append(queue)
+
+    def flush_settled(self) -> None:
+        if self._touched:
+            touched, self._touched = self._touched, []
+            for queue in touched:
+                queue.flush_acked()
+
+    # -- time
+
+    def schedule(self, queue: Queue) -> None:
+        due_ms = queue.next_due_ms()
+        if due_ms is None:
+            self._scheduled.pop(queue.id, None)
+            return
+        if self._scheduled.get(queue.id) == due_ms:
+            return
+        self._scheduled[queue.id] = due_ms
+        heappush(self._timers, (due_ms, queue.id))
+        self._arm()
+
+    def _arm(self) -> None:
+        while self._timers and self._scheduled.get(self._timers[0][1]) != self._timers[0][0]:
+            heappop(self._timers)  # rescheduled or gone since
+        if not self._timers:
+            return
+        due_ms = self._timers[0][0]
+        if self._timer is not None and self._timer_due <= due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # while opening; `start` schedules again
+            return
+        self._timer_due = due_ms
+        self._timer = loop.call_later(max(0, due_ms - self.now_ms()) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ms = self.now_ms()
+        while self._timers and self._timers[0][0] <= now_ms:
+            due_ms, queue_id = heappop(self._timers)
+            if self._scheduled.get(queue_id) == due_ms:
+                del self._scheduled[queue_id]
+                queue = self.by_id.get(queue_id)
+                if queue is not None:
+                    queue.on_time(now_ms)
+        self._arm()
+
+    def read_in_thread(self, reader: CatchUp, done: Callable[[list[Piece], int], None]) -> None:
+        """Old records are read beside the loop; `done` runs on it."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, reader.read, self.broker.ticker.head_stamp)
+
+        def finish(future: asyncio.Future[tuple[list[Piece], int]]) -> None:
+            if not future.cancelled():
+                done(*future.result())
+
+        future.add_done_callback(finish)
+
+
+def _key(queue: Queue, level: Level) -> bytes:
+    return queue.id.to_bytes(4, "big") + bytes((level.priority,))
+
+
+class Queues:
+    """The queues of one namespace, by name."""
+
+    def __init__(self, service: QueueService, namespace: Namespace) -> None:
+        self.service = service
+        self.namespace = namespace
+        self.by_name: dict[str, Queue] = {}
+        self.exchanges: Exchanges | None = None  # set by Exchanges, which routes dead letters
+        self.dead_letters = DeadLetters(self)
+        self.deleted_listeners: list[Callable[[Queue], None]] = []
+        broker = service.broker
+        self.ticker = broker.ticker
+        self.now_ms = service.now_ms
+        self.schedule = service.schedule
+        self.read_in_thread = service.read_in_thread
+        self.journal_changes = service.journal_changes
+        self.note_pending = service.note_pending
+        self.touch = service.touch
+
+    def __iter__(self) -> Iterator[Queue]:
+        return iter(list(self.by_name.values()))
+
+    def find(self, name: str) -> Queue | None:
+        return self.by_name.get(name)
+
+    def get(self, name: str) -> Queue:
+        queue = self.by_name.get(name)
+        if queue is None:
+            raise NotFound(f"no queue {name!r} in namespace {self.namespace.name!r}", fix="mainstem queue ls")
+        return queue
+
+    def declare(
+        self, name: str, settings: QueueSettings, *, reaches: Iterable[Reach] = (), condition: str = ""
+    ) -> tuple[Queue, Written | None]:
+        """Make a queue; it takes what is published from now on, and what its reaches say of the past."""
+        if name in self.by_name:
+            raise AlreadyExists(f"queue {name!r} already exists")
+        if len(self.service.by_id) >= QUEUES_MAX:
+            raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue delete NAME")
+        broker = self.service.broker
+        broker.ticker.tick()  # what was published before belongs before
+        created = broker.stamps.take(1)
+        queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created)
+        queue.condition = parse_condition(condition)
+        self._add(queue)
+        for reach in reaches:
+            queue.add_reach(reach)
+        queue.begin(min((reach.start for reach in queue.reaches.all), default=created))
+        return queue, self.save(queue)
+
+    def _add(self, queue: Queue) -> None:
+        self.by_name[queue.name] = queue
+        self.service.by_id[queue.id] = queue
+
+    def save(self, queue: Queue) -> Written | None:
+        """Write its declaration; None for a transient queue, which no restart sees."""
+        if not queue.settings.durable or queue.settings.exclusive:
+            return None
+        return self.service.broker.store.put_item(
+            ItemKind.QUEUE, self.namespace.name, queue.name, queue.to_document()
+        )
+
+    def load(self, item: Item) -> None:
+        document: dict[str, Any] = item.body
+        settings = QueueSettings.from_document(document["settings"])
+        queue = Queue(self, int(document["id"]), item.name, settings, int(document["created"]))
+        queue.condition = parse_condition(document.get("condition", ""))
+        self._add(queue)
+        for reach in document["reaches"]:
+            queue.add_reach(Reach(reach["kind"], reach["filter"].encode(), reach["exchange"], reach["start"], reach["end"]))
+        queue.begin(min((reach.start for reach in queue.reaches.all), default=queue.created))
+
+    def delete(self, queue: Queue) -> Written | None:
+        """Its records stay in the log; what it held is free."""
+        if queue.deleted:
+            return None
+        queue.close()
+        self.by_name.pop(queue.name, None)
+        self.service.by_id.pop(queue.id, None)
+        for listener in list(self.deleted_listeners):
+            listener(queue)
+        if not queue.settings.durable or queue.settings.exclusive:
+            return None
+        return self.service.broker.store.delete_item(ItemKind.QUEUE, self.namespace.name, queue.name)
+
+    def streams(self) -> list[Queue]:
+        return [queue for queue in self if queue.settings.kind is Kind.STREAM]
