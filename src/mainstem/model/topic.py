@@ -3,7 +3,7 @@
 Kafka        `/` becomes `.`, a literal `.` `_.`; `_` stays where what follows keeps it readable and is doubled where not;
              any other byte is `_xHH`. Over 249 characters: the first 200, `_h` and a hash.
 AMQP         each level is a word, words joined by `.`; a literal `.` is `%2E`. Bytes that MQTT cannot write inside a level
-             (`/`, `+`, `#`, what is not UTF-8) stand as they are in AMQP and as `%XX` in the canonical name.
+             (`/`, `+`, `#`, NUL, what is not UTF-8) stand as they are in AMQP and as `%XX` in the canonical name.
              Over 255 bytes, or where no key says it: cut, `_h` and a hash.
 
 What reads like an escape but is meant literally gets one more `25` behind its `%` (`%2E` → `%252E` → `%25252E`), so that
@@ -24,7 +24,7 @@ CUT_BYTES = 200
 _KAFKA_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 _UNDERSCORE_STAYS = _KAFKA_PLAIN - frozenset(b"x")
 _KAFKA_TOKEN = re.compile(rb"_x([0-9A-F]{2})|_([._])|(.)", re.DOTALL)
-_CANONICAL_ESCAPE = re.compile(rb"%((?:25)*)(2F|2B|23|[89A-F][0-9A-F])")
+_CANONICAL_ESCAPE = re.compile(rb"%((?:25)*)(2F|2B|23|00|[89A-F][0-9A-F])")
 _AMQP_ESCAPE = re.compile(rb"%((?:25)*)2E")
 
 
@@ -86,7 +86,7 @@ def level_of_amqp(word: bytes) -> bytes:
     """One word of a routing key as a canonical level."""
     literal = _AMQP_ESCAPE.sub(lambda found: b"." if not found[1] else b"%" + found[1][2:] + b"2E", word)
     kept = _CANONICAL_ESCAPE.sub(rb"%25\1\2", literal)
-    escaped = kept.replace(b"/", b"%2F").replace(b"+", b"%2B").replace(b"#", b"%23")
+    escaped = kept.replace(b"/", b"%2F").replace(b"+", b"%2B").replace(b"#", b"%23").replace(b"\0", b"%00")
     return _escape_invalid(escaped)
 
 
