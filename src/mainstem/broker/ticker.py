@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mainstem.broker.live import Dispatcher
-from mainstem.log.committer import Committer
+from mainstem.log.committer import Committer, end_process
 from mainstem.log.log import UNSYNCED_BYTES_MAX, Appended, Log
+from mainstem.model.errors import StorageFault
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -101,7 +102,11 @@ class Ticker:
         appended: list[Appended] = []
         to_sync: list[tuple[Log, int]] = []
         for log in logs:
-            written = log.write()
+            try:
+                written = log.write()
+            except StorageFault as error:
+                end_process(log, error)
+                continue
             if not written:
                 continue
             appended += written

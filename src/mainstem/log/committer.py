@@ -22,9 +22,10 @@ THREADS_MAX = 4
 logger = logging.getLogger("mainstem.log")
 
 
-def _end_process(log: Log, error: BaseException) -> None:
+def end_process(log: Log, error: BaseException) -> None:
+    """A write or sync failed for another reason than a full disk."""
     logger.critical(
-        "log %d could not be synced: %s. Nothing more can be promised; the process ends. "
+        "log %d could not be written: %s. Nothing more can be promised; the process ends. "
         "Check the disk (dmesg), then start again: recovery keeps every acked record",
         log.id,
         error,
@@ -41,7 +42,7 @@ class Committer:
         post: Callable[[list[tuple[Log, int]]], None],
         *,
         threads: int = 1,
-        on_failure: Callable[[Log, BaseException], None] = _end_process,
+        on_failure: Callable[[Log, BaseException], None] = end_process,
     ) -> None:
         self._post = post
         self._on_failure = on_failure
