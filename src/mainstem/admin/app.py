@@ -1,12 +1,18 @@
-"""The HTTP application: routes, guards, errors."""
+"""The HTTP application: the API's routes, health, metrics, the console, behind the guard."""
 
 from __future__ import annotations
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from mainstem.admin.api import OPERATIONS
+from mainstem.admin.calls import endpoint, json_response
+from mainstem.admin.guard import Guard
+from mainstem.admin.openapi import openapi_document
+from mainstem.admin.problems import problem
 from mainstem.admin.running import Running
 
 
@@ -15,6 +21,28 @@ def make_application(running: Running) -> Starlette:
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:
-        return PlainTextResponse("ok\n" if running.ready else "starting\n", status_code=200 if running.ready else 503)
+        return PlainTextResponse("ok\n" if running.ready else "not ready\n", 200 if running.ready else 503)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz)])
+    async def openapi(request: Request) -> Response:
+        return json_response(openapi_document())
+
+    async def not_found(request: Request, error: Exception) -> Response:
+        return problem(404, "MS-1001", f"there is nothing at {request.url.path}", fix="see /v1/openapi.json")
+
+    async def not_allowed(request: Request, error: Exception) -> Response:
+        return problem(405, "MS-1004", f"{request.method} is not possible at {request.url.path}")
+
+    routes = [
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        Route("/v1/openapi.json", openapi),
+        *(
+            Route(one.path, endpoint(running, one), methods=[one.method], name=one.handler.__name__)
+            for one in OPERATIONS
+        ),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, running=running)],
+        exception_handlers={404: not_found, 405: not_allowed},
+    )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mainstem.broker.broker import Broker
+
+if TYPE_CHECKING:
+    from mainstem.admin.rates import Rates
 
 
 class Running(Protocol):
@@ -15,6 +18,7 @@ class Running(Protocol):
     ports: dict[str, int]
     notices: list[str]
     started_s: float
+    rates: Rates
     ready: bool
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
 from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
@@ -48,6 +49,7 @@ class App:
         self.ports: dict[str, int] = {}
         self.notices: list[str] = []
         self.started_s = time.time()
+        self.rates = Rates(self)
         self.ready = False
         self._move_ports = move_ports
         self._directory: DataDirectory | None = None
@@ -98,8 +100,8 @@ class App:
 
     def _make_servers(self) -> None:
         for name, module, class_name in PROTOCOLS:
-            if importlib.util.find_spec(module) is None:
-                continue  # not written yet
+            if name not in self.ports or importlib.util.find_spec(module) is None:
+                continue  # switched off: its journaled state is kept untouched
             make = getattr(importlib.import_module(module), class_name)
             self.servers[name] = make(self.broker, self.config)
         if self.config.listeners.http_port is not None:
@@ -110,6 +112,7 @@ class App:
     async def _listen(self, taken: Taken) -> None:
         loop = asyncio.get_running_loop()
         backlog = self.config.listeners.backlog
+        self._tasks.append(loop.create_task(self.rates.run()))
         for name, server in self.servers.items():
             self._tasks.append(loop.create_task(server.run_deadlines()))
             one = taken.sockets.get(name)

@@ -1,0 +1,14 @@
+"""The HTTP API, a file per kind of thing. Each lists its operations; routes, documents and permissions come from them."""
+
+from __future__ import annotations
+
+from mainstem.admin.api import messages, system, topics, users, views
+from mainstem.admin.calls import Operation
+
+OPERATIONS: tuple[Operation, ...] = (
+    *system.OPERATIONS,
+    *topics.OPERATIONS,
+    *views.OPERATIONS,
+    *messages.OPERATIONS,
+    *users.OPERATIONS,
+)

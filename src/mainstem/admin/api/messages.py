@@ -1,0 +1,169 @@
+"""/v1/messages: browse and publish; /v1/tail: follow live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from mainstem.admin.calls import LIMIT, Call, Field, Operation
+from mainstem.admin.messages import (
+    at_end,
+    encode_position,
+    headers_of,
+    open_source,
+    read_page,
+    start_offsets,
+    value_of,
+)
+from mainstem.admin.tail import Tail
+from mainstem.broker.access import Action
+from mainstem.model.errors import InvalidArgument, NotAuthorized, Overloaded
+from mainstem.model.origin import Origin
+
+SUBJECT = (
+    Field("topic", "string", "The topic to read, as MQTT spells it."),
+    Field("view", "string", "Or the view."),
+    Field("filter", "string", "Or everything a topic filter means."),
+)
+KEEP_ALIVE_S = 15.0
+
+
+async def browse(call: Call) -> Any:
+    topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
+    _require_consume(call, topic, view, topic_filter)
+    namespace = call.namespace
+    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
+    now_ms = call.running.broker.clock.now_ns() // 1_000_000
+    offsets = start_offsets(source, call.query.get("from", "earliest"), now_ms=now_ms, limit=call.limit)
+    partition = call.number("partition", -1)
+    rows, after = read_page(
+        source,
+        offsets,
+        limit=call.limit,
+        contains=call.query.get("contains", ""),
+        partition=None if partition < 0 else partition,
+    )
+    return {
+        "items": rows,
+        "next": None if at_end(source, after) else encode_position(after),
+        "end": encode_position(after),
+    }
+
+
+async def publish(call: Call) -> Any:
+    topic = call.body["topic"].encode()
+    call.require(Action.PUBLISH, topic)
+    if topic.startswith(b"$"):
+        raise InvalidArgument("topics that begin with $ are the broker's own")
+    key = call.body.get("key")
+    ticket = call.namespace.publish(
+        topic,
+        value_of(call.body),
+        key=None if key is None else str(key).encode(),
+        headers=headers_of(call.body),
+        origin=Origin.HTTP,
+    )
+    await durable(ticket)
+    return {"topic": call.body["topic"], "durable": True}
+
+
+async def durable(ticket: Any) -> None:
+    """Wait until what the ticket stands for is stored as its topic's policy demands."""
+    if ticket.stable:
+        return
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Waiter:
+        def released(self, ticket: Any) -> None:
+            if done.done():
+                return
+            error = getattr(ticket, "error", None)
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+    ticket.wait(Waiter())
+    await done
+
+
+async def tail(call: Call) -> Any:
+    topic_filter = call.query.get("filter") or call.query.get("topic") or ""
+    _require_consume(call, "", "", topic_filter)
+    if len(Tail.open_tails) >= call.running.config.http.tails_max:
+        raise Overloaded(f"{len(Tail.open_tails)} live tails are open already")
+    one = Tail(call.namespace, topic_filter, allowed=lambda topic: call.allows(Action.CONSUME, topic))
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            one.start()
+            yield b": following\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S):
+                        rows, dropped = await one.next()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                for row in rows:
+                    yield b"data: " + msgspec.json.encode(row) + b"\n\n"
+                if dropped:
+                    yield b"event: dropped\ndata: " + str(dropped).encode() + b"\n\n"
+        finally:
+            one.stop()
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _require_consume(call: Call, topic: str, view: str, topic_filter: str) -> None:
+    if topic or view:
+        call.require(Action.CONSUME, (topic or view).encode())
+    elif not topic_filter:
+        raise InvalidArgument("say what to read: topic, view or filter")
+    elif not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter.encode()):
+        raise NotAuthorized(f"user {call.principal.name} may not consume all that {topic_filter} means")
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/messages",
+        browse,
+        "Records of a topic, a view or a filter, from any point.",
+        query=(
+            *SUBJECT,
+            Field(
+                "from", "string", "earliest, latest, -50, @offset, ts:<RFC 3339 or ms>, or `next` of the page before."
+            ),
+            Field("partition", "integer", "Only this partition."),
+            Field("contains", "string", "Only records with these bytes in value, key, topic or headers."),
+            LIMIT,
+        ),
+    ),
+    Operation(
+        "POST",
+        "/v1/messages",
+        publish,
+        "Publish one record; answers once it is durable.",
+        body=(
+            Field("topic", "string", "The topic, as MQTT spells it.", required=True),
+            Field("value", "string", "The value as text."),
+            Field("value_json", "any", "Or as JSON."),
+            Field("value_base64", "string", "Or as bytes."),
+            Field("key", "string", "The key; the topic's name if there is none."),
+            Field("headers", "any", "An object, or a list of [name, value] pairs."),
+        ),
+    ),
+    Operation(
+        "GET",
+        "/v1/tail",
+        tail,
+        "Follow what is published from now on, as server-sent events; a slow reader is told how many it missed.",
+        query=(Field("filter", "string", "What to follow, for example sensors/#.", required=True),),
+        streams=True,
+    ),
+)

@@ -1,0 +1,123 @@
+"""/v1/topics and /v1/tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.topics import children, find, topic_count, topic_facts, topic_page, topic_row
+from mainstem.broker.access import Action
+from mainstem.broker.policy import Policy
+from mainstem.broker.topics import Topic
+
+SETTINGS = Field(
+    "settings", "object", "Settings by name, as in [topics]: engine, layout, partitions, retention_ms, ..."
+)
+
+
+async def list_topics(call: Call) -> Any:
+    namespace = call.namespace
+    names, after = topic_page(
+        namespace,
+        topic_filter=call.query.get("filter", ""),
+        search=call.query.get("search", ""),
+        after=call.query.get("after", ""),
+        limit=call.limit,
+    )
+    rows = [topic_row(namespace, name) for name in names if call.allows(Action.DESCRIBE, name)]
+    return page(rows, after, total=topic_count(namespace))
+
+
+async def tree(call: Call) -> Any:
+    rows, after, complete = children(
+        call.namespace, call.query.get("prefix", "").strip("/"), after=call.query.get("after", ""), limit=call.limit
+    )
+    return page(rows, after, complete=complete)
+
+
+async def create_topic(call: Call) -> Any:
+    namespace, name = call.namespace, call.body["name"].encode()
+    call.require(Action.CREATE, name)
+    policy = namespace.policy(name).with_changes(call.body.get("settings") or {})
+    call.running.broker.create_topic(namespace, name, policy)
+    await call.running.broker.store.flush()
+    return topic_facts(namespace, name)
+
+
+async def describe_topic(call: Call) -> Any:
+    name = call.path["name"].encode()
+    call.require(Action.DESCRIBE, name)
+    return topic_facts(call.namespace, name)
+
+
+async def alter_topic(call: Call) -> Any:
+    namespace, name = call.namespace, call.path["name"].encode()
+    call.require(Action.CONFIGURE, name)
+    topic = find(namespace, name)
+    changed = topic.policy.with_changes(call.body["settings"])
+    _apply(call, topic, changed)
+    await call.running.broker.store.flush()
+    return topic_facts(namespace, name)
+
+
+def _apply(call: Call, topic: Topic, changed: Policy) -> None:
+    """A setting that decides where records lie moves the topic to another log, offsets kept; others just change."""
+    broker, namespace = call.running.broker, call.namespace
+    if not topic.declared:
+        broker.create_topic(namespace, topic.name, changed)
+        return
+    if changed.partitions > len(topic.partitions):
+        broker.add_partitions(namespace, topic, changed.partitions)
+    moves = changed.dedicated != topic.policy.dedicated or changed.stem_key() != topic.policy.stem_key()
+    if moves:
+        broker.move_topic(namespace, topic, changed)
+    else:
+        topic.policy = changed
+        broker.save_topic(namespace, topic)
+
+
+async def delete_topic(call: Call) -> Any:
+    namespace, name = call.namespace, call.path["name"].encode()
+    call.require(Action.DELETE, name)
+    find(namespace, name)
+    await call.running.broker.delete_topic(namespace, name)
+    return {"deleted": call.path["name"]}
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "Topics: the declared ones by name, then those of the stems as they came.",
+        query=(
+            Field("filter", "string", "Only those a topic filter means, for example sensors/+/temp."),
+            Field("search", "string", "Only those whose name contains this."),
+            LIMIT,
+            AFTER,
+        ),
+    ),
+    Operation(
+        "GET",
+        "/v1/tree",
+        tree,
+        "The levels below a prefix, with the number of topics below each.",
+        query=(Field("prefix", "string", "The levels above, for example sensors/kitchen."), LIMIT, AFTER),
+    ),
+    Operation(
+        "POST",
+        "/v1/topics",
+        create_topic,
+        "Declare a topic with settings of its own.",
+        body=(Field("name", "string", "The topic, as MQTT spells it.", required=True), SETTINGS),
+    ),
+    Operation("GET", "/v1/topics/{name:path}", describe_topic, "One topic in full."),
+    Operation(
+        "PATCH",
+        "/v1/topics/{name:path}",
+        alter_topic,
+        "Change settings of a topic while it is used; offsets are kept.",
+        body=(Field("settings", "object", SETTINGS.doc, required=True),),
+    ),
+    Operation("DELETE", "/v1/topics/{name:path}", delete_topic, "Remove a topic and its records."),
+)

@@ -1,0 +1,158 @@
+"""One request of the API, understood: who asks, about what, with which arguments; and how the table describes them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from mainstem.admin.problems import problem_of
+from mainstem.admin.running import Running
+from mainstem.broker.access import Action, Principal
+from mainstem.broker.namespace import Namespace
+from mainstem.model.errors import InvalidArgument, MainstemError, NotAuthorized
+
+Handler = Callable[["Call"], Awaitable[Any]]
+PUBLIC, ANY, ADMIN = "public", "any", "admin"  # who may call; "any": whoever is logged in, checked per topic
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A query parameter or a field of a body."""
+
+    name: str
+    kind: str  # string | integer | boolean | object | array
+    doc: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One line of the API: the route, its documentation and its permission all come from here."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    permission: str = ANY
+    query: tuple[Field, ...] = ()
+    body: tuple[Field, ...] = ()
+    streams: bool = False  # answers with server-sent events
+
+
+LIMIT = Field("limit", "integer", "Rows to answer, at most [http] page_rows_max.")
+AFTER = Field("after", "string", "Go on after this row: `next` of the answer before.")
+
+
+@dataclass(slots=True)
+class Call:
+    running: Running
+    principal: Principal
+    query: dict[str, str]
+    path: dict[str, str]
+    body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def namespace(self) -> Namespace:
+        name = self.query.get("namespace", self.principal.namespace)
+        if name != self.principal.namespace and not self.principal.admin:
+            raise NotAuthorized(f"user {self.principal.name} belongs to namespace {self.principal.namespace}")
+        return self.running.broker.namespace(name)
+
+    def require(self, action: Action, topic: bytes) -> None:
+        self.running.broker.access.require(self.principal, action, topic)
+
+    def allows(self, action: Action, topic: bytes) -> bool:
+        return self.running.broker.access.allows(self.principal, action, topic)
+
+    @property
+    def limit(self) -> int:
+        most: int = self.running.config.http.page_rows_max
+        return max(1, min(self.number("limit", min(100, most)), most))
+
+    def number(self, name: str, default: int) -> int:
+        text = self.query.get(name)
+        if text is None or text == "":
+            return default
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidArgument(f"{name} must be a whole number, not {text!r}") from None
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "") in ("1", "true", "yes", "on")
+
+
+def page(items: list[Any], next_row: str | None = None, **facts: Any) -> dict[str, Any]:
+    return {"items": items, "next": next_row, **facts}
+
+
+def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            call = await _call_of(running, operation, request)
+            result = await operation.handler(call)
+        except MainstemError as error:
+            return problem_of(error)
+        return result if isinstance(result, Response) else json_response(result)
+
+    return answer
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def _call_of(running: Running, operation: Operation, request: Request) -> Call:
+    principal = request.scope["state"].get("principal") or Principal("anonymous")
+    if operation.permission == ADMIN and not principal.admin:
+        raise NotAuthorized(f"only an admin may do this; {principal.name} is none")
+    call = Call(running, principal, dict(request.query_params), dict(request.path_params))
+    if request.method in ("POST", "PUT", "PATCH"):
+        call.body = _checked(await _json(request), operation)
+    return call
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    try:
+        data = await request.body()
+        value = msgspec.json.decode(data) if data else {}
+    except ClientDisconnect:
+        raise InvalidArgument("the body is longer than [http] body_bytes_max allows") from None
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument("the body must be a JSON object")
+    return value
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+    "any": (object,),
+}
+
+
+def _checked(body: dict[str, Any], operation: Operation) -> dict[str, Any]:
+    """A field nobody reads would be a promise not kept."""
+    known = {one.name: one for one in operation.body}
+    for name, value in body.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+            raise InvalidArgument(f"unknown field {name!r}; {hint}")
+        kinds = _KINDS[known[name].kind]
+        if value is not None and (not isinstance(value, kinds) or (kinds == (int,) and isinstance(value, bool))):
+            raise InvalidArgument(f"{name!r} must be of type {known[name].kind}, not {type(value).__name__}")
+    missing = [one.name for one in operation.body if one.required and body.get(one.name) is None]
+    if missing:
+        raise InvalidArgument(f"missing: {', '.join(missing)}")
+    return body

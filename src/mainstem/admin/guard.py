@@ -1,0 +1,162 @@
+"""What every request must pass first. A port on loopback is open to every web page the user visits, so:
+
+- the Host must be a loopback name, an IP address, the listener's own or a configured name (no DNS rebinding);
+- a request that changes something must not come from a foreign Origin, and must say application/json if it has a body,
+  which no form of another page can do without asking first;
+- nobody may frame us, and our own pages may load nothing but our own files;
+- once users exist, everything but the health checks (and, if so configured, the metrics) needs a login.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mainstem.admin.problems import problem, problem_of
+from mainstem.admin.running import Running
+from mainstem.broker.access import Principal
+from mainstem.model.errors import MainstemError
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+HEALTH = frozenset({"/livez", "/readyz"})
+METRICS = "/metrics"
+STATIC = "/static/"
+SECURITY_HEADERS = [
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+REFUSED = "MS-1005"
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, running: Running) -> None:
+        self._app = app
+        self._running = running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # WebSockets of browsers are MQTT's, on a port of their own
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal is None:
+            try:
+                scope.setdefault("state", {})["principal"] = await self._principal(scope, headers)
+            except MainstemError as error:
+                refusal = self._login_wanted(error)
+        guarded = _with_headers(send, static=scope["path"].startswith(STATIC))
+        if refusal is not None:
+            await refusal(scope, receive, guarded)
+            return
+        body_bytes_max = self._running.config.http.body_bytes_max
+        await self._app(scope, _bounded(receive, body_bytes_max), guarded)
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> Response | None:
+        host = headers.get("host", "")
+        config = self._running.config
+        if not host_allowed(host, (*config.http.hosts, config.listeners.host)):
+            return problem(
+                421,
+                REFUSED,
+                f"this server is not called {host!r}",
+                fix="name it in [http] hosts, or use its IP address",
+            )
+        if scope["method"] in READS:
+            return None
+        origin = headers.get("origin")
+        if origin is not None and not _same_origin(origin, host):
+            return problem(403, REFUSED, f"a page of {origin} may not change anything here")
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return problem(403, REFUSED, "a page of another site may not change anything here")
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if has_body or scope["method"] != "DELETE":
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                return problem(415, REFUSED, "what changes something must be sent as application/json")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > config.http.body_bytes_max:
+            return problem(413, "MS-1007", f"a body of {length} bytes; the limit is {config.http.body_bytes_max}")
+        return None
+
+    async def _principal(self, scope: Scope, headers: dict[str, str]) -> Principal | None:
+        access = self._running.broker.access
+        path = scope["path"]
+        if path in HEALTH or (path.startswith(METRICS) and self._running.config.http.metrics_public):
+            return None
+        name, password = _basic_login(headers.get("authorization", ""))
+        address = scope["client"][0] if scope.get("client") else ""
+        return await access.login(name, password, address)
+
+    def _login_wanted(self, error: MainstemError) -> Response:
+        response = problem_of(error)
+        if response.status_code == 403:
+            response.status_code = 401
+            response.headers["WWW-Authenticate"] = 'Basic realm="Mainstem", charset="UTF-8"'
+        return response
+
+
+def host_allowed(header: str, names: tuple[str, ...]) -> bool:
+    """Whether a Host header may be ours: an IP address cannot be rebound, a name must be known."""
+    host = header.rsplit(":", 1)[0] if not header.endswith("]") else header
+    host = host.strip("[]").rstrip(".").lower()
+    if not host:
+        return False
+    if host == "localhost" or host.endswith(".localhost") or host in {name.lower() for name in names}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    scheme, mark, place = origin.partition("://")
+    return bool(mark) and scheme in ("http", "https") and place.lower() == host.lower()
+
+
+def _basic_login(header: str) -> tuple[str, bytes]:
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "basic":
+        return "", b""
+    try:
+        name, _, password = base64.b64decode(token, validate=True).partition(b":")
+        return name.decode(), password
+    except (binascii.Error, UnicodeDecodeError):
+        return "", b""
+
+
+def _bounded(receive: Receive, bytes_max: int) -> Receive:
+    """A body that says no length may still not be endless."""
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > bytes_max:
+            return {"type": "http.disconnect"}
+        return message
+
+    return limited
+
+
+def _with_headers(send: Send, *, static: bool) -> Callable[[Message], Awaitable[None]]:
+    caching = (b"cache-control", b"public, max-age=86400" if static else b"no-store")
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            present = {name for name, _ in message["headers"]}
+            extra = [pair for pair in (*SECURITY_HEADERS, caching) if pair[0] not in present]
+            message["headers"] = [*message["headers"], *extra]
+        await send(message)
+
+    return sending

@@ -1,0 +1,234 @@
+"""Reading and publishing for people: any topic, view or filter, from any starting point, a page at a time."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from mainstem.admin.topics import find
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.reading import PartitionReader
+from mainstem.broker.views import View, ViewSlot
+from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.origin import Origin
+from mainstem.model.record import Record
+from mainstem.model.topic_filter import check_filter
+
+READ_BYTES = 1 << 20
+STEPS_MAX = 64  # reads for one page: a search through a long log goes on with the next page
+PREVIEW_BYTES = 64 << 10
+MS_HEADERS_KEPT = (b"ms-mqtt", b"ms-amqp")
+
+
+class Reader(Protocol):
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def stable_offset(self) -> int: ...
+    def records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]: ...
+    def count(self, start: int, end: int) -> int: ...
+
+
+@dataclass(slots=True)
+class Source:
+    """What is read: its partitions, by number."""
+
+    label: str
+    readers: dict[int, Reader]
+
+
+def open_source(namespace: Namespace, *, topic: str = "", view: str = "", topic_filter: str = "") -> Source:
+    """Exactly one of the three. A filter is a view without a name."""
+    if topic:
+        found = find(namespace, topic.encode())
+        return Source(topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions})
+    if view:
+        named = namespace.views.get(view.encode())
+        if named is None:
+            raise NotFound(f"there is no view {view}", fix="mainstem view ls")
+        slots = ((number, named.slot(number)) for number in range(len(named.slots)))
+        return Source(view, {number: slot for number, slot in slots if slot is not None})
+    if not topic_filter:
+        raise InvalidArgument("say what to read: topic, view or filter")
+    check_filter(topic_filter.encode())
+    unnamed = View(namespace, 0, b"", topic_filter.encode(), None, {}, 0)
+    logs = (log for log, _ in namespace.logs_of(unnamed.filter))
+    return Source(topic_filter, {number: ViewSlot(unnamed, log) for number, log in enumerate(logs)})
+
+
+def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dict[int, int]:
+    """`earliest`, `latest`, `-50` (the last fifty), `@42`, `ts:<RFC 3339 or ms>`, `1.5:0.7` (partition.offset)."""
+    readers = source.readers
+    if start in ("", "earliest"):
+        return {number: reader.start_offset for number, reader in readers.items()}
+    if start == "latest":
+        return {number: reader.stable_offset for number, reader in readers.items()}
+    if start.startswith("-") and start[1:].isdigit():
+        return {number: offset_back(reader, int(start[1:])) for number, reader in readers.items()}
+    if start.lstrip("@").isdigit():
+        return dict.fromkeys(readers, int(start.lstrip("@")))
+    if start.startswith("ts:"):
+        return {number: offset_at(reader, read_time_ms(start[3:])) for number, reader in readers.items()}
+    try:
+        pairs = [tuple(map(int, pair.split("."))) for pair in start.split(":")]
+        return {number: offset for number, offset in pairs if number in readers}
+    except ValueError:
+        raise InvalidArgument(
+            f"from={start!r} is not understood", fix="earliest, latest, -50, @42 or ts:2026-01-31T12:00:00Z"
+        ) from None
+
+
+def offset_back(reader: Reader, count: int) -> int:
+    """The smallest offset with at most `count` records from it to the end, found by counting, not by reading."""
+    low, high = reader.start_offset, reader.stable_offset
+    end = high
+    if reader.count(low, end) <= count:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        if reader.count(middle, end) > count:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def offset_at(reader: Reader, time_ms: int) -> int:
+    find_time = getattr(reader, "find_time", None)
+    found = find_time(time_ms) if find_time is not None else None
+    return reader.stable_offset if found is None else int(found[0])
+
+
+def read_page(
+    source: Source, offsets: dict[int, int], *, limit: int, contains: str = "", partition: int | None = None
+) -> tuple[list[dict[str, Any]], dict[int, int]]:
+    """Up to `limit` records in the order they were appended, and the offsets to go on from."""
+    found: list[tuple[int, Record]] = []
+    after = dict(offsets)
+    needle = contains.encode()
+    for number, reader in source.readers.items():
+        if (partition is not None and number != partition) or number not in offsets:
+            continue
+        taken = 0
+        for _ in range(STEPS_MAX):
+            if taken >= limit or after[number] >= reader.stable_offset:
+                break
+            records, after[number] = reader.records(after[number], READ_BYTES, count_max=limit - taken)
+            kept = [one for one in records if not needle or _holds(one, needle)]
+            found += ((number, one) for one in kept)
+            taken += len(kept)
+    found.sort(key=lambda pair: pair[1].stamp)
+    for number, record in found[limit:]:  # read, but not shown: they come with the next page
+        after[number] = min(after[number], record.offset)
+    return [record_facts(number, record) for number, record in found[:limit]], after
+
+
+def _holds(record: Record, needle: bytes) -> bool:
+    return (
+        needle in (record.value or b"")
+        or needle in (record.key or b"")
+        or needle in record.topic
+        or any(needle in name or needle in (value or b"") for name, value in record.headers)
+    )
+
+
+def record_facts(partition: int, record: Record) -> dict[str, Any]:
+    value = record.value
+    facts: dict[str, Any] = {
+        "topic": _text(record.topic),
+        "partition": partition,
+        "offset": record.offset,
+        "stamp": record.stamp,
+        "time_ms": record.time_ms,
+        "origin": Origin(record.origin).name.lower(),
+        "key": _readable(record.key),
+        "headers": [[_text(name), _readable(one)] for name, one in record.headers if name not in MS_HEADERS_KEPT],
+        "size": len(value or b""),
+    }
+    facts.update(value_facts(value))
+    return facts
+
+
+def value_facts(value: bytes | None) -> dict[str, Any]:
+    """A value as people read it: JSON, text or hex; long ones are cut and say so."""
+    if value is None:
+        return {"format": "null", "value": None}
+    cut = value[:PREVIEW_BYTES]
+    facts: dict[str, Any] = {"truncated": True} if len(cut) < len(value) else {}
+    try:
+        text = value.decode() if not facts else cut.decode(errors="ignore")
+    except UnicodeDecodeError:
+        return {"format": "hex", "value": cut.hex(" "), "value_base64": base64.b64encode(cut).decode(), **facts}
+    if text[:1] in ("{", "[") and not facts:
+        try:
+            json.loads(text)
+        except ValueError:
+            pass
+        else:
+            return {"format": "json", "value": text}
+    return {"format": "text", "value": text, **facts}
+
+
+def encode_position(offsets: dict[int, int]) -> str:
+    return ":".join(f"{number}.{offset}" for number, offset in offsets.items())
+
+
+def at_end(source: Source, offsets: dict[int, int]) -> bool:
+    return all(offsets.get(number, 0) >= reader.stable_offset for number, reader in source.readers.items())
+
+
+def value_of(body: dict[str, Any]) -> bytes | None:
+    """`value` (text), `value_json`, `value_base64`, or none of them for a null value."""
+    given = [name for name in ("value", "value_json", "value_base64") if body.get(name) is not None]
+    if len(given) > 1:
+        raise InvalidArgument(f"give one of value, value_json and value_base64, not {', '.join(given)}")
+    if not given:
+        return None
+    if given[0] == "value_json":
+        return json.dumps(body["value_json"], ensure_ascii=False).encode()
+    if given[0] == "value":
+        return str(body["value"]).encode()
+    try:
+        return base64.b64decode(body["value_base64"], validate=True)
+    except ValueError:
+        raise InvalidArgument("value_base64 is not base64") from None
+
+
+def headers_of(body: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
+    """`headers` as an object, or as a list of pairs where names repeat."""
+    given = body.get("headers") or {}
+    pairs: Sequence[Any] = list(given.items()) if isinstance(given, dict) else given
+    try:
+        return [(str(name).encode(), None if value is None else str(value).encode()) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise InvalidArgument("headers must be an object, or a list of [name, value] pairs") from None
+
+
+def read_time_ms(text: str) -> int:
+    """RFC 3339, or milliseconds since 1970."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not a time", fix="2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _readable(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

@@ -1,0 +1,116 @@
+"""The broker at a glance: what moves, what it holds, whether it is well."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from mainstem import __version__
+from mainstem.admin.running import Running
+from mainstem.admin.topics import engine_name, topic_count
+from mainstem.log.log import Log
+from mainstem.model.compiled import COMPILED
+
+
+def overview(running: Running) -> dict[str, Any]:
+    broker = running.broker
+    sample = running.rates.latest()
+    disk = shutil.disk_usage(broker.options.data)
+    return {
+        "version": __version__,
+        "compiled": COMPILED,
+        "uptime_s": round(time.time() - running.started_s, 1),
+        "ready": running.ready,
+        "listeners": running.ports,
+        "notices": running.notices,
+        "topics": sum(topic_count(namespace) for namespace in broker.namespaces.values()),
+        "views": sum(len(namespace.views) for namespace in broker.namespaces.values()),
+        "logs": len(broker.logs.by_id),
+        "rates": sample.rates,
+        "connections": sample.connections,
+        "loop_lag_ms": round(sample.loop_lag_ms, 2),
+        "resident_bytes": resident_bytes(),
+        "disk": {"total_bytes": disk.total, "free_bytes": disk.free, "space_low": broker.maintenance.space_low},
+        "health": health(running),
+    }
+
+
+def health(running: Running) -> list[dict[str, Any]]:
+    """Each check with its reason; what is wrong says how to mend it."""
+    broker = running.broker
+    checks = [
+        {
+            "name": "serving",
+            "ok": running.ready,
+            "reason": "listeners are open" if running.ready else "starting or stopping",
+        },
+        {
+            "name": "disk space",
+            "ok": not broker.maintenance.space_low,
+            "reason": "publishes are accepted"
+            if not broker.maintenance.space_low
+            else "publishes are refused: free disk space",
+        },
+        {
+            "name": "compiled modules",
+            "ok": COMPILED,
+            "reason": "in use" if COMPILED else "plain Python is used, slower: make setup with a C compiler",
+        },
+        {
+            "name": "login",
+            "ok": bool(broker.access.users) or not running.config.listeners.allow_anonymous,
+            "reason": "users exist" if broker.access.users else "no user yet: every login is accepted",
+        },
+    ]
+    return checks
+
+
+def config_rows(running: Running) -> list[dict[str, Any]]:
+    config, rows = running.config, []
+    for section in fields(config):
+        settings = getattr(config, section.name)
+        if not is_dataclass(settings):
+            continue
+        for one in fields(settings):
+            setting = one.metadata["setting"]
+            key = f"{section.name}.{one.name}"
+            value = getattr(settings, one.name)
+            rows.append(
+                {
+                    "key": key,
+                    "value": setting.kind.show(value),
+                    "default": setting.kind.show(one.default),
+                    "source": config.sources.get(key, "default"),
+                    "doc": setting.doc,
+                    "live": setting.live,
+                }
+            )
+    return rows
+
+
+def log_row(log: Log) -> dict[str, Any]:
+    stat = log.engine.stat()
+    return {
+        "log": log.id,
+        "engine": engine_name(log),
+        "shared": log.index is not None,
+        "durability": str(log.durability),
+        "start_offset": stat.start_offset,
+        "end_offset": stat.end_offset,
+        "written": log.written,
+        "stable": log.stable,
+        "parts": len(stat.parts),
+        "size_bytes": stat.size_bytes,
+    }
+
+
+def resident_bytes() -> int:
+    """Of this process; 0 where it cannot be told (macOS)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

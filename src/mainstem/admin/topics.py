@@ -1,0 +1,200 @@
+"""Facts about topics: pages of them, the tree of their levels, one in full. A page costs the same for any number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from mainstem.admin.spellings import spellings
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.policy import Policy
+from mainstem.broker.reading import PartitionReader
+from mainstem.broker.topics import Partition, Topic
+from mainstem.log.log import Log
+from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.topic_filter import check_filter, matches
+
+SCAN_MAX = 20_000  # topics looked at for one page of a search or of the tree; then it says how to go on
+
+
+def topic_count(namespace: Namespace) -> int:
+    return len(namespace.topics) + sum(len(stem.index.topics) for stem in stems(namespace) if stem.index is not None)
+
+
+def stems(namespace: Namespace) -> list[Log]:
+    return list(namespace.stems.values())
+
+
+def topic_page(
+    namespace: Namespace, *, topic_filter: str = "", search: str = "", after: str = "", limit: int
+) -> tuple[list[bytes], str | None]:
+    """Names of up to `limit` topics: the declared ones by name, then those of the stems as they came.
+
+    `after` is `d/<name>` or `s/<stem>/<number>`.
+    """
+    if topic_filter:
+        check_filter(topic_filter.encode())
+    wanted = search.lower().encode()
+    found: list[bytes] = []
+    for looked, (mark, name) in enumerate(_names(namespace, topic_filter.encode(), after), 1):
+        if name and (not wanted or wanted in name.lower()):
+            found.append(name)
+        if len(found) >= limit or looked >= SCAN_MAX:
+            return found, mark
+    return found, None
+
+
+def _names(namespace: Namespace, topic_filter: bytes, after: str) -> Iterator[tuple[str, bytes]]:
+    where, _, rest = after.partition("/")
+    if where != "s":
+        begin = rest.encode()
+        for name in sorted(namespace.topics):
+            if name > begin and (not topic_filter or matches(topic_filter, name)):
+                yield f"d/{name.decode()}", name
+    stem_at, _, number_at = rest.partition("/") if where == "s" else ("0", "", "0")
+    if not (stem_at.isdigit() and number_at.isdigit()):
+        raise InvalidArgument(f"after={after!r} is not where a page ended")
+    for index, stem in enumerate(stems(namespace)):
+        if index < int(stem_at) or stem.index is None:
+            continue
+        trie = stem.index.topics
+        begin_number = int(number_at) if index == int(stem_at) else 0
+        numbers = sorted(trie.match(topic_filter)) if topic_filter else range(1, trie.numbers_end)
+        for number in numbers:
+            if number > begin_number:
+                yield f"s/{index}/{number}", _shared_name(namespace, stem, number)
+
+
+def _shared_name(namespace: Namespace, stem: Log, number: int) -> bytes:
+    """Empty for a number that is free, or a topic that is declared and thus told already."""
+    assert stem.index is not None
+    try:
+        name = stem.index.topics.name(number)
+    except NotFound:
+        return b""
+    return b"" if name in namespace.topics else name
+
+
+def topic_row(namespace: Namespace, name: bytes) -> dict[str, Any]:
+    topic = find(namespace, name)
+    partitions = [PartitionReader(one, namespace.topic_of) for one in topic.partitions]
+    return {
+        "name": _text(name),
+        "layout": "dedicated" if topic.policy.dedicated else "shared",
+        "engine": topic.policy.engine,
+        "partitions": len(topic.partitions),
+        "records": sum(reader.count(reader.start_offset, reader.stable_offset) for reader in partitions),
+        "start_offset": min(reader.start_offset for reader in partitions),
+        "end_offset": max(reader.stable_offset for reader in partitions),
+        "declared": topic.declared,
+    }
+
+
+def find(namespace: Namespace, name: bytes) -> Topic:
+    topic = namespace.find_topic(name)
+    if topic is None:
+        raise NotFound(f"there is no topic {_text(name)}", fix="mainstem topic ls")
+    return topic
+
+
+def topic_facts(namespace: Namespace, name: bytes) -> dict[str, Any]:
+    """One topic in full: spellings, settings with their sources, partitions, where its bytes are."""
+    topic = find(namespace, name)
+    route = topic.partitions[0].route
+    return {
+        **topic_row(namespace, name),
+        "namespace": namespace.name,
+        "spellings": spellings(name),
+        "id": topic.id,
+        "settings": settings_of(namespace, topic),
+        "kafka_config": topic.config,
+        "listeners": len(route.deliveries),
+        "views": sorted(_text(view.name) for view in namespace.views.values() if view.covers(name)),
+        "placement": [_partition_facts(namespace, partition) for partition in topic.partitions],
+        "bytes_by_engine": bytes_by_engine(topic),
+    }
+
+
+def settings_of(namespace: Namespace, topic: Topic) -> dict[str, dict[str, Any]]:
+    """Every setting of the topic's policy, its value and where that came from."""
+    shown = {}
+    for one in fields(Policy):
+        value = getattr(topic.policy, one.name)
+        source = "default"
+        rule_sources = [f for f, changes in namespace.rules.items() if one.name in changes and matches(f, topic.name)]
+        inherited = getattr(namespace.policy(topic.name), one.name)
+        if value != inherited:
+            source = "topic"
+        elif rule_sources:
+            source = f"policy {_text(rule_sources[-1])}"
+        shown[one.name] = {"value": value, "source": source}
+    return shown
+
+
+def _partition_facts(namespace: Namespace, partition: Partition) -> dict[str, Any]:
+    reader = PartitionReader(partition, namespace.topic_of)
+    return {
+        "partition": partition.index,
+        "start_offset": reader.start_offset,
+        "end_offset": reader.stable_offset,
+        "records": reader.count(reader.start_offset, reader.stable_offset),
+        "epoch": partition.epoch,
+        "spans": [
+            {
+                "log": span.log.id,
+                "engine": engine_name(span.log),
+                "shared": span.shared,
+                "first_offset": span.first,
+                "end_offset": span.end,
+                "size_bytes": None if span.shared else span.log.engine.stat().size_bytes,
+            }
+            for span in partition.spans
+        ],
+    }
+
+
+def bytes_by_engine(topic: Topic) -> dict[str, int]:
+    """Bytes of the logs that are the topic's alone; what it has in a stem is not counted apart."""
+    total: dict[str, int] = {}
+    for log in {span.log for partition in topic.partitions for span in partition.spans if not span.shared}:
+        total[engine_name(log)] = total.get(engine_name(log), 0) + log.engine.stat().size_bytes
+    return total
+
+
+def engine_name(log: Log) -> str:
+    """From the class: SegmentEngine → segment."""
+    return type(log.engine).__name__.removesuffix("Engine").lower()
+
+
+def children(
+    namespace: Namespace, prefix: str, *, after: str, limit: int
+) -> tuple[list[dict[str, Any]], str | None, bool]:
+    """The levels below a prefix, with how many topics are below each; whether all topics were looked at."""
+    base = f"{prefix}/" if prefix else ""
+    depth = base.count("/")
+    counts: dict[str, int] = {}
+    leaves: set[str] = set()
+    looked = 0
+    complete = True
+    for _, name in _names(namespace, f"{base}#".encode() if prefix else b"", ""):
+        looked += 1
+        if looked > SCAN_MAX:
+            complete = False
+            break
+        levels = _text(name).split("/") if name else []
+        if len(levels) <= depth:
+            continue
+        counts[levels[depth]] = counts.get(levels[depth], 0) + 1
+        if len(levels) == depth + 1:
+            leaves.add(levels[depth])
+    rows: list[dict[str, Any]] = [
+        {"level": level, "path": base + level, "topics": counts[level], "is_topic": level in leaves}
+        for level in sorted(counts)
+        if not after or level > after
+    ]
+    return rows[:limit], str(rows[limit - 1]["level"]) if len(rows) > limit else None, complete
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
