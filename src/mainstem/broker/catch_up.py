@@ -42,6 +42,23 @@ class Piece:
     topic: bytes  # of a log that holds one topic
 
 
+@dataclass(slots=True)
+class Wanted:
+    """What to read of one log: all of it (it holds one topic), or the frames of some offsets."""
+
+    log: Log
+    topic: bytes
+    start: int
+    offsets: array[int]
+    scanned: int  # the index was looked through up to here
+
+
+@dataclass(slots=True)
+class Looked:
+    head_stamp: int
+    wanted: list[Wanted]
+
+
 class CatchUp:
     """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
 
@@ -54,17 +71,34 @@ class CatchUp:
         self._chunk_bytes = chunk_bytes
 
     def read(self, head_stamp: int) -> tuple[list[Piece], int]:
-        """Pieces in no order, and the stamp up to which together they are complete (`head_stamp` at most)."""
-        pieces: list[Piece] = []
-        complete = head_stamp
+        """`look`, then `fetch`, both here: for the loop, when little is left."""
+        return self.fetch(self.look(head_stamp))
+
+    def look(self, head_stamp: int) -> Looked:
+        """Ask the indexes what to read. They belong to the loop's thread, so this does too; it reads no file's data."""
+        wanted: list[Wanted] = []
         for log, topic in self._logs().items():
             if log.last_stamp < self.position:
                 continue
-            piece = self._read_stem(log) if topic is None else self._read_log(log, topic)
-            if piece is not None:
-                complete = min(complete, piece.to_stamp)
-                if piece.data:
-                    pieces.append(piece)
+            start = log.offset_of_stamp(self.position)
+            if topic is not None:
+                wanted.append(Wanted(log, topic, start, EMPTY, log.written))
+                continue
+            assert log.index is not None
+            end = min(log.written, start + SCAN_OFFSETS_MAX)
+            offsets, scanned = log.index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
+            wanted.append(Wanted(log, b"", offsets[0] if offsets else scanned, offsets, scanned))
+        return Looked(head_stamp, wanted)
+
+    def fetch(self, looked: Looked) -> tuple[list[Piece], int]:
+        """Pieces in no order, and the stamp up to which together they are complete. Any thread may do it."""
+        pieces: list[Piece] = []
+        complete = looked.head_stamp
+        for wanted in looked.wanted:
+            piece = self._fetch(wanted)
+            complete = min(complete, piece.to_stamp)
+            if piece.data:
+                pieces.append(piece)
         return pieces, complete
 
     def _logs(self) -> dict[Log, bytes | None]:
@@ -73,25 +107,16 @@ class CatchUp:
             logs.update(self._namespace.logs_of(topic_filter))
         return logs
 
-    def _read_log(self, log: Log, topic: bytes) -> Piece | None:
-        piece = log.read(log.offset_of_stamp(self.position), self._chunk_bytes)
+    def _fetch(self, wanted: Wanted) -> Piece:
+        log = wanted.log
+        if not wanted.topic and not wanted.offsets:
+            return Piece(log, memoryview(b""), EMPTY, self._stamp_at(log, wanted.scanned), b"")
+        piece = log.read(wanted.start, self._chunk_bytes)
         if piece is None:
-            return None
-        return Piece(log, piece.data, EMPTY, self._stamp_at(log, piece.end_offset), topic)
-
-    def _read_stem(self, log: Log) -> Piece | None:
-        index = log.index
-        assert index is not None
-        start = log.offset_of_stamp(self.position)
-        end = min(log.written, start + SCAN_OFFSETS_MAX)
-        offsets, scanned = index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
-        if not offsets:
-            return Piece(log, memoryview(b""), EMPTY, self._stamp_at(log, scanned), b"")
-        piece = log.read(offsets[0], self._chunk_bytes)
-        if piece is None:
-            return None
-        inside = offsets[: bisect_left(offsets, piece.end_offset)]
-        return Piece(log, piece.data, inside, self._stamp_at(log, min(scanned, piece.end_offset)), b"")
+            return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS, b"")
+        inside = wanted.offsets[: bisect_left(wanted.offsets, piece.end_offset)]
+        end = piece.end_offset if wanted.topic else min(wanted.scanned, piece.end_offset)
+        return Piece(log, piece.data, inside, self._stamp_at(log, end), wanted.topic)
 
     def _bitmap(self, log: Log) -> bytes | bytearray:
         assert log.index is not None
@@ -158,7 +183,7 @@ class Pump:
             if close:
                 pieces, complete = reader.read(head)
             else:
-                pieces, complete = await loop.run_in_executor(None, reader.read, head)
+                pieces, complete = await loop.run_in_executor(None, reader.fetch, reader.look(head))
             if not self._offer(sink, pieces, complete):
                 return  # no room: whoever makes room resumes
             close = complete >= head

@@ -189,7 +189,7 @@ class QueueService:
     def read_in_thread(self, reader: CatchUp, done: Callable[[list[Piece], int], None]) -> None:
         """Old records are read beside the loop; `done` runs on it."""
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(None, reader.read, self.broker.ticker.head_stamp)
+        future = loop.run_in_executor(None, reader.fetch, reader.look(self.broker.ticker.head_stamp))
 
         def finish(future: asyncio.Future[tuple[list[Piece], int]]) -> None:
             if not future.cancelled():
