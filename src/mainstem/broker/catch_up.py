@@ -121,7 +121,7 @@ class CatchUp:
     def _bitmap(self, log: Log) -> bytes | bytearray:
         assert log.index is not None
         topics = log.index.topics
-        bitmap = topics.bitmap(self._filters[0])
+        bitmap: bytes | bytearray = topics.bitmap(self._filters[0])
         for topic_filter in self._filters[1:]:
             other = topics.bitmap(topic_filter)
             size = max(len(bitmap), len(other))

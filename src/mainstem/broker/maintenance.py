@@ -78,9 +78,8 @@ class Maintenance:
             retention_bytes=policy.retention_bytes,
             holds=holds,
         )
-        gone = await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
-        if gone:
-            namespace.forget_numbers(log, gone)
+        start = await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
+        namespace.forget_numbers(log, log.forget_topics(start))
 
     def holds_of(self, log: Log) -> Holds:
         """What all holders together need, and the state that no snapshot covers yet."""

@@ -86,9 +86,9 @@ class Namespace:
 
     def forget_numbers(self, log: Log, numbers: Iterable[int]) -> None:
         """Topics whose last record is gone leave the dictionary; their routes ask again before the next publish."""
-        index = log.index
-        assert index is not None
         for number in numbers:
+            index = log.index
+            assert index is not None
             route = self.routes.get(index.topics.name(number))
             if route is not None and route.log is log:
                 route.number = 0

@@ -261,11 +261,14 @@ class Log:
         """Streams no longer see what lies below; it may still be held for others."""
         self.start_offset = max(self.start_offset, min(offset, self.written))
 
-    def trim(self, before_offset: int) -> list[int]:
-        """Drop whole parts below; returns the numbers of topics whose last record went with them."""
+    def trim(self, before_offset: int) -> int:
+        """Drop whole parts below; returns where the log now begins. Any thread; `forget_topics` follows on the loop."""
         self.move_start(before_offset)
-        gone = self.engine.trim(before_offset)
-        return list(self.index.trim(gone)) if self.index is not None else []
+        return self.engine.trim(before_offset)
+
+    def forget_topics(self, start_offset: int) -> list[int]:
+        """The numbers of topics whose last record lay below. The index belongs to the loop's thread."""
+        return list(self.index.trim(start_offset)) if self.index is not None else []
 
     def close(self) -> None:
         self.write()

@@ -77,12 +77,12 @@ def _held_in(part: Part, offsets: Sequence[int]) -> int:
     return bisect_left(offsets, part.end_offset) - bisect_left(offsets, part.base_offset)
 
 
-def apply(log: Log, decided: Plan, holds: Holds) -> list[int]:
-    """Carry a plan out; returns the numbers of topics that are gone altogether."""
+def apply(log: Log, decided: Plan, holds: Holds) -> int:
+    """Carry a plan out, in any thread; returns where the log's stored parts begin now."""
     log.move_start(decided.start_offset)
     for part in decided.rewrite:
         log.engine.replace(part, list(held_frames(log, part, set(holds.offsets))))
-    return log.trim(decided.drop_before) if decided.drop_before else []
+    return log.trim(decided.drop_before)
 
 
 def held_frames(log: Log, part: Part, offsets: set[int]) -> Iterable[Buffer]:
