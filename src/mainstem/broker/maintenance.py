@@ -66,6 +66,8 @@ class Maintenance:
         now_ns = self._broker.clock.now_ns()
         if retention.roll_due(log, now_ns=now_ns, segment_ms=policy.segment_ms):
             log.engine.roll()
+        if log.index is not None:
+            await self._in_thread(f"topic index of log {log.id}", log.index.checkpoint)
         if "compact" in policy.cleanup:
             await self._in_thread(f"compact log {log.id}", lambda: self._compact(log, policy, now_ns))
         if "delete" not in policy.cleanup:
