@@ -45,6 +45,7 @@ cdef class Outbound(Sink):
     cdef public bint durable
     cdef public bint blocked
     cdef public bytes client_id
+    cdef public object allows
     cdef public object session
     cdef public object connection
     cdef public object ticker

@@ -223,6 +223,8 @@ cdef class Outbound(Sink):
         cdef int qos = 1 if record.origin == ORIGIN_KAFKA else record.flags & 3
         if grant.no_local and self._is_own(record):
             return True
+        if self.allows is not None and not self.allows(record.topic):
+            return True
         if qos > grant.qos:
             qos = grant.qos
         return self._send(record, grant, qos, grant.retain_as_published and record.flags & FLAG_RETAIN

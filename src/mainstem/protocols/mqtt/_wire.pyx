@@ -654,12 +654,29 @@ cdef class Inbound:
 
     # -- QoS 2 identifiers, for the session that keeps them
 
-    def received_ids(self):
-        """Packet identifiers between PUBREC and PUBREL, ascending."""
-        cdef int n
+    def received_ids(self, bint stable=False):
+        """Packet identifiers between PUBLISH and PUBREL, ascending; `stable`: only those whose records are."""
+        cdef int n, byte
+        cdef AckRun run
         if self.received == NULL or self.received_count == 0:
             return []
-        return [n for n in range(1, 65536) if self.received[n >> 3] & (1 << (n & 7))]
+        found = [byte * 8 + n for byte in range(RECEIVED_BYTES) if self.received[byte]
+                 for n in range(8) if self.received[byte] & (1 << n)]
+        if stable and self.runs:
+            unstable = set()
+            for run in self.runs:
+                for n in range(run.count):
+                    if run.acks[n] >> 28 == PUBREC:
+                        unstable.add(run.acks[n] & 0xFFFF)
+            found = [packet_id for packet_id in found if packet_id not in unstable]
+        return found
+
+    def released_ids(self):
+        """Packet identifiers whose PUBREL came since the last `complete`."""
+        cdef int n
+        if self.completions is None:
+            return []
+        return [self.completions.acks[n] & 0xFFFF for n in range(self.completions.count)]
 
     def restore_received(self, ids):
         """A session goes on: these were received and not yet released."""

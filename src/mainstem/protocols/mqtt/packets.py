@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.properties import (
@@ -26,7 +28,7 @@ from mainstem.protocols.mqtt.properties import (
     encode_properties,
     encode_varint,
 )
-from mainstem.protocols.mqtt.reasons import RETURN_CODES, Reason, Violation
+from mainstem.protocols.mqtt.reasons import RETURN_CODES, Reason, UnsupportedVersion, Violation
 
 V31, V311, V5 = 3, 4, 5
 
@@ -164,7 +166,7 @@ def _connect(reader: Reader, limits: Limits) -> Connect:
     name, level = reader.binary(), reader.byte()
     version = level & 0x7F  # the high bit marks a bridge of mosquitto's; it is an ordinary client to us
     if (name, version) not in ((b"MQIsdp", V31), (b"MQTT", V311), (b"MQTT", V5)):
-        raise Violation(Reason.UNSUPPORTED_VERSION, f"{name[:16]!r} level {level} is not MQTT 3.1, 3.1.1 or 5.0")
+        raise UnsupportedVersion(name, version)
     flags = reader.byte()
     will_flag, will_qos, will_retain = bool(flags & 4), flags >> 3 & 3, bool(flags & 32)
     if flags & 1:
@@ -267,7 +269,7 @@ def encode_packet(kind: int, flags: int, *parts: bytes) -> bytes:
     return bytes([kind << 4 | flags]) + encode_varint(len(body)) + body
 
 
-def encode_connack(version: int, session_present: bool, reason: int, properties: Properties | None = None) -> bytes:
+def encode_connack(version: int, session_present: bool, reason: int, properties: Mapping[int, Any] | None = None) -> bytes:
     if version != V5:
         code = RETURN_CODES.get(Reason(reason), 3)
         return bytes([0x20, 2, session_present and code == 0, code])
@@ -275,7 +277,7 @@ def encode_connack(version: int, session_present: bool, reason: int, properties:
     return encode_packet(Packet.CONNACK, 0, body)
 
 
-def encode_suback(version: int, packet_id: int, reasons: list[int], properties: Properties | None = None) -> bytes:
+def encode_suback(version: int, packet_id: int, reasons: list[int], properties: Mapping[int, Any] | None = None) -> bytes:
     head = packet_id.to_bytes(2, "big")
     if version != V5:
         codes = bytes(0x80 if reason >= 0x80 else reason for reason in reasons)
@@ -290,12 +292,12 @@ def encode_unsuback(version: int, packet_id: int, reasons: list[int]) -> bytes:
     return encode_packet(Packet.UNSUBACK, 0, head, b"\0", bytes(reasons))
 
 
-def encode_disconnect(reason: int, properties: Properties | None = None) -> bytes:
+def encode_disconnect(reason: int, properties: Mapping[int, Any] | None = None) -> bytes:
     """MQTT 5 only: earlier versions just close."""
     return encode_packet(Packet.DISCONNECT, 0, bytes([reason]), encode_properties(properties or {}))
 
 
-def encode_ack(kind: int, packet_id: int, reason: int = 0, properties: Properties | None = None) -> bytes:
+def encode_ack(kind: int, packet_id: int, reason: int = 0, properties: Mapping[int, Any] | None = None) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP; a reason of 0 is left out."""
     flags = 2 if kind == Packet.PUBREL else 0
     head = packet_id.to_bytes(2, "big")

@@ -9,6 +9,7 @@ there. The hot path checks the properties of PUBLISH in place and keeps their by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -275,11 +276,11 @@ def encode_property(identifier: int, value: Any) -> bytes:
     return head + encode_text(value)
 
 
-def encode_bare(properties: Properties) -> bytes:
+def encode_bare(properties: Mapping[int, Any]) -> bytes:
     """The properties one after the other, without the length in front: the form that `ms-mqtt` stores."""
     return b"".join(encode_property(identifier, value) for identifier, value in properties.items())
 
 
-def encode_properties(properties: Properties) -> bytes:
+def encode_properties(properties: Mapping[int, Any]) -> bytes:
     body = encode_bare(properties)
     return encode_varint(len(body)) + body

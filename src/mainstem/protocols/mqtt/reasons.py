@@ -76,6 +76,14 @@ class Violation(PeerViolation):
         self.reason = Reason(reason)
 
 
+class UnsupportedVersion(Violation):
+    """Answered in the words of the version nearest to the one asked for."""
+
+    def __init__(self, name: bytes, level: int) -> None:
+        super().__init__(Reason.UNSUPPORTED_VERSION, f"{name[:16]!r} level {level} is not MQTT 3.1, 3.1.1 or 5.0")
+        self.level = level
+
+
 _REASONS: tuple[tuple[type[MainstemError], Reason], ...] = (
     (NotAuthorized, Reason.NOT_AUTHORIZED),
     (InvalidName, Reason.TOPIC_NAME_INVALID),

@@ -1,0 +1,574 @@
+"""MQTT words to broker words: one connection, from CONNECT to its last packet.
+
+Bytes are `wire`'s and `outbound`'s matter, subscriptions `subscriptions`', what clients share `service`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from mainstem.broker.access import Action, Principal
+from mainstem.broker.broker import Broker
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.sessions import NEVER, Flight, Session
+from mainstem.log.gather import Ticket
+from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
+from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
+from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Outbound
+from mainstem.protocols.mqtt.packets import (
+    PINGRESP,
+    V5,
+    Auth,
+    Connect,
+    Disconnect,
+    Event,
+    Pingreq,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    encode_connack,
+    encode_disconnect,
+)
+from mainstem.protocols.mqtt.properties import Properties, Property
+from mainstem.protocols.mqtt.publishing import publish_special
+from mainstem.protocols.mqtt.reasons import Reason, UnsupportedVersion, Violation, reason_of
+from mainstem.protocols.mqtt.service import MqttService, Publisher
+from mainstem.protocols.mqtt.session import MqttSession
+from mainstem.protocols.mqtt.subscriptions import Subscriptions
+from mainstem.protocols.mqtt.wire import Inbound
+from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
+
+logger = logging.getLogger("mainstem.mqtt")
+
+
+class MqttServer(Server):
+    """The TCP listener."""
+
+    def __init__(self, broker: Broker, config: Any) -> None:
+        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.broker = broker
+        self.service = MqttService.of(broker, config)
+
+    def make_connection(self) -> asyncio.Protocol:
+        self.service.ensure_recovered()
+        return MqttConnection(self)
+
+    async def run_deadlines(self) -> None:
+        self.service.ensure_recovered()
+        second = asyncio.get_running_loop().create_task(self._run_seconds())
+        try:
+            await super().run_deadlines()
+        finally:
+            second.cancel()
+
+    async def _run_seconds(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            try:
+                self.service.tick_second()
+            except Exception:
+                logger.exception("the MQTT second failed; it is tried again")
+
+
+class MqttWebSocketServer(Server):
+    """The WebSocket listener: the same clients, sessions and service by another door."""
+
+    def __init__(self, broker: Broker, config: Any) -> None:
+        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.service = MqttService.of(broker, config)
+        self._rules = WebSocketRules(
+            config.mqtt.ws_path,
+            ("mqtt", "mqttv3.1"),
+            hosts=(config.listeners.host, *config.http.hosts),
+            origins=tuple(config.mqtt.ws_origins),
+        )
+
+    def make_connection(self) -> asyncio.Protocol:
+        self.service.ensure_recovered()
+        return WebSocketProtocol(lambda: MqttConnection(self), self._rules)
+
+
+class MqttConnection(Connection):
+    """One client."""
+
+    __slots__ = (
+        "draining",
+        "expiry_seconds",
+        "inbound",
+        "key",
+        "namespace",
+        "outbound",
+        "principal",
+        "problem_information",
+        "publisher",
+        "saved",
+        "session",
+        "state",
+        "subscriptions",
+        "version",
+    )
+
+    def __init__(self, server: MqttServer | MqttWebSocketServer) -> None:
+        super().__init__(server)
+        service = server.service
+        self.version = 0
+        self.key = b""
+        self.namespace: Namespace | None = None
+        self.principal: Principal | None = None
+        self.publisher: Publisher | None = None
+        self.saved: Session | None = None
+        self.session: MqttSession | None = None
+        self.subscriptions: Subscriptions | None = None
+        self.expiry_seconds = 0
+        self.problem_information = True
+        self.draining = False
+        self.state = "new"  # new, deciding (CONNACK is not sent yet), on, gone
+        self.outbound = Outbound(None, service.encoder, server.ticker)
+        self.outbound.connection = self
+        self.inbound = Inbound(self.outbound, service.limits)
+
+    @property
+    def service(self) -> MqttService:
+        return self.server.service  # type: ignore[attr-defined, no-any-return]
+
+    # -- bytes
+
+    def on_open(self) -> None:
+        self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds)
+
+    def on_data(self, data: bytes) -> None:
+        self.inbound.receive(data)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Handle packets until none is left, or one of them must be decided elsewhere first."""
+        if self.draining:
+            return
+        self.draining = True
+        try:
+            self._handle_packets()
+        except Violation as violation:
+            self._refuse(violation)
+        except MainstemError as error:
+            self._refuse(Violation(reason_of(error), error.message))
+        finally:
+            self.draining = False
+
+    def _handle_packets(self) -> None:
+        inbound, counters = self.inbound, self.server.counters
+        time_ms = self.service.broker.clock.now_ns() // 1_000_000
+        if self.publisher is not None:
+            self.publisher.check()
+        before = inbound.messages
+        try:
+            while not self.held and not self.closing and (event := inbound.next(time_ms)) is not None:
+                self._handle(event)
+        finally:
+            counters.messages_in += inbound.messages - before
+        if inbound.waiting:
+            self._release_received()
+        if self.outbound.progress:
+            self._note_progress()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Publish):
+            publish_special(self, event)
+        elif isinstance(event, Pingreq):
+            self.outbound.write(PINGRESP)
+        elif isinstance(event, Subscribe):
+            assert self.subscriptions is not None
+            self.subscriptions.subscribe(event)
+        elif isinstance(event, Unsubscribe):
+            assert self.subscriptions is not None
+            self.subscriptions.unsubscribe(event)
+        elif isinstance(event, Connect):
+            self._connect(event)
+        elif isinstance(event, Disconnect):
+            self._disconnect(event)
+        elif isinstance(event, Auth):
+            raise Violation(Reason.PROTOCOL_ERROR, "AUTH, although no authentication method was agreed on")
+
+    def send(self, data: bytes) -> None:
+        self.outbound.write(data)
+
+    def flush(self) -> None:
+        data = self.outbound.take()
+        if data and self.transport is not None:
+            self.server.counters.bytes_out += len(data)
+            self.transport.write(data)
+
+    def on_blocked(self) -> None:
+        self.outbound.blocked = True
+
+    def on_room(self) -> None:
+        self.outbound.blocked = False
+        self._catch_up()
+
+    # -- CONNECT
+
+    def _connect(self, connect: Connect) -> None:
+        self.version = self.outbound.version = connect.version
+        self.state = "deciding"
+        if Property.AUTHENTICATION_METHOD in connect.properties:
+            self._turn_away(Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered")
+            return
+        name = (connect.username or b"").decode(errors="replace")
+        password = connect.password or b""
+        principal = self.service.broker.access.login_now(name, password)
+        if principal is not None:
+            self._admit(connect, principal)
+            return
+        self.hold(HOLD_QUEUE)
+        asyncio.get_running_loop().create_task(self._login(connect, name, password))
+
+    async def _login(self, connect: Connect, name: str, password: bytes) -> None:
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        try:
+            principal = await self.service.broker.access.login(name, password, address)
+        except NotAuthorized:
+            self._turn_away(Reason.BAD_CREDENTIALS, f"login of {name!r} failed")
+        except Overloaded as error:
+            self._turn_away(Reason.CONNECTION_RATE_EXCEEDED, error.message)
+        else:
+            if not self.closing:
+                self._admit(connect, principal)
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """What had to be decided elsewhere is: read on."""
+        self.release(HOLD_QUEUE)
+        if not self.held and not self.closing:
+            self._drain()
+
+    def _admit(self, connect: Connect, principal: Principal) -> None:
+        client_id = connect.client_id
+        if len(client_id) > self.service.limits.client_id_bytes_max:
+            self._turn_away(Reason.CLIENT_ID_INVALID, f"client id of {len(client_id)} bytes")
+            return
+        if not client_id:
+            if self.version != V5 and not connect.clean_start:
+                self._turn_away(Reason.CLIENT_ID_INVALID, "no client id, and no clean session")
+                return
+            client_id = b"ms-" + os.urandom(10).hex().encode()
+        if connect.will is not None:
+            self.service.check_topic_bytes(connect.will.topic)
+        self.principal = principal
+        self.namespace = self.service.namespace_of(principal)
+        self.key = self.service.session_key(self.namespace, client_id)
+        other = self.service.clients.get(self.key)
+        if other is not None:
+            other.be_taken_over()
+        self.service.cancel_will(self.key) if not connect.clean_start else self.service.fire_will(self.key)
+        self._open_session(connect, client_id)
+
+    def _open_session(self, connect: Connect, client_id: bytes) -> None:
+        service, broker = self.service, self.service.broker
+        assert self.namespace is not None and self.principal is not None
+        self.expiry_seconds = self._expiry_of(connect)
+        saved = service.sessions.find(self.key)
+        ticket: Ticket | None = None
+        if saved is not None and connect.clean_start:
+            ticket = service.end_session(saved)
+            saved = None
+        present = saved is not None
+        session = self.session = MqttSession(broker.stamps.next)
+        session.will = connect.will
+        if self.expiry_seconds and saved is None:
+            saved = service.sessions.begin(self.key, self.expiry_seconds, session.position)
+        self.saved = saved
+        self._set_up_halves(connect, client_id)
+        self.subscriptions = Subscriptions(self, session, saved)
+        service.clients[self.key] = self
+        if saved is not None:
+            saved.expiry_seconds, saved.left_ns = self.expiry_seconds, 0
+            self._restore(saved, session)
+            ticket = service.sessions.save(saved)
+            saved.here = self
+        connack = encode_connack(self.version, present, 0, self._connack_properties(connect, client_id))
+        if ticket is None:
+            self._accept(connack, connect)
+        else:
+            self.hold(HOLD_QUEUE)
+            ticket.wait(_Then(lambda done: self._accept_when_durable(done, connack, connect)))
+
+    def _expiry_of(self, connect: Connect) -> int:
+        if self.version != V5:
+            asked = 0 if connect.clean_start else NEVER
+        else:
+            asked = connect.properties.get(Property.SESSION_EXPIRY, 0)
+        return min(asked, self.service.limits.session_expiry_seconds_max)
+
+    def _set_up_halves(self, connect: Connect, client_id: bytes) -> None:
+        limits, properties = self.service.limits, connect.properties
+        assert self.namespace is not None and self.principal is not None
+        inbound, outbound = self.inbound, self.outbound
+        self.publisher = self.service.publisher(self.namespace, self.principal)
+        self.problem_information = bool(properties.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
+        inbound.version = self.version
+        inbound.client_id = outbound.client_id = client_id
+        inbound.packet_bytes_max = limits.packet_bytes_max
+        inbound.durable = outbound.durable = self.saved is not None
+        inbound.routes = self.publisher.routes
+        inbound.retained = self.service.retained(self.namespace)
+        outbound.namespace = self.namespace
+        outbound.session = self
+        outbound.allows = self._allows if not self.principal.admin else None
+        outbound.packet_bytes_max = properties.get(Property.MAXIMUM_PACKET_SIZE, 268_435_460)
+        outbound.window = min(properties.get(Property.RECEIVE_MAXIMUM, 65_535), limits.inflight_max)
+        outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
+
+    def _restore(self, saved: Session, session: MqttSession) -> None:
+        """The session goes on: what was received and not released, what was sent and not acknowledged."""
+        self.inbound.restore_received(saved.received)
+        self.outbound.restore(saved.flight)
+        self.outbound.position = session.resume(saved.position, saved.flight)
+        self.outbound.live = False
+
+    def _connack_properties(self, connect: Connect, client_id: bytes) -> Properties:
+        limits = self.service.limits
+        if self.version != V5:
+            return {}
+        properties: Properties = {Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes_max}
+        if limits.receive_maximum != 65_535:
+            properties[Property.RECEIVE_MAXIMUM] = limits.receive_maximum
+        if limits.topic_alias_maximum:
+            properties[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+        if connect.properties.get(Property.SESSION_EXPIRY, 0) != self.expiry_seconds:
+            properties[Property.SESSION_EXPIRY] = self.expiry_seconds
+        if client_id != connect.client_id:
+            properties[Property.ASSIGNED_CLIENT_ID] = client_id
+        if self._keep_alive(connect) != connect.keep_alive_seconds:
+            properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive(connect)
+        return properties
+
+    def _keep_alive(self, connect: Connect) -> int:
+        """What a 5.0 client is told to keep to; older ones cannot be told, so they keep what they asked for."""
+        longest = self.service.limits.keep_alive_seconds_max
+        asked = connect.keep_alive_seconds
+        if self.version != V5 or not longest:
+            return asked
+        return longest if asked == 0 or asked > longest else asked
+
+    def _accept_when_durable(self, ticket: Ticket, connack: bytes, connect: Connect) -> None:
+        if self.closing:
+            return
+        if ticket.error is not None:
+            self._turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
+            return
+        self._accept(connack, connect)
+        self._go_on()
+
+    def _accept(self, connack: bytes, connect: Connect) -> None:
+        self.state = "on"
+        self.outbound.write(connack)
+        keep_alive = self._keep_alive(connect)
+        self.server.deadlines.watch(self, keep_alive + (keep_alive + 1) // 2 if keep_alive else 0)
+        saved = self.saved
+        if saved is not None and not self.outbound.live:
+            self.outbound.release([n for n, state, _ in saved.flight if state == AWAIT_PUBCOMP])
+            assert self.subscriptions is not None
+            self.subscriptions.restore()
+            self._catch_up()
+
+    def _turn_away(self, reason: Reason, why: str) -> None:
+        """CONNACK with a reason, then close."""
+        self.server.counters.refused_total += 1
+        properties: Properties = {Property.REASON_STRING: why.encode()} if self.version == V5 else {}
+        self.outbound.write(encode_connack(self.version or 4, False, reason, properties))
+        self.state = "gone"
+        self.close(why)
+
+    # -- acknowledgements and positions
+
+    def _release_received(self) -> None:
+        """PUBRELs came: PUBCOMP must wait until the releases are durable."""
+        saved = self.saved
+        assert saved is not None
+        service = self.service
+        ticket = service.sessions.save_released(saved, self.inbound.released_ids(), service.broker.stamps.next)
+        self.inbound.complete(ticket)
+
+    def _note_progress(self) -> None:
+        self.outbound.progress = False
+        if self.saved is not None:
+            self.service.session_moved(self.saved)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        if not self.outbound.live and self.session is not None and self.state == "on" and self.outbound.room:
+            for packet_id in self.session.lost_flight(self.outbound.position):
+                self.outbound.forget(packet_id)
+            self.service.resume(self.outbound, self.session.filters)
+        if self.subscriptions is not None:
+            self.subscriptions.room()
+
+    def choose(self, record: Any) -> Any:
+        """For the outgoing half while it catches up."""
+        assert self.session is not None
+        grant = self.session.choose(record)
+        if grant is not None and self.saved is not None:
+            self.service.session_moved(self.saved)
+        return grant
+
+    def note_assigned(self) -> None:
+        """QoS 2 publishes to a session that outlives us wait until their identifiers are journaled."""
+        self.server.ticker.after_tick(self._save_assigned)  # type: ignore[attr-defined]
+
+    def _save_assigned(self) -> None:
+        assigned, packets = self.outbound.take_assigned()
+        if assigned and self.saved is not None:
+            ticket = self.service.sessions.save_flight(self.saved, assigned, [])
+            ticket.wait(_Then(lambda done: self._send_if_durable(done, packets)))
+
+    def _send_if_durable(self, ticket: Ticket, packets: bytes) -> None:
+        if ticket.error is not None:
+            self.fail(ticket.error)
+        elif not self.closing:
+            self.outbound.write(packets)
+
+    def note_recorded(self) -> None:
+        self.server.ticker.after_tick(self._save_recorded)  # type: ignore[attr-defined]
+
+    def _save_recorded(self) -> None:
+        recorded = self.outbound.take_recorded()
+        if recorded and self.saved is not None:
+            ticket = self.service.sessions.save_flight(self.saved, [], recorded)
+            ticket.wait(_Then(lambda done: self._release_if_durable(done, recorded)))
+
+    def _release_if_durable(self, ticket: Ticket, packet_ids: list[int]) -> None:
+        if ticket.error is not None:
+            self.fail(ticket.error)
+        elif not self.closing:
+            self.outbound.release(packet_ids)
+
+    def place(self) -> tuple[int, list[Flight]]:
+        """For the session's journal: everything below was offered to the client."""
+        ticker = self.service.broker.ticker
+        position = ticker.head_stamp if self.outbound.live else self.outbound.position
+        assert self.session is not None
+        return max(position, self.session.position), self.outbound.flight()
+
+    # -- the end
+
+    def _disconnect(self, event: Disconnect) -> None:
+        if event.session_expiry_seconds is not None:
+            if self.expiry_seconds == 0 and event.session_expiry_seconds:
+                raise Violation(Reason.PROTOCOL_ERROR, "a session that expires at once cannot be prolonged")
+            self.expiry_seconds = min(event.session_expiry_seconds, self.service.limits.session_expiry_seconds_max)
+            if self.saved is not None:
+                self.saved.expiry_seconds = self.expiry_seconds
+        if self.session is not None and event.reason == Reason.SUCCESS:
+            self.session.will = None
+        self.close()
+
+    def _refuse(self, violation: Violation) -> None:
+        """The peer broke the protocol: say so if it can be said, then close."""
+        if self.state in ("new", "deciding"):
+            if isinstance(violation, UnsupportedVersion):
+                self.version = self.outbound.version = 5 if violation.level >= 5 else 4
+                self._turn_away(violation.reason, violation.message)
+            else:
+                self.close(violation.message)
+            return
+        self._say_goodbye(violation.reason, violation.message)
+
+    def _say_goodbye(self, reason: int, why: str) -> None:
+        if self.version == V5 and self.state == "on" and not self.closing:
+            properties: Properties = {Property.REASON_STRING: why.encode()} if self.problem_information else {}
+            self.outbound.write(encode_disconnect(reason, properties))
+        self.close(f"{why} ({Reason(reason).name.lower()})")
+
+    def fail(self, error: Exception) -> None:
+        """What was promised cannot be kept (the disk is full): the client must try again elsewhere or later."""
+        self._say_goodbye(Reason.QUOTA_EXCEEDED, str(error))
+
+    def close(self, reason: str = "") -> None:
+        if reason == "the broker is shutting down" and not self.closing and self.version == V5 and self.state == "on":
+            self.outbound.write(encode_disconnect(Reason.SERVER_SHUTTING_DOWN))
+        super().close(reason)
+
+    def on_silence(self) -> None:
+        if self.state == "on":
+            self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "silent for one and a half times its keep-alive")
+        else:
+            self.close("no CONNECT in time")
+
+    def be_taken_over(self) -> None:
+        """Another connection uses our client id: the session goes on there."""
+        self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
+        self._leave()
+
+    def rights_changed(self) -> None:
+        assert self.namespace is not None and self.principal is not None
+        self.publisher = self.service.publisher(self.namespace, self.principal)
+        self.inbound.routes = self.publisher.routes
+
+    def _allows(self, topic: bytes) -> bool:
+        """A filter may overlap topics that its subscriber may not read: each delivery is checked."""
+        assert self.principal is not None
+        return self.service.broker.access.allows(self.principal, Action.CONSUME, topic)
+
+    def on_lost(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """Give everything back; the session stays if it may."""
+        if self.state == "gone" or self.session is None:
+            self.state = "gone"
+            return
+        self.state = "gone"
+        service, session, saved = self.service, self.session, self.saved
+        if service.clients.get(self.key) is self:
+            del service.clients[self.key]
+        service.broker.pump.stop(self.outbound)
+        assert self.subscriptions is not None
+        self.subscriptions.close()
+        if saved is not None:
+            saved.received = set(self.inbound.received_ids(True))
+            service.sessions.leave(saved, service.broker.clock.now_ns())
+            if not self.expiry_seconds:
+                service.end_session(saved)
+        self._send_will(session)
+
+    def _send_will(self, session: MqttSession) -> None:
+        will, session.will = session.will, None
+        if will is None:
+            return
+        service, namespace, client_id = self.service, self.namespace, self.outbound.client_id
+        assert namespace is not None
+
+        def send() -> None:
+            try:
+                service.publish(
+                    namespace,
+                    will.topic,
+                    will.payload,
+                    qos=will.qos,
+                    retain=will.retain,
+                    properties=will.properties,
+                    client_id=client_id,
+                )
+            except MainstemError as error:
+                logger.warning("the will of %r was not published: %s", client_id, error)
+
+        service.plan_will(self.key, min(will.delay_seconds, self.expiry_seconds), send)
+
+    def label(self) -> str:
+        client_id = self.outbound.client_id.decode(errors="backslashreplace")
+        return f"MQTT client {client_id!r} ({super().label()})"
+
+
+class _Then:
+    """A ticket's waiter that calls a function."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def released(self, ticket: Ticket) -> None:
+        self._call(ticket)

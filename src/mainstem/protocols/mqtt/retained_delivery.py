@@ -1,0 +1,81 @@
+"""Retained messages on their way to a new subscriber: read from the log as the client takes them.
+
+A few are read on the spot; many are read in a thread, a chunk at a time, so that a million of them stall nobody and cost no
+more memory than their pointers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from mainstem.broker.retained import Pointer
+from mainstem.model.record import Record
+from mainstem.protocols.mqtt.outbound import Grant, ref_of
+
+if TYPE_CHECKING:
+    from mainstem.protocols.mqtt.adapter import MqttConnection
+
+READ_AT_ONCE_MAX = 16
+CHUNK = 256
+
+
+class RetainedDelivery:
+    __slots__ = ("_connection", "_pending", "_reading", "_ready")
+
+    def __init__(self, connection: MqttConnection) -> None:
+        self._connection = connection
+        self._pending: deque[tuple[bytes, Pointer, Grant]] = deque()
+        self._ready: deque[tuple[Record, Grant]] = deque()
+        self._reading = False
+
+    def add(self, found: list[tuple[bytes, Pointer]], grant: Grant) -> None:
+        self._pending.extend((topic, pointer, grant) for topic, pointer in found)
+        self.go_on()
+
+    def go_on(self) -> bool:
+        """Send what there is room for; True when nothing is left."""
+        connection = self._connection
+        assert connection.namespace is not None
+        retained = connection.service.retained(connection.namespace)
+        while not connection.closing:
+            if not self._send_ready():
+                return False
+            if self._reading or not self._pending:
+                return not self._reading
+            if len(self._pending) > READ_AT_ONCE_MAX:
+                self._read_chunk()
+                return False
+            topic, pointer, grant = self._pending.popleft()
+            record = retained.read_one(topic, pointer)
+            if record is not None:
+                self._ready.append((record, grant))
+        return True
+
+    def _send_ready(self) -> bool:
+        outbound = self._connection.outbound
+        while self._ready:
+            record, grant = self._ready[0]
+            if not outbound.room or not outbound.offer(ref_of(record), grant, True):
+                return False
+            self._ready.popleft()
+        return True
+
+    def _read_chunk(self) -> None:
+        self._reading = True
+        chunk = [self._pending.popleft() for _ in range(min(CHUNK, len(self._pending)))]
+        asyncio.get_running_loop().create_task(self._read_in_thread(chunk))
+
+    async def _read_in_thread(self, chunk: list[tuple[bytes, Pointer, Grant]]) -> None:
+        connection = self._connection
+        assert connection.namespace is not None
+        retained = connection.service.retained(connection.namespace)
+
+        def read() -> list[tuple[Record, Grant]]:
+            records = ((retained.read_one(topic, pointer), grant) for topic, pointer, grant in chunk)
+            return [(record, grant) for record, grant in records if record is not None]
+
+        self._ready.extend(await asyncio.get_running_loop().run_in_executor(None, read))
+        self._reading = False
+        self.go_on()

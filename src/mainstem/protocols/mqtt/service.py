@@ -1,0 +1,346 @@
+"""What all MQTT clients of a broker share, whichever listener they came by: sessions, retained messages, wills, routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from mainstem.broker.access import Action, Principal
+from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
+from mainstem.broker.live import Route
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.retained import Retained
+from mainstem.broker.sessions import PLACE_MS, Session, Sessions
+from mainstem.codec.batch import decode_frames
+from mainstem.log.gather import Ticket
+from mainstem.log.log import Log
+from mainstem.log.retention import Holds
+from mainstem.model.errors import MainstemError
+from mainstem.model.origin import Origin, RecordFlag
+from mainstem.model.record import Header, Record
+from mainstem.model.topic_filter import check_topic, literal_filter
+from mainstem.model.topic_tries import FilterTrie
+from mainstem.protocols.mqtt.crossing import describe, translate
+from mainstem.protocols.mqtt.limits import Limits
+from mainstem.protocols.mqtt.outbound import Encoder, Outbound
+from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.wire import MARK_CLIENT_WANTED, RouteTable
+
+if TYPE_CHECKING:
+    from mainstem.protocols.mqtt.adapter import MqttConnection
+
+logger = logging.getLogger("mainstem.mqtt")
+
+TAIL_READ_BYTES = 4 << 20
+INFLATED_BYTES_MAX = 64 << 20
+NS_PER_MS = 1_000_000
+
+_services: WeakKeyDictionary[Broker, MqttService] = WeakKeyDictionary()
+
+
+class Publisher:
+    """One principal's right to publish, as a table of routes that its connections share."""
+
+    def __init__(self, service: MqttService, namespace: Namespace, principal: Principal) -> None:
+        self._service = service
+        self._namespace = namespace
+        self._principal = principal
+        self._clears = namespace.route_clears
+        self.routes = RouteTable(self.resolve)
+
+    def check(self) -> None:
+        """Once per read: routes that the namespace forgot must not be used again."""
+        if self._clears != self._namespace.route_clears:
+            self._clears = self._namespace.route_clears
+            self.routes.clear()
+
+    def resolve(self, topic: bytes) -> tuple[Route | None, int, int]:
+        """(route, reason why not, marks) of a topic that is published to for the first time."""
+        self._service.check_topic_bytes(topic)
+        try:
+            limits = self._service.limits
+            check_topic(topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            if not self._service.broker.access.allows(self._principal, Action.PUBLISH, topic):
+                return None, Reason.NOT_AUTHORIZED, 0
+            route = self._namespace.route(topic)
+        except MainstemError as error:
+            logger.info("publish to %r refused: %s", topic[:100], error)
+            return None, reason_of(error), 0
+        wanted = self._service.no_local.match(topic)
+        return route, 0, MARK_CLIENT_WANTED if wanted else 0
+
+
+class MqttService:
+    def __init__(self, broker: Broker, config: Any) -> None:
+        self.broker = broker
+        self.limits = _limits(config)
+        self.config = config
+        self.sessions = Sessions(broker.journal, sessions_max=self.limits.sessions_max)
+        self.clients: dict[bytes, MqttConnection] = {}
+        self.no_local = FilterTrie()  # filters of No Local subscriptions, present or absent
+        self.encoder = Encoder(translate, describe)
+        self.encoder.now_ns = broker.clock.now_ns()
+        self._retained: dict[str, Retained] = {}
+        self._publishers: dict[Principal, Publisher] = {}
+        self._recovered = False
+        self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
+        self._wills: dict[bytes, asyncio.TimerHandle] = {}
+        broker.journal.register("retained", self._apply_retained, self._dump_retained)
+        broker.access.listeners.append(self._rights_changed)
+        broker.maintenance.holders.append(self.holds)
+
+    @classmethod
+    def of(cls, broker: Broker, config: Any) -> MqttService:
+        found = _services.get(broker)
+        if found is None:
+            found = _services[broker] = cls(broker, config)
+        return found
+
+    # -- namespaces, rights and routes
+
+    def namespace_of(self, principal: Principal) -> Namespace:
+        name = principal.namespace
+        return self.broker.namespace(name if name in self.broker.namespaces else DEFAULT_NAMESPACE)
+
+    def publisher(self, namespace: Namespace, principal: Principal) -> Publisher:
+        found = self._publishers.get(principal)
+        if found is None:
+            found = self._publishers[principal] = Publisher(self, namespace, principal)
+        return found
+
+    def retained(self, namespace: Namespace) -> Retained:
+        found = self._retained.get(namespace.name)
+        if found is None:
+            found = Retained(
+                namespace, self.broker.journal, self.broker.ticker, retained_max=self.limits.retained_max
+            )
+            self._retained[namespace.name] = found
+        return found
+
+    def check_topic_bytes(self, topic: bytes) -> None:
+        """What is no topic name at all breaks the protocol; what is merely refused is answered."""
+        if b"+" in topic or b"#" in topic:
+            raise Violation(Reason.TOPIC_NAME_INVALID, "a topic name with wildcards")
+        if b"\0" in topic:
+            raise Violation(Reason.MALFORMED_PACKET, "a topic name with U+0000")
+        try:
+            topic.decode()
+        except UnicodeDecodeError:
+            raise Violation(Reason.MALFORMED_PACKET, "a topic name that is not UTF-8") from None
+
+    def _rights_changed(self) -> None:
+        self._publishers.clear()
+        for connection in list(self.clients.values()):
+            connection.rights_changed()
+
+    def want_client(self, topic_filter: bytes, holder: object) -> None:
+        """A No Local subscription: publishers to these topics say from now on who they are."""
+        self.no_local.add(literal_filter(topic_filter), holder)
+        self._forget_routes()
+
+    def unwant_client(self, topic_filter: bytes, holder: object) -> None:
+        self.no_local.remove(literal_filter(topic_filter), holder)
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
+        for publisher in self._publishers.values():
+            publisher.routes.clear()
+
+    # -- publishing for a client: wills, delayed messages, publishes with `ms-` properties
+
+    def publish(
+        self,
+        namespace: Namespace,
+        topic: bytes,
+        payload: bytes,
+        *,
+        qos: int,
+        retain: bool,
+        properties: bytes = b"",
+        client_id: bytes = b"",
+        key: bytes | None = None,
+        headers: tuple[Header, ...] = (),
+        time_ms: int | None = None,
+    ) -> Ticket:
+        route = namespace.route(topic)
+        namespace.check_size(topic, payload)
+        flags = qos | (RecordFlag.RETAIN if retain else 0)
+        stored = list(headers)
+        if properties:
+            stored.append((b"ms-mqtt", properties))
+        if client_id and self.no_local.match(topic):
+            stored.append((b"ms-client", client_id))
+        if key is None:
+            key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
+        else:
+            stored.insert(0, (b"ms-topic", topic))
+            route = namespace.keyed_route(topic, key, route)
+        gather = route.open_gather(Origin.MQTT)
+        value = None if retain and not payload else payload
+        now_ms = self.broker.clock.now_ns() // NS_PER_MS
+        index = gather.add_routed(route, key, value, stored, now_ms if time_ms is None else time_ms, flags)
+        if retain:
+            self.retained(namespace).note(route, gather.ticket, index, value is not None)
+        return gather.ticket
+
+    # -- sessions
+
+    def session_key(self, namespace: Namespace, client_id: bytes) -> bytes:
+        return namespace.name.encode() + b"\0" + client_id
+
+    def session_moved(self, session: Session) -> None:
+        if self.sessions.mark_moved(session):
+            asyncio.get_running_loop().call_later(PLACE_MS / 1000, self._save_places)
+
+    def _save_places(self) -> None:
+        if self.sessions.save_places():
+            asyncio.get_running_loop().call_later(PLACE_MS / 1000, self._save_places)
+
+    def resume(self, outbound: Outbound, filters: list[bytes], *, changed: bool = False) -> None:
+        """Go on serving a subscriber from the log; `changed` filters begin a new reading at its position."""
+        if changed:
+            self.broker.pump.stop(outbound)
+        if filters:
+            self.broker.pump.resume(outbound, filters)
+        else:
+            outbound.live = True
+
+    # -- every second
+
+    def tick_second(self) -> None:
+        now_ns = self.broker.clock.now_ns()
+        self.encoder.now_ns = now_ns
+        for session in self.sessions.expired(now_ns):
+            self.end_session(session)
+        self._checkpoint()
+
+    def end_session(self, session: Session) -> Ticket | None:
+        """Its time is over, or its client wants a clean start: nothing of it is owed any more."""
+        for subscription in session.subscriptions.values():
+            if subscription.no_local:
+                self.unwant_client(subscription.filter, session)
+        self.fire_will(session.key)
+        return self.sessions.end(session)
+
+    def _checkpoint(self) -> None:
+        """Once everything below a past head is stable, state derived from records below it is journaled, then it."""
+        head = self.broker.ticker.head_stamp
+        if self._candidate is None:
+            if head > self.sessions.checkpoint:
+                self._candidate = head, [(log, log.written) for log in self.broker.logs.by_id.values()]
+            return
+        stamp, logs = self._candidate
+        if all(log.stable >= written for log, written in logs):
+            self._candidate = None
+            pending = [
+                (connection.saved, connection.inbound.received_ids(True))
+                for connection in self.clients.values()
+                if connection.saved is not None and (connection.inbound.received_count or connection.saved.received)
+            ]
+            self.sessions.save_checkpoint(stamp, pending)
+
+    # -- wills
+
+    def plan_will(self, key: bytes, delay_seconds: int, send: Any) -> None:
+        """Send it now, or when its delay ends; the session going on before then cancels it."""
+        if not delay_seconds:
+            send()
+            return
+
+        def due() -> None:
+            del self._wills[key]
+            send()
+
+        self._wills[key] = asyncio.get_running_loop().call_later(delay_seconds, due)
+
+    def cancel_will(self, key: bytes) -> None:
+        handle = self._wills.pop(key, None)
+        if handle is not None:
+            handle.cancel()
+
+    def fire_will(self, key: bytes) -> None:
+        """The session ends: a will that waits, waits no longer."""
+        handle = self._wills.get(key)
+        if handle is not None and not handle.cancelled():
+            handle.cancel()
+            handle._run()
+
+    # -- recovery and retention
+
+    def ensure_recovered(self) -> None:
+        """Before the first client: what records beyond the checkpoint say of identifiers and retained messages."""
+        if self._recovered:
+            return
+        self._recovered = True
+        for namespace in self.broker.namespaces.values():
+            logs = set(namespace.stems.values())
+            logs.update(span.log for topic in namespace.topics.values() for p in topic.partitions for span in p.spans)
+            for log in logs:
+                self._recover_log(namespace, log)
+        self.sessions.recovered(self.broker.clock.now_ns(), self._recover_session)
+
+    def _recover_session(self, session: Session) -> None:
+        for subscription in session.subscriptions.values():
+            if subscription.no_local:
+                self.no_local.add(literal_filter(subscription.filter), session)
+
+    def _recover_log(self, namespace: Namespace, log: Log) -> None:
+        checkpoint = self.sessions.checkpoint
+        if log.last_stamp < checkpoint:
+            return
+        offset = log.offset_of_stamp(checkpoint)
+        while (piece := log.read(offset, TAIL_READ_BYTES)) is not None:
+            records = decode_frames(
+                piece.data, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=namespace.topic_of
+            )
+            for record in records:
+                if record.origin == Origin.MQTT and record.stamp >= checkpoint:
+                    self._recover_record(namespace, log, record)
+            offset = piece.end_offset
+
+    def _recover_record(self, namespace: Namespace, log: Log, record: Record) -> None:
+        if record.flags & RecordFlag.RETAIN:
+            self.retained(namespace).recover(record.topic, log, record)
+        identity = record.header(b"ms-qos2") if record.flags & RecordFlag.QOS_2 else None
+        if identity is not None:
+            key = self.session_key(namespace, identity[2:])
+            self.sessions.recover_received(key, int.from_bytes(identity[:2], "big"), record.stamp)
+
+    def _apply_retained(self, key: bytes, value: bytes | None) -> None:
+        name, _, topic = key.partition(b"\0")
+        namespace = self.broker.namespaces.get(name.decode())
+        if namespace is not None:
+            self.retained(namespace).apply(topic, value)
+
+    def _dump_retained(self) -> Any:
+        for retained in self._retained.values():
+            yield from retained.dump()
+
+    def holds(self, log: Log) -> Holds:
+        """What sessions and retained pointers still need of a log."""
+        held_ms_max = self.config.mqtt.session_held_ms_max
+        held = self.sessions.held_from(now_ns=self.broker.clock.now_ns(), held_ms_max=held_ms_max)
+        offsets = sorted(offset for one in self._retained.values() for offset in one.held_offsets(log))
+        return Holds(from_stamp=held, offsets=offsets)
+
+
+def _limits(config: Any) -> Limits:
+    mqtt, limits = config.mqtt, config.limits
+    return Limits(
+        packet_bytes_max=config.topics.message_bytes_max + 128 * 1024,
+        connect_bytes_max=limits.frame_bytes_max_before_login,
+        connect_timeout_seconds=max(1, limits.login_ms // 1000),
+        topic_bytes_max=limits.topic_bytes_max,
+        topic_levels_max=limits.topic_levels_max,
+        user_properties_max=limits.headers_max,
+        subscriptions_max=mqtt.subscriptions_max,
+        receive_maximum=mqtt.receive_max,
+        inflight_max=mqtt.receive_max,
+        topic_alias_maximum=mqtt.topic_alias_max,
+        keep_alive_seconds_max=mqtt.keep_alive_max_s,
+        session_expiry_seconds_max=min(0xFFFFFFFF, mqtt.session_expiry_max_ms // 1000),
+        connections_max=limits.connections_max,
+        retained_max=mqtt.retained_max,
+    )

@@ -1,0 +1,148 @@
+"""What a client is subscribed to and owed, while it is connected. Pure: no socket, no clock, no broker.
+
+Catching up asks `choose` about each stored record the filters may mean:
+
+    sent before, not acknowledged   again, with its old packet identifier and DUP
+    below the position              no: it was offered before
+    no subscription counts yet      no: each one begins at its own stamp
+    QoS 0, from before connecting   no: QoS 0 is not kept for an absent client
+    otherwise                       yes, once, whatever filters overlap
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mainstem.broker.live import RecordRef
+from mainstem.broker.sessions import Flight, Subscription
+from mainstem.model.origin import Origin
+from mainstem.model.topic_filter import literal_filter
+from mainstem.model.topic_tries import FilterTrie
+from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Grant
+from mainstem.protocols.mqtt.packets import Will
+from mainstem.protocols.mqtt.properties import Property, encode_property
+
+GRANTS_CACHED_MAX = 1024  # topics; then the cache starts anew
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interest:
+    """One plain subscription as deliveries see it."""
+
+    filter: bytes  # canonical
+    grant: Grant
+    start: int
+
+
+def grant_of(subscription: Subscription) -> Grant:
+    identifiers = b""
+    if subscription.identifier:
+        identifiers = encode_property(Property.SUBSCRIPTION_ID, subscription.identifier)
+    return Grant(
+        subscription.qos,
+        no_local=subscription.no_local,
+        retain_as_published=subscription.retain_as_published,
+        identifiers=identifiers,
+        meta=subscription.meta,
+    )
+
+
+class MqttSession:
+    """One connection's view of its session: the plain subscriptions, and what is to be sent again."""
+
+    __slots__ = (
+        "_again",
+        "_again_last",
+        "_again_seen",
+        "_cache",
+        "_trie",
+        "connected_at",
+        "interests",
+        "position",
+        "will",
+    )
+
+    def __init__(self, connected_at: int) -> None:
+        self.connected_at = connected_at
+        self.position = connected_at
+        self.interests: dict[bytes, Interest] = {}
+        self.will: Will | None = None
+        self._trie: FilterTrie | None = None  # made when it is first needed: most sessions never fall behind
+        self._cache: dict[bytes, list[Interest]] = {}
+        self._again: dict[int, tuple[int, int]] = {}
+        self._again_seen: set[int] = set()
+        self._again_last = -1
+
+    @property
+    def filters(self) -> list[bytes]:
+        return list(self.interests)
+
+    def subscribe(self, subscription: Subscription) -> Interest:
+        interest = Interest(literal_filter(subscription.filter), grant_of(subscription), subscription.start)
+        self.unsubscribe(interest.filter)
+        self.interests[interest.filter] = interest
+        if self._trie is not None:
+            self._trie.add(interest.filter, interest)
+            self._cache.clear()
+        return interest
+
+    def unsubscribe(self, topic_filter: bytes) -> bool:
+        interest = self.interests.pop(topic_filter, None)
+        if interest is not None and self._trie is not None:
+            self._trie.remove(topic_filter, interest)
+            self._cache.clear()
+        return interest is not None
+
+    def resume(self, position: int, flight: Iterable[Flight]) -> int:
+        """The session goes on from here; returns the stamp from which the log must be read."""
+        self.position = position
+        self._again = {stamp: (packet_id, state) for packet_id, state, stamp in flight}
+        self._again_last = max(self._again, default=-1)
+        return min(position, min(self._again, default=position))
+
+    def lost_flight(self, position: int) -> list[int]:
+        """Packet identifiers whose records catching up has passed without finding them: they are gone from the log."""
+        if not self._again or position <= self._again_last:
+            return []
+        again, seen = self._again, self._again_seen
+        lost = [n for stamp, (n, state) in again.items() if state != AWAIT_PUBCOMP and stamp not in seen]
+        self._again, self._again_seen = {}, set()
+        return lost
+
+    def choose(self, record: RecordRef) -> Grant | None:
+        again = self._again.get(record.stamp) if self._again else None
+        if again is not None:
+            return self._choose_again(record, *again)
+        if record.stamp < self.position:
+            return None
+        grants = [one.grant for one in self._matching(record.topic) if one.start <= record.stamp]
+        if not grants:
+            return None
+        grant: Grant = grants[0] if len(grants) == 1 else Grant.merged(grants)
+        if record.stamp < self.connected_at:
+            kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
+            if min(kept, grant.qos) == 0:
+                return None
+        return grant
+
+    def _choose_again(self, record: RecordRef, packet_id: int, state: int) -> Grant | None:
+        if state == AWAIT_PUBCOMP:
+            return None  # the client has it; only the release goes again
+        self._again_seen.add(record.stamp)
+        grants = [one.grant for one in self._matching(record.topic)]
+        identifiers = b"".join(one.identifiers for one in grants)
+        return Grant(state, identifiers=identifiers, meta=any(one.meta for one in grants), packet_id=packet_id)
+
+    def _matching(self, topic: bytes) -> list[Interest]:
+        found = self._cache.get(topic)
+        if found is None:
+            if self._trie is None:
+                self._trie = FilterTrie()
+                for interest in self.interests.values():
+                    self._trie.add(interest.filter, interest)
+            if len(self._cache) >= GRANTS_CACHED_MAX:
+                self._cache.clear()
+            found = [one for one in self._trie.match(topic) if isinstance(one, Interest)]
+            self._cache[topic] = found
+        return found

@@ -1,0 +1,216 @@
+"""SUBSCRIBE and UNSUBSCRIBE of one client: filters into deliveries, retained messages after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.sessions import Session, Subscription
+from mainstem.log.gather import Ticket
+from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.protocols.mqtt.filters import Asked, Kind, parse_filter
+from mainstem.protocols.mqtt.outbound import Grant
+from mainstem.protocols.mqtt.packets import Filter, Subscribe, Unsubscribe, encode_suback, encode_unsuback
+from mainstem.protocols.mqtt.properties import Properties, Property
+from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.retained_delivery import RetainedDelivery
+from mainstem.protocols.mqtt.session import MqttSession, grant_of
+from mainstem.protocols.mqtt.special import Special, open_special
+
+if TYPE_CHECKING:
+    from mainstem.protocols.mqtt.adapter import MqttConnection
+
+
+class Subscriptions:
+    """All subscriptions of a connected client. Those of a persistent session are journaled before they are answered."""
+
+    __slots__ = ("_connection", "_retained", "_saved", "_session", "_special", "by_filter")
+
+    def __init__(self, connection: MqttConnection, session: MqttSession, saved: Session | None) -> None:
+        self._connection = connection
+        self._session = session
+        self._saved = saved
+        self.by_filter: dict[bytes, Subscription] = saved.subscriptions if saved is not None else {}
+        self._special: dict[bytes, Special] | None = None
+        self._retained: RetainedDelivery | None = None
+
+    # -- SUBSCRIBE
+
+    def subscribe(self, event: Subscribe) -> None:
+        reasons: list[int] = []
+        wanted: list[tuple[bytes, Grant]] = []  # retained messages, after SUBACK
+        why = ""
+        for one in event.filters:
+            try:
+                reasons.append(self._subscribe(one, event, wanted))
+            except MainstemError as error:
+                if isinstance(error, Violation):
+                    raise
+                reason = Reason.TOPIC_FILTER_INVALID if isinstance(error, InvalidName) else reason_of(error)
+                reasons.append(reason)
+                why = error.message
+        connection = self._connection
+        properties: Properties = {Property.REASON_STRING: why.encode()} if why and connection.problem_information else {}
+        suback = encode_suback(connection.version, event.packet_id, reasons, properties)
+        if self._saved is not None and any(reason < 0x80 for reason in reasons):
+            self._when_saved(lambda: self._answer(suback, wanted))
+        else:
+            self._answer(suback, wanted)
+
+    def _answer(self, suback: bytes, wanted: list[tuple[bytes, Grant]]) -> None:
+        self._connection.outbound.write(suback)
+        for topic_filter, grant in wanted:
+            self._deliver_retained(topic_filter, grant)
+
+    def _when_saved(self, call: Callable[[], None]) -> None:
+        assert self._saved is not None
+        self._connection.service.sessions.save(self._saved).wait(_Saved(self._connection, call))
+
+    def _subscribe(self, one: Filter, event: Subscribe, wanted: list[tuple[bytes, Grant]]) -> int:
+        connection, limits = self._connection, self._connection.service.limits
+        asked = parse_filter(one.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+        if one.topic not in self.by_filter and len(self.by_filter) >= limits.subscriptions_max:
+            return Reason.QUOTA_EXCEEDED
+        access = connection.service.broker.access
+        assert connection.principal is not None
+        if asked.filter and not access.allows_filter(connection.principal, Action.CONSUME, asked.filter):
+            return Reason.NOT_AUTHORIZED
+        properties = dict(event.user_properties)
+        subscription = Subscription(
+            one.topic,
+            one.qos,
+            one.no_local,
+            one.retain_as_published,
+            event.subscription_id,
+            meta=properties.get(b"ms-meta") == b"1",
+        )
+        if asked.kind is not Kind.PLAIN:
+            return self._subscribe_special(asked, subscription, properties)
+        known = self.by_filter.get(one.topic)
+        self._subscribe_plain(subscription, known)
+        if one.retain_handling == 0 or (one.retain_handling == 1 and known is None):
+            wanted.append((asked.filter, grant_of(subscription)))
+        return one.qos
+
+    def _subscribe_plain(self, subscription: Subscription, known: Subscription | None) -> None:
+        connection = self._connection
+        namespace, service, outbound = connection.namespace, connection.service, connection.outbound
+        assert namespace is not None
+        if known is not None and known.no_local:
+            service.unwant_client(known.filter, self._owner)
+        if subscription.no_local:
+            service.want_client(subscription.filter, self._owner)
+        subscription.start = known.start if known is not None else service.broker.stamps.next
+        interest = self._session.subscribe(subscription)
+        namespace.subscribe(interest.filter, outbound, interest.grant)
+        self.by_filter[subscription.filter] = subscription
+        if not outbound.live and connection.state == "on":
+            service.resume(outbound, self._session.filters, changed=True)
+
+    @property
+    def _owner(self) -> object:
+        """Who wants publishers named: the session if it outlives the connection."""
+        return self._saved if self._saved is not None else self
+
+    def _subscribe_special(self, asked: Asked, subscription: Subscription, properties: dict[bytes, bytes]) -> int:
+        old = self._special.pop(subscription.filter, None) if self._special else None
+        if old is not None:
+            old.close(ended=False)
+        special = open_special(self._connection, asked, subscription, properties)
+        if self._special is None:
+            self._special = {}
+        self._special[subscription.filter] = special
+        self.by_filter[subscription.filter] = subscription
+        return subscription.qos
+
+    def restore(self) -> None:
+        """A persistent session goes on: its subscriptions count again."""
+        for subscription in list(self.by_filter.values()):
+            limits = self._connection.service.limits
+            asked = parse_filter(subscription.filter, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            if asked.kind is Kind.PLAIN:
+                interest = self._session.subscribe(subscription)
+                namespace = self._connection.namespace
+                assert namespace is not None
+                namespace.subscribe(interest.filter, self._connection.outbound, interest.grant)
+            else:
+                self._subscribe_special(asked, subscription, {})
+
+    # -- UNSUBSCRIBE
+
+    def unsubscribe(self, event: Unsubscribe) -> None:
+        reasons = [self._unsubscribe(topic_filter) for topic_filter in event.topics]
+        unsuback = encode_unsuback(self._connection.version, event.packet_id, reasons)
+        if self._saved is not None and Reason.SUCCESS in reasons:
+            self._when_saved(lambda: self._connection.outbound.write(unsuback))
+        else:
+            self._connection.outbound.write(unsuback)
+
+    def _unsubscribe(self, topic_filter: bytes) -> int:
+        subscription = self.by_filter.pop(topic_filter, None)
+        if subscription is None:
+            return Reason.NO_SUBSCRIPTION_EXISTED
+        special = self._special.pop(topic_filter, None) if self._special else None
+        if special is not None:
+            special.close(ended=True)
+            return Reason.SUCCESS
+        connection = self._connection
+        if subscription.no_local:
+            connection.service.unwant_client(topic_filter, self._owner)
+        canonical = parse_filter(topic_filter, bytes_max=65_535, levels_max=65_535).filter
+        self._session.unsubscribe(canonical)
+        assert connection.namespace is not None
+        connection.namespace.unsubscribe(canonical, connection.outbound)
+        if not connection.outbound.live and connection.state == "on":
+            connection.service.resume(connection.outbound, self._session.filters, changed=True)
+        return Reason.SUCCESS
+
+    # -- deliveries that no route brings
+
+    def _deliver_retained(self, topic_filter: bytes, grant: Grant) -> None:
+        connection = self._connection
+        assert connection.namespace is not None
+        found = connection.service.retained(connection.namespace).find(topic_filter)
+        if found:
+            if self._retained is None:
+                self._retained = RetainedDelivery(connection)
+            self._retained.add(found, grant)
+
+    def room(self) -> None:
+        """The client can take more."""
+        if self._retained is not None and self._retained.go_on():
+            self._retained = None
+        if self._special is not None:
+            for special in list(self._special.values()):
+                special.room()
+
+    def close(self) -> None:
+        """The client is gone; whatever of this belongs to its session stays there."""
+        connection = self._connection
+        assert connection.namespace is not None
+        for topic_filter in self._session.filters:
+            connection.namespace.unsubscribe(topic_filter, connection.outbound)
+        if self._saved is None:
+            for subscription in self.by_filter.values():
+                if subscription.no_local:
+                    connection.service.unwant_client(subscription.filter, self)
+        for special in (self._special or {}).values():
+            special.close(ended=self._saved is None or not connection.expiry_seconds)
+        self._special = self._retained = None
+
+
+class _Saved:
+    """Answers once the session's change is durable."""
+
+    __slots__ = ("_call", "_connection")
+
+    def __init__(self, connection: MqttConnection, call: Callable[[], None]) -> None:
+        self._connection = connection
+        self._call = call
+
+    def released(self, ticket: Ticket) -> Any:
+        if ticket.error is not None:
+            self._connection.fail(ticket.error)
+        elif not self._connection.closing:
+            self._call()
