@@ -96,7 +96,7 @@ def _index_slice(index: TopicIndex, log: Log, data: memoryview, topic_of: dict[i
     for head in frame_heads(data, log.id):
         frame = data[at : at + head.size]
         at += head.size
-        if head.base_offset < start:
+        if head.base_offset + head.count <= start:  # a frame may begin before a chunk; what is known stays
             continue
         numbers = array("I", bytes(4 * head.count))
         if head.kind == KIND_DATA:

@@ -28,6 +28,7 @@ MODULES = (
     "mainstem.model._level_tree",
     "mainstem.model._topic_tries",
     "mainstem.log._gather",
+    "mainstem.log._topic_chunks",
     "mainstem.log._topic_index",
     "mainstem.broker._live",
     "mainstem.protocols.mqtt._wire",
