@@ -273,13 +273,14 @@ class RocksDbEngine:
 
     def _frames(self, part: _KeyRange, offset: int) -> Iterator[tuple[Any, bytes]]:
         """The frames of a part from the one that holds `offset`, or the next one stored."""
+        first = part.key(part.base_offset)
         options = ReadOptions()
-        options.set_iterate_lower_bound(part.key(part.base_offset))
         options.set_iterate_upper_bound(part.key(part.end_offset))
         iterator = self._db.iter(options)
-        iterator.seek_for_prev(part.key(offset))
-        if not iterator.valid():
-            iterator.seek(part.key(offset))
+        # No lower bound: with one, a step back past it can show a deleted range as an empty value.
+        iterator.seek_for_prev(part.key(max(offset, part.base_offset)))
+        if not iterator.valid() or iterator.key() < first:
+            iterator.seek(first)
         while iterator.valid():
             value = iterator.value()
             head = read_frame_head(value, 0, self._log_id)

@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
@@ -54,6 +54,7 @@ class SegmentEngine:
         indexes: IndexCache,
         segment_bytes: int = SEGMENT_BYTES,
         progress: Progress | None = None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
             raise InvalidArgument(f"segment_bytes is {segment_bytes}, must be {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
@@ -72,7 +73,8 @@ class SegmentEngine:
         self.durable_offset = found.end_offset
         self._unsynced: list[Segment] = []  # sealed ones
         self._unsettled = [s for s in found.segments if s.sealed and s.index is not None]  # index to be saved
-        self._checkpoint_ns = time.monotonic_ns()
+        self._monotonic_ns = monotonic_ns
+        self._checkpoint_ns = monotonic_ns()
         self._checkpoint_end = -1 if found.checkpoint is None else found.checkpoint.end_offset
         self._synced_bytes = self._checkpoint_bytes = 0
 
@@ -377,7 +379,7 @@ class SegmentEngine:
         try:
             if checkpoint or self._checkpoint_due(mark.end_offset):
                 mark.write(self._disk, self._directory)
-                self._checkpoint_ns, self._checkpoint_bytes = time.monotonic_ns(), self._synced_bytes
+                self._checkpoint_ns, self._checkpoint_bytes = self._monotonic_ns(), self._synced_bytes
                 self._checkpoint_end = mark.end_offset
             self._settle()
             if active is not None and not active.sealed:
@@ -424,7 +426,7 @@ class SegmentEngine:
         if end_offset == self._checkpoint_end:
             return False
         grown = self._synced_bytes - self._checkpoint_bytes
-        return grown >= CHECKPOINT_BYTES or time.monotonic_ns() - self._checkpoint_ns >= CHECKPOINT_NS
+        return grown >= CHECKPOINT_BYTES or self._monotonic_ns() - self._checkpoint_ns >= CHECKPOINT_NS
 
     def _skip_to(self, offset: int) -> None:
         """Offsets are left out: a new segment begins there, and a recovery must know that nothing is missing."""

@@ -192,7 +192,8 @@ class _Recovery:
             segment.index = SparseIndex(segment.base_offset)
             size = file_size(self._disk, path)
             whole = self._walk_suspect(segment, size, marked)
-            if segment.size:
+            empty = not segment.size and not segment.generation  # made, but nothing of it arrived
+            if not empty:
                 scanned.append(segment)
             expected = {segment.end_offset}
             if segment.end_offset == self._checkpoint.end_offset:
@@ -202,17 +203,18 @@ class _Recovery:
                 if not following or _segment_at(following[0]).base_offset not in expected:
                     self._prove_torn(segment.end_offset, [(path, segment.size), *((later, 0) for later in following)])
                 cut_file(self._disk, path, segment.size)
-            if not segment.size:
+            if empty:
                 self._remove(path)
         return scanned
 
     def _walk_suspect(self, segment: Segment, size: int, marked: bool) -> bool:
         """False if it ends in a bad frame; that before the checkpoint's position is damage at once."""
-        durable = self._checkpoint.position if marked else 0
-        if durable:
+        if marked:
+            durable = self._checkpoint.position
             dense = segment.generation == 0
             if not self._walk(segment, min(durable, size), verify=False, dense=dense) or segment.size < durable:
                 raise self._bad(segment.path, segment.size, segment.end_offset)
+            segment.end_offset = self._checkpoint.end_offset  # a rewritten one may have lost its last frames
         return self._walk(segment, size, verify=True, dense=True)
 
     def _walk(self, segment: Segment, end: int, *, verify: bool, dense: bool) -> bool:
