@@ -1,13 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Arrow buffers to RecordBatches, compiled. columns.py holds the contract, _column_batches_reference.py the oracle."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
 from mainstem.codec._batch cimport FRONT_SIZE, BatchBuilder, put_varint, zigzag
 from mainstem.codec._runs cimport Run, grow, put_bytes
 from mainstem.model.errors import MessageTooLarge
+
+cdef bytes TOPIC_HEADER = b"ms-topic"
+NO_HEADERS = (None, None, 0, (None, None, None, 0), (None, None, None, 0))
 
 
 cdef class Buffered:
@@ -65,14 +69,13 @@ cdef class HeaderColumn:
         free(self.encoded.data)
 
     cdef int encode(self, int64_t row) except -1:
-        """The headers of a row as Kafka writes them, into `encoded`; returns how many."""
+        """The headers of a row as Kafka writes them, behind what `encoded` holds; returns how many."""
         cdef const int32_t* offsets = <const int32_t*>self.offsets.data
         cdef const uint8_t* at = NULL
         cdef Py_ssize_t size
         cdef int32_t header
-        self.encoded.size = 0
         row += self.first
-        if self.valid.data != NULL and not self.valid.data[row >> 3] >> (row & 7) & 1:
+        if offsets == NULL or (self.valid.data != NULL and not self.valid.data[row >> 3] >> (row & 7) & 1):
             return 0
         for header in range(offsets[row], offsets[row + 1]):
             size = self.names.size_of(header, &at)
@@ -95,11 +98,12 @@ cdef class HeaderColumn:
 def encode_rows(
     rows, int64_t start, int64_t stop, *, key=None, value=None, headers=None, times=None,
     int64_t now_ms=0, Py_ssize_t batch_bytes_max=1 << 20, Py_ssize_t record_bytes_max=1 << 20, int compression=0,
+    bytes topic=None,
 ):
     cdef BatchBuilder builder = BatchBuilder()
     cdef BinaryColumn key_column = None if key is None else BinaryColumn(key)
     cdef BinaryColumn value_column = None if value is None else BinaryColumn(value)
-    cdef HeaderColumn header_column = None if headers is None else HeaderColumn(headers)
+    cdef HeaderColumn header_column = None
     cdef Buffered row_numbers = Buffered(rows)
     cdef Buffered time_valid = Buffered(None if times is None else times[0])
     cdef Buffered time_values = Buffered(None if times is None else times[1])
@@ -111,13 +115,22 @@ def encode_rows(
     cdef int64_t i, row, at, time_ms
     cdef int header_count
     cdef list batches = []
+    if headers is not None:
+        header_column = HeaderColumn(headers)
+    elif topic is not None:
+        header_column = HeaderColumn(NO_HEADERS)
     for i in range(start, stop):
         row = i if row_numbers.data == NULL else (<const int32_t*>row_numbers.data)[i]
         key_size = -1 if key_column is None else key_column.size_of(row, &key_at)
         value_size = -1 if value_column is None else value_column.size_of(row, &value_at)
         header_count, headers_size = 0, 0
         if header_column is not None:
-            header_count = header_column.encode(row)
+            header_column.encoded.size = 0
+            if topic is not None:
+                header_column.put(<const uint8_t*>PyBytes_AS_STRING(TOPIC_HEADER), PyBytes_GET_SIZE(TOPIC_HEADER))
+                header_column.put(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+                header_count = 1
+            header_count += header_column.encode(row)
             headers_size = <Py_ssize_t>header_column.encoded.size
             header_data = <const uint8_t*>header_column.encoded.data
         size = (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0) + headers_size
@@ -138,3 +151,37 @@ def encode_rows(
     if builder.count:
         batches.append((builder.count, builder.seal_batch(0, attributes=compression)))
     return batches
+
+
+cdef uint32_t murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """As Kafka's producers hash keys."""
+    cdef uint32_t h = 0x9747B28CU ^ <uint32_t>size, k
+    cdef Py_ssize_t i
+    for i in range(size // 4):
+        k = data[4 * i] | <uint32_t>data[4 * i + 1] << 8 | <uint32_t>data[4 * i + 2] << 16 | <uint32_t>data[4 * i + 3] << 24
+        k *= 0x5BD1E995U
+        k ^= k >> 24
+        k *= 0x5BD1E995U
+        h = h * 0x5BD1E995U ^ k
+    data += size & ~<Py_ssize_t>3
+    if size & 3 == 3:
+        h ^= <uint32_t>data[2] << 16
+    if size & 3 >= 2:
+        h ^= <uint32_t>data[1] << 8
+    if size & 3 >= 1:
+        h = (h ^ data[0]) * 0x5BD1E995U
+    h = (h ^ h >> 13) * 0x5BD1E995U
+    return h ^ h >> 15
+
+
+def key_partitions(int64_t rows, key, int32_t partitions):
+    cdef BinaryColumn column = BinaryColumn(key)
+    cdef bytes answer = PyBytes_FromStringAndSize(NULL, 4 * rows)
+    cdef int32_t* numbers = <int32_t*>PyBytes_AS_STRING(answer)
+    cdef const uint8_t* at = NULL
+    cdef Py_ssize_t size
+    cdef int64_t row
+    for row in range(rows):
+        size = column.size_of(row, &at)
+        numbers[row] = -1 if size < 0 else <int32_t>(murmur2(at, size) & 0x7FFFFFFFU) % partitions
+    return answer

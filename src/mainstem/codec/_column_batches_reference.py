@@ -7,6 +7,7 @@ from typing import Any
 
 from mainstem.codec._batch_reference import BatchBuilder
 from mainstem.model.errors import MessageTooLarge
+from mainstem.model.partitioner import partition_of_key
 
 FRONT_SIZE = 109  # what a builder's size counts before its first record
 
@@ -53,16 +54,19 @@ def encode_rows(
     batch_bytes_max: int = 1 << 20,
     record_bytes_max: int = 1 << 20,
     compression: int = 0,
+    topic: bytes | None = None,
 ) -> list[tuple[int, bytes]]:
     """(record count, batch with base offset 0) of the rows `start` to `stop` of `rows` (int32), or of the columns.
 
     A column is (validity or None, int32 offsets, data, first row); headers are a list of (name, value) pairs;
-    times are microseconds, `now_ms` where null. A batch ends before it exceeds `batch_bytes_max`.
+    times are microseconds, `now_ms` where null. A batch ends before it exceeds `batch_bytes_max`. With `topic` each record
+    names it (header `ms-topic`), as records of shared logs do.
     """
     builder, batches = BatchBuilder(), []
+    named = [] if topic is None else [(b"ms-topic", topic)]
     for index in range(start, stop):
         row = index if rows is None else struct.unpack_from("<i", rows, 4 * index)[0]
-        key_bytes, value_bytes, pairs = _binary(key, row), _binary(value, row), _headers(headers, row)
+        key_bytes, value_bytes, pairs = _binary(key, row), _binary(value, row), named + _headers(headers, row)
         size = len(key_bytes or b"") + len(value_bytes or b"") + sum(_header_size(*pair) for pair in pairs)
         if size > record_bytes_max:
             raise MessageTooLarge(f"row {row} makes a record of {size} bytes, limit {record_bytes_max}")
@@ -75,6 +79,12 @@ def encode_rows(
     if builder.count:
         batches.append((builder.count, builder.seal_batch(0, attributes=compression)))
     return batches
+
+
+def key_partitions(rows: int, key: BinaryColumn, partitions: int) -> bytes:
+    """The partition (int32) that Kafka's producers choose for each row's key; -1 where it is null."""
+    keys = (_binary(key, row) for row in range(rows))
+    return struct.pack(f"<{rows}i", *(-1 if one is None else partition_of_key(one, partitions) for one in keys))
 
 
 def _header_size(name: bytes, value: bytes | None) -> int:

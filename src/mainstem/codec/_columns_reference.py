@@ -341,7 +341,7 @@ def _level_buffers(rows: Sequence[Sequence[bytes]]) -> tuple[Any, ...]:
 
 
 def content_type(origin: int, headers: Sequence[Header]) -> bytes | None:
-    """Where each protocol keeps it: among the MQTT properties, in the AMQP content header, or in a header of its own."""
+    """Where each protocol keeps it: among MQTT properties, in the AMQP content header, or in a header of its own."""
     wanted = {Origin.MQTT: b"ms-mqtt", Origin.AMQP: b"ms-amqp"}.get(Origin(origin), b"content-type")
     stored = next((value for name, value in headers if name == wanted), None)
     if stored is None:

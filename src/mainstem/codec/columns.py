@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING
 from mainstem.model.compiled import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from mainstem.codec._column_batches_reference import encode_rows
+    from mainstem.codec._column_batches_reference import encode_rows, key_partitions
     from mainstem.codec._columns_reference import ColumnDecoder, TopicRow
 else:
-    from mainstem.codec._column_batches import encode_rows
+    from mainstem.codec._column_batches import encode_rows, key_partitions
     from mainstem.codec._columns import ColumnDecoder
     from mainstem.codec._columns_reference import TopicRow
 
-__all__ = ["Column", "ColumnDecoder", "TopicRow", "encode_rows"]
+__all__ = ["Column", "ColumnDecoder", "TopicRow", "encode_rows", "key_partitions"]
 
 
 class Column(IntFlag):

@@ -23,6 +23,7 @@ compiled_batches = pytest.importorskip("mainstem.codec._column_batches")
 LOG_ID = 77
 ALL = int(sum(Column))
 DECODERS = (compiled.ColumnDecoder, _columns_reference.ColumnDecoder)
+PARTITIONERS = (compiled_batches.key_partitions, _column_batches_reference.key_partitions)
 ENCODERS = (compiled_batches.encode_rows, _column_batches_reference.encode_rows)
 
 
@@ -266,8 +267,16 @@ def column_of(values: list[bytes | None], shift: int = 0) -> tuple[Any, ...]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(records, max_size=12), st.integers(0, 9), st.sampled_from([0, 4]), st.booleans())
-def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, compression: int, picked: bool) -> None:
+@given(
+    st.lists(records, max_size=12),
+    st.integers(0, 9),
+    st.sampled_from([0, 4]),
+    st.booleans(),
+    st.none() | st.just(b"named/topic"),
+)
+def test_rows_become_batches_and_rows_again(
+    items: list[Stored], shift: int, compression: int, picked: bool, topic: bytes | None
+) -> None:
     list_offsets = [0]
     for item in items:
         list_offsets.append(list_offsets[-1] + len(item.headers))
@@ -284,6 +293,7 @@ def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, com
         "times": (None, struct.pack(f"<{len(times)}q", *times), shift),
         "batch_bytes_max": 200,
         "compression": compression,
+        "topic": topic,
     }  # fmt: skip
     rows = None if order is None else struct.pack(f"<{len(order)}i", *order)
     answers = [encode(rows, 0, len(items), **arguments) for encode in ENCODERS]
@@ -291,10 +301,12 @@ def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, com
     assert sum(count for count, _ in answers[0]) == len(items)
     offset, columns = 0, []
     for count, batch in answers[0]:
-        frame = b"".join(make_frame(batch, LOG_ID, offset, offset, 0, Origin.SPARK, 6, 0))
+        number = 6 if topic is None else 0
+        frame = b"".join(make_frame(batch, LOG_ID, offset, offset, 0, Origin.SPARK, number, 0))
         columns += decode_all(compiled.ColumnDecoder(ALL, resolve, bounded, log_id=LOG_ID), frame)
         offset += count
     expected = [items[row] for row in order] if order is not None else items
+    assert values_of(columns, Column.CANONICAL) == [topic or b"numbered/6"] * len(items)
     assert values_of(columns, Column.KEY) == [item.key for item in expected]
     assert values_of(columns, Column.VALUE) == [item.value for item in expected]
     assert numbers_of(columns, Column.TIMESTAMP) == [item.time_ms * 1000 for item in expected]
@@ -304,3 +316,10 @@ def test_rows_become_batches_and_rows_again(items: list[Stored], shift: int, com
 def test_a_row_beyond_the_record_limit_is_refused(encode: Any) -> None:
     with pytest.raises(MessageTooLarge, match="row 1 makes a record of 50 bytes, limit 49"):
         encode(None, 0, 2, value=column_of([b"x", b"y" * 50]), record_bytes_max=49)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.none() | st.binary(max_size=20), max_size=20), st.integers(1, 50))
+def test_keys_choose_the_partition_that_kafka_producers_choose(keys: list[bytes | None], partitions: int) -> None:
+    answers = [make(len(keys), column_of(keys), partitions) for make in PARTITIONERS]
+    assert answers[0] == answers[1]

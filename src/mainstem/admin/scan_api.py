@@ -1,0 +1,191 @@
+"""The HTTP routes that Spark jobs call: scan plans, reading through the broker, and exactly-once writes.
+
+| | |
+|---|---|
+| `POST /v1/scan/lanes` | where the lanes of a selection start and end; with `at`, the offset of a time or stamp |
+| `POST /v1/scan/limit` | ends of ranges so that about so many rows are meant |
+| `POST /v1/scan/plan` | slices over ranges, and a lease on their files |
+| `POST /v1/scan/plans/{plan}/renew` · `DELETE /v1/scan/plans/{plan}` | the lease |
+| `GET /v1/scan/frames?log=&start=&end=&bytes_max=` | frames as stored; `mainstem-next-offset` says where to go on |
+| `GET /v1/scan/topics?number=` | the topic that frames name by this number |
+| `POST /v1/stage/topics` | partitions of topics, and how their records are to be written |
+| `PUT /v1/stage/data?query=&sink=&batch=&run=&task=&attempt=` | a task's batches, fsynced, invisible |
+| `POST /v1/stage/commit` · `POST /v1/stage/abort` | a batch's staged attempts become visible, once; or go |
+
+Raw frames hold records of every topic of a shared log, and files may be read past the broker: these routes are for admins,
+or, with rules, for users whose rules cover everything (`#`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.scan_plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
+from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
+from mainstem.model.errors import InvalidArgument, MessageTooLarge, NotFound, OffsetOutOfRange
+
+Handler = Callable[[Request], Awaitable[Response]]
+NamespaceOf = Callable[[Request, str], Namespace]  # checks that the caller may, and raises NotAuthorized if not
+
+BODY_BYTES_MAX = 8 << 20
+
+
+def scan_routes(plans: ScanPlans, namespace_of: NamespaceOf) -> list[Route]:
+    """`namespace_of(request, "consume")` authenticates, authorises and answers the caller's namespace."""
+    api = _ScanApi(plans, namespace_of)
+    return [
+        Route("/v1/scan/lanes", api.lanes, methods=["POST"]),
+        Route("/v1/scan/limit", api.limit, methods=["POST"]),
+        Route("/v1/scan/plan", api.plan, methods=["POST"]),
+        Route("/v1/scan/plans/{plan}/renew", api.renew, methods=["POST"]),
+        Route("/v1/scan/plans/{plan}", api.release, methods=["DELETE"]),
+        Route("/v1/scan/frames", api.frames, methods=["GET"]),
+        Route("/v1/scan/topics", api.topics, methods=["GET"]),
+    ]
+
+
+def stage_routes(staging: Staging, namespace_of: NamespaceOf) -> list[Route]:
+    """`namespace_of(request, "publish")` as above."""
+    api = _StageApi(staging, namespace_of)
+    return [
+        Route("/v1/stage/topics", api.topics, methods=["POST"]),
+        Route("/v1/stage/data", api.data, methods=["PUT"]),
+        Route("/v1/stage/commit", api.commit, methods=["POST"]),
+        Route("/v1/stage/abort", api.abort, methods=["POST"]),
+    ]
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    data = await _bytes(request, BODY_BYTES_MAX)
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise InvalidArgument(f"the request's body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidArgument("the request's body must be a JSON object")
+    return body
+
+
+async def _bytes(request: Request, bytes_max: int) -> bytes:
+    """The body, refused before it is buffered if it is too large."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > bytes_max:
+            raise MessageTooLarge(f"the request's body exceeds {bytes_max} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _number(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name, "" if default is None else str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"query parameter {name} must be a number, not {text!r}") from None
+
+
+def _field(body: dict[str, Any], name: str) -> Any:
+    if name not in body:
+        raise InvalidArgument(f"the request's body lacks {name!r}")
+    return body[name]
+
+
+class _ScanApi:
+    def __init__(self, plans: ScanPlans, namespace_of: NamespaceOf) -> None:
+        self._plans, self._namespace_of = plans, namespace_of
+
+    async def lanes(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}))
+
+    async def limit(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        select, ranges, rows = _field(body, "select"), _field(body, "ranges"), int(_field(body, "rows"))
+        return JSONResponse(await self._plans.limit(namespace, select, ranges, rows))
+
+    async def plan(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        plan = await self._plans.plan(
+            namespace,
+            _field(body, "select"),
+            _field(body, "ranges"),
+            slices_min=int(body.get("slices_min") or 0),
+            slice_bytes=int(body.get("slice_bytes") or SLICE_BYTES),
+            files=bool(body.get("files", True)),
+        )
+        return JSONResponse(plan)
+
+    async def renew(self, request: Request) -> Response:
+        self._namespace_of(request, "consume")
+        return JSONResponse({"lease_ms": self._plans.renew(request.path_params["plan"])})
+
+    async def release(self, request: Request) -> Response:
+        self._namespace_of(request, "consume")
+        self._plans.release(request.path_params["plan"])
+        return Response(status_code=204)
+
+    async def frames(self, request: Request) -> Response:
+        self._namespace_of(request, "consume")
+        start, end = _number(request, "start"), _number(request, "end")
+        bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
+        try:
+            data, after = await self._plans.frames(_number(request, "log"), start, end, bytes_max)
+        except OffsetOutOfRange as error:  # the caller needs the numbers, not only the words
+            told = {
+                "detail": error.message,
+                "code": error.code,
+                "asked": error.asked,
+                "start": error.start,
+                "end": error.end,
+            }
+            return JSONResponse(told, status_code=416)
+        headers = {"mainstem-next-offset": str(after)}
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def topics(self, request: Request) -> Response:
+        namespace, number = self._namespace_of(request, "consume"), _number(request, "number")
+        name = namespace.topic_of.get(number)
+        if name is None:
+            raise NotFound(f"topic number {number} is gone: it was deleted", fix="mainstem topic ls")
+        return JSONResponse({"number": number, "name": name.decode()})
+
+
+class _StageApi:
+    def __init__(self, staging: Staging, namespace_of: NamespaceOf) -> None:
+        self._staging, self._namespace_of = staging, namespace_of
+
+    async def topics(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        names = [str(name) for name in _field(body, "topics")]
+        return JSONResponse({"topics": self._staging.topics(namespace, names, declare=bool(body.get("declare")))})
+
+    async def data(self, request: Request) -> Response:
+        namespace = self._namespace_of(request, "publish")
+        asked = request.query_params
+        batch = BatchId(namespace.name, asked.get("query", ""), asked.get("sink", ""), _number(request, "batch"))
+        attempt = Attempt(_number(request, "task"), _number(request, "attempt"), _number(request, "part", 0))
+        data = await _bytes(request, STAGED_BYTES_EACH_MAX)
+        return JSONResponse(await self._staging.stage(batch, asked.get("run", ""), attempt, data))
+
+    async def commit(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        batch = _batch(namespace, body)
+        parts = [Attempt(*(int(number) for number in one)) for one in _field(body, "parts")]
+        return JSONResponse(await self._staging.commit(namespace, batch, str(_field(body, "run")), parts))
+
+    async def abort(self, request: Request) -> Response:
+        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        await self._staging.abort(_batch(namespace, body), str(_field(body, "run")))
+        return JSONResponse({})
+
+
+def _batch(namespace: Namespace, body: dict[str, Any]) -> BatchId:
+    return BatchId(namespace.name, str(_field(body, "query")), str(_field(body, "sink")), int(_field(body, "batch")))

@@ -1,0 +1,183 @@
+"""What a scan reads: a selection of topics becomes lanes, each an ordered run of offsets with a start and an end.
+
+A topic-partition is a lane, with the offsets its Kafka consumers see, through all the spans it ever lay in. A filter or a
+view has one lane per stem (topic `#`, partition = the log's number) and one per partition of each matching topic that has
+logs of its own: new ones appear as such topics are made, and are read from their beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.topics import Partition, Topic
+from mainstem.log.log import Log
+from mainstem.model.condition import Condition
+from mainstem.model.errors import InvalidArgument, InvalidName, NotFound, Overloaded
+from mainstem.model.topic import from_kafka, to_kafka
+from mainstem.model.topic_filter import check_filter, matches
+
+STEM = "#"
+LANES_MAX = 10_000
+ALIASES_MAX = 100_000
+
+
+@dataclass(slots=True)
+class Lane:
+    topic: str  # in Kafka's spelling; STEM for a shared log seen through a filter
+    partition: int
+    canonical: bytes | None  # None: many topics
+    start: int
+    end: int  # the last stable offset
+    spans: list[tuple[Log, int, int]] = field(default_factory=list)  # (log, first offset, end), in order
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+
+@dataclass(slots=True)
+class Selection:
+    """A scan's topics, resolved: its lanes, and what readers need to know a wanted record."""
+
+    lanes: list[Lane]
+    filter: bytes | None = None
+    condition: Condition | None = None
+    low_marks: dict[bytes, int] = field(default_factory=dict)
+    aliases: dict[bytes, str] = field(default_factory=dict)  # names whose Kafka spelling is their own
+    ids: dict[int, bytes] = field(default_factory=dict)  # topics that frames of shared logs name by number
+
+    def lane(self, topic: str, partition: int) -> Lane:
+        for lane in self.lanes:
+            if lane.key == (topic, partition):
+                return lane
+        raise NotFound(f"partition {partition} of {topic!r} is not part of this scan", fix="mainstem topic ls")
+
+
+def select(namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
+    """`wanted` is {"kind": topics | pattern | partitions | filter | view, ...}; NotFound for what is not there."""
+    match wanted.get("kind"):
+        case "topics":
+            return _of_topics(namespace, [_find(namespace, str(name)) for name in wanted["topics"]])
+        case "pattern":
+            return _of_topics(namespace, _by_pattern(namespace, str(wanted["pattern"])))
+        case "partitions":
+            return _of_partitions(namespace, wanted["partitions"])
+        case "filter":
+            return _of_filter(namespace, str(wanted["filter"]).encode(), None)
+        case "view":
+            view = namespace.views.get(canonical_topic(namespace, str(wanted["view"])))
+            if view is None:
+                raise NotFound(f"no view {wanted['view']!r}", fix="mainstem view ls")
+            return _of_filter(namespace, view.filter, view.condition)
+    raise InvalidArgument(f"a scan needs a kind of topics, pattern, partitions, filter or view, not {wanted!r}")
+
+
+def kafka_name(topic: Topic) -> str:
+    return topic.kafka_alias or to_kafka(topic.name)
+
+
+def canonical_topic(namespace: Namespace, name: str) -> bytes:
+    """A name with `/` is an MQTT spelling, any other a Kafka one."""
+    if "/" in name:
+        return name.encode()
+    for topic in namespace.topics.values():
+        if topic.kafka_alias == name:
+            return topic.name
+    return from_kafka(name)
+
+
+def _find(namespace: Namespace, name: str) -> Topic:
+    try:
+        found = namespace.find_topic(canonical_topic(namespace, name)) or namespace.find_topic(name.encode())
+    except InvalidName:
+        found = None
+    if found is None:
+        raise NotFound(f"no topic {name!r}", fix=f"mainstem topic ls, or mainstem topic create {name}")
+    return found
+
+
+def _by_pattern(namespace: Namespace, pattern: str) -> list[Topic]:
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise InvalidArgument(f"pattern {pattern!r} is no regular expression: {error}") from None
+    found = {topic.name: topic for topic in namespace.topics.values() if wanted.fullmatch(kafka_name(topic))}
+    for stem in namespace.stems.values():
+        assert stem.index is not None
+        for number in stem.index.topics.match(b"#"):
+            name = stem.index.topics.name(number)
+            if name not in found and wanted.fullmatch(to_kafka(name)):
+                topic = namespace.find_topic(name)
+                assert topic is not None
+                found[name] = topic
+                if len(found) > LANES_MAX:
+                    raise _too_many(len(found))
+    return list(found.values())
+
+
+def _too_many(count: int) -> Overloaded:
+    return Overloaded(
+        f"{count} topics or more are meant, at most {LANES_MAX} can be read one by one",
+        fix="use the option filter (any number of topics), for example filter=sensors/#",
+    )
+
+
+def _of_topics(namespace: Namespace, topics: Iterable[Topic]) -> Selection:
+    return _selected(namespace, [(topic, partition) for topic in topics for partition in topic.partitions])
+
+
+def _of_partitions(namespace: Namespace, wanted: Mapping[str, Iterable[int]]) -> Selection:
+    chosen: list[tuple[Topic, Partition]] = []
+    for name, numbers in wanted.items():
+        topic = _find(namespace, name)
+        for number in numbers:
+            if not 0 <= int(number) < len(topic.partitions):
+                raise NotFound(f"topic {name!r} has no partition {number}, only 0 to {len(topic.partitions) - 1}")
+            chosen.append((topic, topic.partitions[int(number)]))
+    return _selected(namespace, chosen)
+
+
+def _selected(namespace: Namespace, chosen: list[tuple[Topic, Partition]]) -> Selection:
+    if len(chosen) > LANES_MAX:
+        raise _too_many(len(chosen))
+    selection = Selection([_lane(topic, partition) for topic, partition in chosen])
+    for topic, _ in chosen:
+        _describe(selection, topic)
+    return selection
+
+
+def _lane(topic: Topic, partition: Partition) -> Lane:
+    spans = [(span.log, span.first, span.end_offset) for span in partition.spans]
+    return Lane(kafka_name(topic), partition.index, topic.name, partition.start_offset, partition.stable_offset, spans)
+
+
+def _describe(selection: Selection, topic: Topic) -> None:
+    if topic.declared:
+        selection.ids[topic.id] = topic.name
+    if topic.kafka_alias is not None and len(selection.aliases) < ALIASES_MAX:
+        selection.aliases[topic.name] = topic.kafka_alias
+    low_mark = topic.partitions[0].low_mark
+    if low_mark:
+        selection.low_marks[topic.name] = low_mark
+
+
+def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition | None) -> Selection:
+    check_filter(topic_filter)
+    selection = Selection([], topic_filter, condition)
+    for stem in namespace.stems.values():
+        span = (stem, stem.start_offset, stem.stable)
+        selection.lanes.append(Lane(STEM, stem.id, None, stem.start_offset, stem.stable, [span]))
+    for topic in namespace.topics.values():
+        if not matches(topic_filter, topic.name):
+            continue
+        _describe(selection, topic)
+        for partition in topic.partitions:
+            own = [(span.log, span.first, span.end_offset) for span in partition.spans if not span.shared]
+            if own:  # what lies in a stem is read with the stem
+                start = max(partition.low_mark, own[0][1], own[0][0].start_offset)
+                selection.lanes.append(Lane(kafka_name(topic), partition.index, topic.name, start, own[-1][2], own))
+    return selection

@@ -1,0 +1,332 @@
+"""Scan plans: which bytes hold the records that a Spark job asks for, so that its tasks read them in parallel.
+
+A plan lists slices. A task reads a slice straight from the segment file where it can reach it (same path, and the frame
+named stands at the byte named) and through the broker where it cannot: the same offsets either way. A plan is a lease:
+the files it names are not unlinked for LEASE_MS, renewed up to LEASE_MS_MAX in all; a restart ends all leases, and tasks
+then read through the broker. Plans end at the last stable offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.scan_lanes import Lane, Selection, select
+from mainstem.broker.scan_slices import LogSlice, slices_of
+from mainstem.broker.scan_times import TimeFinder
+from mainstem.log.log import Log
+from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
+from mainstem.storage.engine import Part
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+
+LEASE_MS = 10 * 60_000
+LEASE_MS_MAX = 60 * 60_000
+PLANS_MAX = 1_000
+SLICES_MAX = 100_000
+SLICE_BYTES = 32 << 20
+READ_BYTES_MAX = 16 << 20
+FIND_STEPS = 48  # halvings of a range of offsets while looking for one with so many rows
+
+Aborted = tuple[int, int, int]  # producer id, first offset, last offset
+
+
+@dataclass(slots=True)
+class Lease:
+    id: str
+    born_ms: int
+    expires_ms: int
+    held: list[tuple[Log, Part]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a lane that a plan is asked for."""
+
+    lane: Lane
+    start: int
+    end: int  # what is there of it
+    asked_end: int
+
+
+class ScanPlans:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._leases: dict[str, Lease] = {}
+        self._times = TimeFinder()
+        self._timer: asyncio.TimerHandle | None = None
+        # Transactions belong to the Kafka adapter's part of the broker; without it there are none.
+        self.aborted_in: Callable[[Log, int, int], Iterable[Aborted]] = lambda log, start, end: ()
+
+    # -- where lanes begin and end
+
+    async def lanes(self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
+        """Start and end of each lane, and with a time or a stamp in `at` the offset that is meant (null: none yet)."""
+        selection = select(namespace, wanted)
+        found = []
+        for lane in selection.lanes:
+            told: dict[str, Any] = {
+                "topic": lane.topic,
+                "partition": lane.partition,
+                "start": lane.start,
+                "end": lane.end,
+            }
+            if "time_ms" in at:
+                told["at"] = await asyncio.to_thread(self._times.find, selection, lane, int(at["time_ms"]))
+            elif "stamp" in at:
+                told["at"] = self._offset_of_stamp(lane, int(at["stamp"]))
+            found.append(told)
+        return {"lanes": found}
+
+    @staticmethod
+    def _offset_of_stamp(lane: Lane, stamp: int) -> int:
+        """The frame that holds the stamp is named by its first record: a few earlier ones may come with it."""
+        for log, first, end in reversed(lane.spans):
+            offset = max(log.offset_of_stamp(stamp), first)
+            if offset < end and log.last_stamp >= stamp and (offset > first or (log, first, end) == lane.spans[0]):
+                return max(offset, lane.start)
+        return lane.end if lane.spans and lane.spans[-1][0].last_stamp < stamp else lane.start
+
+    async def limit(
+        self, namespace: Namespace, wanted: Mapping[str, Any], ranges: Sequence[Sequence[Any]], rows: int
+    ) -> dict[str, Any]:
+        """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
+        selection = select(namespace, wanted)
+        chosen = [_range(selection, one) for one in ranges]
+        counts = [self._count(selection, one.lane, one.start, one.end) for one in chosen]
+        total = sum(counts)
+        if total <= rows:
+            ends = [one.end for one in chosen]
+        else:
+            shares = _shares(counts, rows)
+            ends = [self._end_after(selection, one, share) for one, share in zip(chosen, shares, strict=True)]
+        kept = [[*one.lane.key, end] for one, end in zip(chosen, ends, strict=True)]
+        return {"ends": kept, "rows": total}
+
+    def _count(self, selection: Selection, lane: Lane, start: int, end: int) -> int:
+        """Records in the range; exact for shared logs (they count topics), by offsets for the others, as Kafka does."""
+        return sum(self._rows(selection, lane, log, first, last) for log, first, last in _stretches(lane, start, end))
+
+    @staticmethod
+    def _rows(selection: Selection, lane: Lane, log: Log, start: int, end: int) -> int:
+        start = max(start, log.start_offset)
+        if start >= end:
+            return 0
+        if log.index is None:
+            return end - start
+        if lane.canonical is not None:
+            number = log.index.topics.find(lane.canonical)
+            return log.index.count_one(number, start, end) if number else 0
+        assert selection.filter is not None
+        return log.index.count(log.index.topics.bitmap(selection.filter), start, end)
+
+    def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
+        """The furthest end of the range with at most `rows` rows before it, but at least one."""
+        low, high = one.start, one.end
+        for _ in range(FIND_STEPS):
+            if low + 1 >= high:
+                break
+            middle = (low + high) // 2
+            if self._count(selection, one.lane, one.start, middle) <= rows:
+                low = middle
+            else:
+                high = middle
+        return max(low, min(one.start + 1, one.end))
+
+    # -- plans
+
+    async def plan(
+        self,
+        namespace: Namespace,
+        wanted: Mapping[str, Any],
+        ranges: Sequence[Sequence[Any]],
+        *,
+        slices_min: int = 0,
+        slice_bytes: int = SLICE_BYTES,
+        files: bool = True,
+    ) -> dict[str, Any]:
+        """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files."""
+        selection = select(namespace, wanted)
+        chosen = [_range(selection, one) for one in ranges]
+        slice_bytes = self._slice_bytes(chosen, slices_min, slice_bytes)
+        lease = self._open_lease()
+        slices: list[dict[str, Any]] = []
+        lost: list[list[Any]] = []
+        for (log, start, end), lanes in self._by_log(chosen, lost).items():
+            for piece in self._cut(lease, log, start, end, slice_bytes, files):
+                rows = sum(self._rows(selection, lane, log, piece.start, piece.end) for lane in lanes)
+                if rows:
+                    slices.append(self._describe(log, piece, lanes, rows))
+                await asyncio.sleep(0)  # a plan may count millions of records: others get their turn
+            if len(slices) > SLICES_MAX:
+                self.release(lease.id)
+                raise Overloaded(f"the plan has more than {SLICES_MAX} slices", fix="set option taskBytes higher")
+        return {
+            "plan": lease.id,
+            "lease_ms": LEASE_MS,
+            "slices": slices,
+            "lost": lost,
+            "aborted": self._aborted(slices),
+            "selection": _selection_document(selection),
+        }
+
+    @staticmethod
+    def _slice_bytes(chosen: Sequence[Range], slices_min: int, slice_bytes: int) -> int:
+        if not slices_min:
+            return slice_bytes
+        total = 0.0
+        for one in chosen:
+            for log, start, end in _stretches(one.lane, one.start, one.end):
+                stat = log.engine.stat()
+                stored = max(stat.end_offset - stat.start_offset, 1)
+                total += stat.size_bytes * (end - start) / stored
+        return min(slice_bytes, max(int(total / slices_min), 1))
+
+    @staticmethod
+    def _by_log(chosen: Sequence[Range], lost: list[list[Any]]) -> dict[tuple[Log, int, int], list[Lane]]:
+        """Stretches of logs to read, each once for all the lanes that lie in it; what is gone is told in `lost`."""
+        found: dict[tuple[Log, int, int], list[Lane]] = {}
+        for one in chosen:
+            if one.start < one.lane.start:
+                lost.append([*one.lane.key, one.start, min(one.lane.start, one.asked_end)])
+            if one.asked_end > one.lane.end:
+                lost.append([*one.lane.key, max(one.start, one.lane.end), one.asked_end])
+            for log, start, end in _stretches(one.lane, max(one.start, one.lane.start), one.end):
+                found.setdefault((log, start, end), []).append(one.lane)
+        return found
+
+    def _cut(self, lease: Lease, log: Log, start: int, end: int, slice_bytes: int, files: bool) -> list[LogSlice]:
+        stat = log.engine.stat()
+        cuts = getattr(log.engine, "cuts", None) if files and stat.path is not None else None
+        held: dict[str, bool] = {}
+
+        def cuts_of(part: Part, step: int) -> Sequence[tuple[int, int]]:
+            if part.name not in held:
+                held[part.name] = bool(log.engine.hold(part))  # type: ignore[attr-defined]
+                if held[part.name]:
+                    lease.held.append((log, part))
+            return cuts(part, step) if held[part.name] and cuts is not None else ()
+
+        return slices_of(stat.parts, start, end, slice_bytes=slice_bytes, cuts_of=cuts_of if cuts is not None else None)
+
+    @staticmethod
+    def _describe(log: Log, piece: LogSlice, lanes: Sequence[Lane], rows: int) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "log": log.id,
+            "start": piece.start,
+            "end": piece.end,
+            "bytes": piece.size_bytes,
+            "rows": rows,
+            "shared": log.index is not None,
+            "lanes": [[lane.topic, lane.partition, (lane.canonical or b"").decode()] for lane in lanes],
+        }
+        path = log.engine.stat().path
+        if piece.part is not None and path is not None:
+            told |= {
+                "path": str(Path(path).absolute() / piece.part.name),
+                "generation": piece.part.generation,
+                "at": piece.at,
+                "frame": piece.frame_offset,
+            }
+        return told
+
+    def _aborted(self, slices: Sequence[Mapping[str, Any]]) -> dict[str, list[Aborted]]:
+        ends: dict[int, tuple[int, int]] = {}
+        for one in slices:
+            start, end = ends.get(one["log"], (one["start"], one["end"]))
+            ends[one["log"]] = min(start, one["start"]), max(end, one["end"])
+        found = {
+            str(log_id): list(self.aborted_in(self._broker.logs.by_id[log_id], start, end))
+            for log_id, (start, end) in ends.items()
+        }
+        return {log_id: aborted for log_id, aborted in found.items() if aborted}
+
+    # -- leases
+
+    def _now_ms(self) -> int:
+        return self._broker.clock.monotonic_ns() // 1_000_000
+
+    def _open_lease(self) -> Lease:
+        self.expire()
+        if len(self._leases) >= PLANS_MAX:
+            raise Overloaded(
+                f"{PLANS_MAX} scan plans are open", fix="wait: each ends with its job, or after 10 minutes"
+            )
+        now = self._now_ms()
+        lease = Lease(secrets.token_hex(8), now, now + LEASE_MS)
+        self._leases[lease.id] = lease
+        return lease
+
+    def renew(self, plan: str) -> int:
+        """Another LEASE_MS from now, within LEASE_MS_MAX of the plan's making; returns what is left."""
+        self.expire()
+        lease = self._leases.get(plan)
+        if lease is None:
+            raise NotFound(f"scan plan {plan} has ended", fix="read through the broker, or make a new plan")
+        now = self._now_ms()
+        lease.expires_ms = max(lease.expires_ms, min(now + LEASE_MS, lease.born_ms + LEASE_MS_MAX))
+        return lease.expires_ms - now
+
+    def release(self, plan: str) -> None:
+        lease = self._leases.pop(plan, None)
+        for log, part in lease.held if lease is not None else ():
+            log.engine.release(part)  # type: ignore[attr-defined]
+
+    def expire(self) -> int:
+        """End the leases whose time is over; returns how many are left. Called before each plan, and by maintenance."""
+        now = self._now_ms()
+        for lease in [one for one in self._leases.values() if one.expires_ms <= now]:
+            self.release(lease.id)
+        return len(self._leases)
+
+    # -- reading through the broker
+
+    async def frames(self, log_id: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        """Whole frames from `start` on, and where to go on; what aged out meanwhile is OffsetOutOfRange."""
+        log = self._broker.logs.by_id.get(log_id)
+        if log is None:
+            raise NotFound(f"log {log_id} is gone: its topic was deleted", fix="mainstem topic ls")
+        end = min(end, log.stable)
+        if start < log.start_offset:
+            raise OffsetOutOfRange(start, log.start_offset, end)
+        piece = await asyncio.to_thread(log.read, start, min(bytes_max, READ_BYTES_MAX), end)
+        return (bytes(piece.data), min(piece.end_offset, end)) if piece is not None else (b"", end)
+
+
+def _range(selection: Selection, asked: Sequence[Any]) -> Range:
+    topic, partition, start, end = asked
+    lane = selection.lane(str(topic), int(partition))
+    if int(start) > int(end):
+        raise InvalidArgument(f"{topic} {partition}: the range {start} to {end} runs backwards")
+    return Range(lane, int(start), min(int(end), lane.end), int(end))
+
+
+def _stretches(lane: Lane, start: int, end: int) -> list[tuple[Log, int, int]]:
+    found = []
+    for log, first, last in lane.spans:
+        low, high = max(start, first), min(end, last)
+        if low < high:
+            found.append((log, low, high))
+    return found
+
+
+def _shares(counts: Sequence[int], rows: int) -> list[int]:
+    """Proportional, rounded down, at least one where there is anything, so that no lane starves."""
+    total = sum(counts)
+    return [max(count * rows // total, 1) if count else 0 for count in counts]
+
+
+def _selection_document(selection: Selection) -> dict[str, Any]:
+    return {
+        "filter": selection.filter.decode() if selection.filter is not None else None,
+        "where": selection.condition.text if selection.condition is not None else "",
+        "low_marks": {name.decode(): mark for name, mark in selection.low_marks.items()},
+        "aliases": {name.decode(): alias for name, alias in selection.aliases.items()},
+        "ids": {str(number): name.decode() for number, name in selection.ids.items()},
+    }

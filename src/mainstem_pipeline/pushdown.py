@@ -1,0 +1,60 @@
+"""Filters that Spark pushes down narrow what is planned. All are handed back: Spark still checks every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from mainstem_pipeline.options import Clip, ReadOptions
+
+
+def pushed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
+    """The options with what the filters say of topic, partition and offset, and the filters Spark must still apply."""
+    clip = options.clip
+    for one in filters:
+        clip = _narrowed(clip, one)
+    return replace(options, clip=clip), list(filters)
+
+
+def _narrowed(clip: Clip, one: Filter) -> Clip:
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    if len(attribute) != 1 or attribute[0] not in ("topic", "partition", "offset"):
+        return clip
+    column = attribute[0]
+    if column == "offset":
+        return _offsets(clip, one)
+    if isinstance(one, EqualTo):
+        values = {one.value}
+    elif isinstance(one, In):
+        values = set(one.value)
+    else:
+        return clip
+    if column == "topic":
+        known = frozenset(str(value) for value in values)
+        return replace(clip, topics=known if clip.topics is None else clip.topics & known)
+    numbers = frozenset(int(value) for value in values if value is not None)
+    return replace(clip, partitions=numbers if clip.partitions is None else clip.partitions & numbers)
+
+
+def _offsets(clip: Clip, one: Filter) -> Clip:
+    if isinstance(one, EqualTo) and one.value is not None:
+        return replace(clip, first=max(clip.first, one.value), end=min(clip.end, one.value + 1))
+    if isinstance(one, GreaterThanOrEqual):
+        return replace(clip, first=max(clip.first, one.value))
+    if isinstance(one, GreaterThan):
+        return replace(clip, first=max(clip.first, one.value + 1))
+    if isinstance(one, LessThan):
+        return replace(clip, end=min(clip.end, one.value))
+    if isinstance(one, LessThanOrEqual):
+        return replace(clip, end=min(clip.end, one.value + 1))
+    return clip

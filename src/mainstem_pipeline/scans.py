@@ -1,0 +1,256 @@
+"""A scan as the driver sees it: where its lanes stand, how far the next batch goes, and the plan for its tasks.
+
+Offsets are {topic: {partition: next offset}} with string keys, as Spark stores them in its checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem_pipeline.options import EARLIEST, LATEST, Position, ReadOptions
+from mainstem_pipeline.slices import ScanTask, data_loss
+
+Offsets = dict[str, dict[str, int]]
+
+STEM = "#"  # a shared log seen through a filter
+PLANS_KEPT = 2  # a batch may be planned again while the one before it still runs
+BYTES_PER_ROW_GUESS = 200
+LOST_SHOWN = 3
+
+
+def copied(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {topic: dict(parts) for topic, parts in offsets.items()}
+
+
+def pairs(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
+    for topic, parts in offsets.items():
+        for partition, offset in parts.items():
+            yield topic, partition, offset
+
+
+class Scan:
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client = options.connection.client()
+        self._plans: list[str] = []
+        self._bytes_per_row = float(BYTES_PER_ROW_GUESS)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # -- positions
+
+    def _lanes(self, **at: int) -> list[dict[str, Any]]:
+        lanes: list[dict[str, Any]] = self._client.post(
+            "/v1/scan/lanes", {"select": dict(self._options.select), "at": at}
+        )["lanes"]
+        return lanes
+
+    def _all(self, field: str, **at: int) -> Offsets:
+        found: Offsets = {}
+        for lane in self._lanes(**at):
+            found.setdefault(lane["topic"], {})[str(lane["partition"])] = lane[field]
+        return found
+
+    def latest_offsets(self) -> Offsets:
+        return self._all("end")
+
+    def initial_offsets(self) -> Offsets:
+        return self._at(self._options.start, starting=True)
+
+    def batch_range(self) -> tuple[Offsets, Offsets]:
+        end = self._at(self._options.end, starting=False)
+        start = self._at(self._options.start, starting=True)
+        for topic, partition, offset in pairs(start):
+            stop = end.get(topic, {}).get(partition)
+            if stop is not None and offset > stop:
+                end[topic][partition] = offset  # nothing of it: it starts behind its end
+        return start, end
+
+    def _at(self, position: Position, *, starting: bool) -> Offsets:
+        if position.time_ms is not None:
+            return self._at_time(position.time_ms, starting)
+        if position.times_ms:
+            return self._at_times(position.times_ms, starting)
+        if position.offsets:
+            return self._at_given(position.offsets, starting)
+        if position.word.startswith("stamp:"):
+            return self._all("at", stamp=int(position.word[6:]) * 1000)
+        if position.word.startswith("table:"):
+            from mainstem_pipeline.lake.tables import next_offsets
+
+            return self._at_given(next_offsets(self._options, position.word[6:]), starting, rest=EARLIEST)
+        return self._all("start" if position.word == "earliest" else "end")
+
+    def _at_time(self, time_ms: int, starting: bool) -> Offsets:
+        found: Offsets = {}
+        for lane in self._lanes(time_ms=time_ms):
+            offset = lane["at"]
+            if offset is None:
+                if starting and not self._options.latest_if_no_time:
+                    raise InvalidArgument(
+                        f"topic {lane['topic']} partition {lane['partition']} has no record at or after {time_ms}",
+                        fix='.option("startingOffsetsByTimestampStrategy", "latest")',
+                    )
+                offset = lane["end"]
+            found.setdefault(lane["topic"], {})[str(lane["partition"])] = offset
+        return found
+
+    def _at_times(self, times: Mapping[str, Mapping[str, int]], starting: bool) -> Offsets:
+        found = self._all("start" if starting else "end")
+        by_time = {time_ms: self._at_time(time_ms, starting) for _, _, time_ms in pairs(times)}
+        for topic, partition, time_ms in pairs(times):
+            self._check_known(found, topic, partition)
+            found[topic][partition] = by_time[time_ms][topic][partition]
+        return found
+
+    def _at_given(self, given: Mapping[str, Mapping[str, int]], starting: bool, *, rest: int | None = None) -> Offsets:
+        """As Kafka's source: every partition must be named, -2 and -1 are its earliest and latest."""
+        earliest, latest = self._all("start"), self._all("end")
+        for topic, partition, _ in pairs(given):
+            self._check_known(earliest, topic, partition)
+        found: Offsets = {}
+        for topic, partition, first in pairs(earliest):
+            offset = given.get(topic, {}).get(partition, rest)
+            if offset is None:
+                side = "startingOffsets" if starting else "endingOffsets"
+                raise InvalidArgument(
+                    f"{side} must name every partition; {topic} {partition} is missing (-2, -1 will do)"
+                )
+            if offset in (EARLIEST, LATEST):
+                offset = first if offset == EARLIEST else latest[topic][partition]
+            found.setdefault(topic, {})[partition] = offset
+        return found
+
+    @staticmethod
+    def _check_known(known: Offsets, topic: str, partition: str) -> None:
+        if partition not in known.get(topic, {}):
+            names = ", ".join(f"{t} {p}" for t, p, _ in list(pairs(known))[:10])
+            raise NotFound(f"topic {topic!r} partition {partition} is not part of this read ({names})")
+
+    # -- how far the next batch goes
+
+    def advanced(self, start: Offsets, latest: Offsets) -> Offsets:
+        """The ends for a batch that starts at `start`: new lanes from their beginning, no lane backwards."""
+        end = copied(start)
+        for topic, partition, offset in pairs(latest):
+            before = end.get(topic, {}).get(partition)
+            if before is None or offset > before:
+                end.setdefault(topic, {})[partition] = offset
+        return end
+
+    def limited(self, start: Offsets, end: Offsets, *, rows_max: int | None, bytes_max: int | None) -> Offsets:
+        """Ends nearer to the start, so that about so many rows are meant: shared out by how much each lane has."""
+        rows = rows_max if rows_max is not None else max(int((bytes_max or 0) / self._bytes_per_row), 1)
+        ranges = self._ranges(start, end)
+        if not ranges:
+            return end
+        told = self._client.post(
+            "/v1/scan/limit", {"select": dict(self._options.select), "ranges": ranges, "rows": rows}
+        )
+        limited = copied(end)
+        for topic, partition, offset in told["ends"]:
+            limited[topic][str(partition)] = offset
+        return limited
+
+    def _ranges(self, start: Offsets, end: Offsets) -> list[list[Any]]:
+        """[topic, partition, start, end] of every lane with something in it; a lane new since starts at its beginning."""
+        unknown = [(t, p) for t, p, _ in pairs(end) if p not in start.get(t, {})]
+        firsts = self._all("start") if unknown else {}
+        ranges = []
+        for topic, partition, stop in pairs(end):
+            first = start.get(topic, {}).get(partition)
+            if first is None:
+                first = firsts.get(topic, {}).get(partition, stop)
+            if first < stop:
+                ranges.append([topic, int(partition), first, stop])
+        return [one for one in map(self._clipped, ranges) if one is not None]
+
+    def _clipped(self, one: list[Any]) -> list[Any] | None:
+        """What pushed-down filters leave of a range. A stem's rows are of many topics, all of partition 0."""
+        clip, (topic, partition, first, stop) = self._options.clip, one
+        if topic != STEM and clip.topics is not None and topic not in clip.topics:
+            return None
+        if clip.partitions is not None and (0 if topic == STEM else partition) not in clip.partitions:
+            return None
+        first, stop = max(first, clip.first), min(stop, clip.end)
+        return [topic, partition, first, stop] if first < stop else None
+
+    # -- plans
+
+    def plan(self, start: Offsets, end: Offsets) -> list[ScanTask]:
+        ranges = self._ranges(start, end)
+        if not ranges:
+            return []
+        options = self._options
+        plan = self._client.post(
+            "/v1/scan/plan",
+            {
+                "select": dict(options.select),
+                "ranges": ranges,
+                "slices_min": options.slices_min,
+                "slice_bytes": options.task_bytes,
+                "files": options.direct,
+            },
+        )
+        self._remember(plan["plan"])
+        if plan["lost"] and options.fail_on_data_loss:
+            raise data_loss(_lost_words(plan["lost"]))
+        rows = sum(one["rows"] for one in plan["slices"])
+        if rows:
+            self._bytes_per_row = max(sum(one["bytes"] for one in plan["slices"]) / rows, 1.0)
+        planned_s = time.time()
+        return [
+            ScanTask(
+                options.connection,
+                plan["plan"],
+                slices,
+                plan["selection"],
+                plan["aborted"],
+                options.direct,
+                options.fail_on_data_loss,
+                options.batch_rows,
+                planned_s,
+            )
+            for slices in grouped(plan["slices"], options.task_bytes, options.slices_min, options.slice_rows_max)
+        ]
+
+    def _remember(self, plan: str) -> None:
+        """Keep the leases of the last two plans; the one before is done with."""
+        self._plans.append(plan)
+        while len(self._plans) > PLANS_KEPT:
+            self._client.delete(f"/v1/scan/plans/{self._plans.pop(0)}")
+
+    def committed(self, end: Offsets) -> None:
+        """A batch is done: the leases of older plans can go."""
+        while len(self._plans) > 1:
+            self._client.delete(f"/v1/scan/plans/{self._plans.pop(0)}")
+
+
+def grouped(
+    slices: list[dict[str, Any]], task_bytes: int, tasks_min: int, rows_max: int = 0
+) -> list[list[dict[str, Any]]]:
+    """Slices to tasks: small neighbours together up to `task_bytes`, but no fewer than `tasks_min` tasks."""
+    total = sum(one["bytes"] for one in slices)
+    limit = min(task_bytes, max(total // tasks_min, 1)) if tasks_min else task_bytes
+    tasks: list[list[dict[str, Any]]] = []
+    size = rows = 0
+    for one in slices:
+        fits = size + one["bytes"] <= limit and (not rows_max or rows + one["rows"] <= rows_max)
+        if not tasks or not fits:
+            tasks.append([])
+            size = rows = 0
+        tasks[-1].append(one)
+        size, rows = size + one["bytes"], rows + one["rows"]
+    return tasks
+
+
+def _lost_words(lost: list[list[Any]]) -> str:
+    shown = "; ".join(
+        f"{topic} {partition}: offsets {first} to {last}" for topic, partition, first, last in lost[:LOST_SHOWN]
+    )
+    more = f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else ""
+    return f"retention or deletion removed what this read asks for ({shown}{more})"

@@ -1,0 +1,235 @@
+"""Reading the slices of a scan plan as Arrow batches, in a task: from the segment file, or through the broker.
+
+A slice's file is read if it is there and the frame the plan names stands at the byte it names, with this log's checksum.
+If the file is gone, was rewritten, or turns out damaged on the way, the task goes on through the broker at the same
+offset: rows come exactly once either way. Memory is bounded by one chunk of frames and one batch of rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mainstem.codec.batch import decode_headers
+from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
+from mainstem.codec.compression import inflate
+from mainstem.model.condition import parse_condition
+from mainstem.model.crossing import kafka_record
+from mainstem.model.errors import CorruptFrame, MainstemError, NotFound, OffsetOutOfRange
+from mainstem.model.origin import Origin
+from mainstem.model.record import Header, Record
+from mainstem.model.topic import levels_of, to_kafka
+from mainstem.model.topic_filter import matches
+from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.options import BATCH_ROWS, Connection
+from mainstem_pipeline.rows import flags_of, record_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OFFSET_MAX = (1 << 63) - 1
+CHUNK_BYTES = 4 << 20  # read at once; a larger frame is read whole
+FRAME_BYTES_MAX = 256 << 20
+BATCH_BYTES = 16 << 20
+INFLATED_BYTES_MAX = 128 << 20
+RENEW_AFTER_S = 240.0  # of a lease of ten minutes
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """What one task reads; small, and pickled to it."""
+
+    connection: Connection
+    plan: str
+    slices: Sequence[Mapping[str, Any]]
+    selection: Mapping[str, Any]
+    aborted: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    direct: bool = True
+    fail_on_data_loss: bool = True
+    batch_rows: int = BATCH_ROWS
+    planned_s: float = 0.0
+
+
+class DataLoss(MainstemError):
+    code = "MS-6002"
+
+
+def read_task(task: ScanTask, schema: pa.Schema, *, translate: bool = True) -> Iterator[pa.RecordBatch]:
+    """The rows of the task's slices, in the columns of the schema."""
+    client = task.connection.client()
+    try:
+        for piece in task.slices:
+            yield from SliceReader(task, piece, schema, client, translate=translate).batches()
+    finally:
+        client.close()
+
+
+class SliceReader:
+    def __init__(
+        self, task: ScanTask, piece: Mapping[str, Any], schema: pa.Schema, client: BrokerClient, *, translate: bool
+    ) -> None:
+        self._task, self._piece, self._schema, self._client = task, piece, schema, client
+        self._condition = parse_condition(task.selection.get("where") or "")
+        self._translate = kafka_headers if translate else None
+        self._position = int(piece["start"])
+        self._topics = TopicRows(task.selection, piece, client)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self._task.direct and self._piece.get("path"):
+            self._renew()
+            with contextlib.suppress(CorruptFrame, OSError):
+                yield from self._from_file()
+        if self._position < self._piece["end"]:
+            yield from self._through_broker()
+
+    # -- from the file
+
+    def _from_file(self) -> Iterator[pa.RecordBatch]:
+        fd = os.open(self._piece["path"], os.O_RDONLY)
+        try:
+            decoder = self._decoder()
+            at, end = int(self._piece["at"]), int(self._piece["at"]) + int(self._piece["bytes"])
+            size = CHUNK_BYTES
+            first = os.pread(fd, 48, at)
+            if int.from_bytes(first[16:24], "big") != self._piece["frame"]:
+                raise CorruptFrame("another frame stands where the plan named one")
+            while at < end and not decoder.finished:
+                chunk = os.pread(fd, min(size, end - at), at)
+                decoder.feed(chunk)
+                yield from self._rows(decoder)
+                if decoder.consumed == 0:
+                    if len(chunk) < size or size >= FRAME_BYTES_MAX:
+                        break
+                    size = min(size * 4, FRAME_BYTES_MAX)  # a frame larger than the chunk
+                at += decoder.consumed
+            if at >= end or decoder.finished:
+                self._position = int(self._piece["end"])
+        finally:
+            os.close(fd)
+
+    def _renew(self) -> None:
+        if time.time() - self._task.planned_s > RENEW_AFTER_S:
+            with contextlib.suppress(NotFound):  # ended: the file may be gone, which is seen when it is read
+                self._client.post(f"/v1/scan/plans/{self._task.plan}/renew", {})
+
+    # -- through the broker
+
+    def _through_broker(self) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoder()
+        end = int(self._piece["end"])
+        size = CHUNK_BYTES
+        while self._position < end and not decoder.finished:
+            data, after = self._fetch(self._position, end, size)
+            if data:
+                decoder.feed(data)
+                yield from self._rows(decoder)
+            self._position = max(self._position, after)
+
+    def _fetch(self, start: int, end: int, size: int) -> tuple[bytes, int]:
+        try:
+            data, headers = self._client.get_bytes(
+                "/v1/scan/frames", log=self._piece["log"], start=start, end=end, bytes_max=size
+            )
+        except OffsetOutOfRange as error:
+            what = (
+                f"offsets {start} to {min(error.start, end)} of log {self._piece['log']} aged out while they were read"
+            )
+            if self._task.fail_on_data_loss:
+                raise data_loss(what) from error
+            return b"", min(error.start, end)
+        except NotFound as error:
+            if self._task.fail_on_data_loss:
+                raise data_loss(error.message) from error
+            return b"", end
+        return data, int(headers["mainstem-next-offset"])
+
+    # -- rows
+
+    def _decoder(self) -> ColumnDecoder:
+        piece = self._piece
+        columns = flags_of(self._schema.names)
+        if self._condition is not None:
+            columns |= Column.KEY | Column.HEADERS
+        return ColumnDecoder(
+            int(columns),
+            self._topics,
+            lambda method, data: inflate(method, data, INFLATED_BYTES_MAX),
+            start=self._position,
+            end=int(piece["end"]),
+            topic=None if piece["shared"] else piece["lanes"][0][2].encode(),
+            log_id=int(piece["log"]),
+            aborted=[(one[0], one[1], one[2]) for one in self._task.aborted.get(str(piece["log"]), ())],
+            translate=self._translate,
+        )
+
+    def _rows(self, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:
+        more = True
+        while more:
+            more = decoder.decode(self._task.batch_rows, BATCH_BYTES)
+            if decoder.rows:
+                yield from self._take(decoder)
+        self._position = max(self._position, decoder.position)
+
+    def _take(self, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:
+        rows, taken = decoder.rows, decoder.take()
+        if self._condition is not None:
+            from mainstem_pipeline.conditions import filtered
+
+            batch = filtered(taken, rows, self._schema, self._condition)
+        else:
+            batch = record_batch(taken, rows, self._schema)
+        self._position = max(self._position, decoder.position)
+        if batch.num_rows:
+            yield batch
+
+
+class TopicRows:
+    """What a row says of its topic, or that the scan does not mean it. Asked once per distinct topic."""
+
+    def __init__(self, selection: Mapping[str, Any], piece: Mapping[str, Any], client: BrokerClient) -> None:
+        wanted = selection.get("filter")
+        self._filter = wanted.encode() if wanted is not None else None
+        self._low_marks, self._aliases = selection.get("low_marks", {}), selection.get("aliases", {})
+        self._ids: dict[int, bytes] = {int(number): name.encode() for number, name in selection.get("ids", {}).items()}
+        self._lanes = {canonical.encode(): (topic, partition) for topic, partition, canonical in piece["lanes"]}
+        self._client = client
+
+    def __call__(self, topic: bytes | int) -> TopicRow | None:
+        name = self._name(topic) if isinstance(topic, int) else topic
+        lane = self._lanes.get(name)
+        if lane is None and (self._filter is None or not matches(self._filter, name)):
+            return None
+        canonical = name.decode("utf-8", "replace")
+        kafka = lane[0] if lane is not None else self._aliases.get(canonical) or to_kafka(name)
+        start = int(self._low_marks.get(canonical, 0))
+        return (
+            kafka.encode(),
+            canonical.encode(),
+            levels_of(name),
+            lane[1] if lane is not None else 0,
+            start,
+            OFFSET_MAX,
+        )
+
+    def _name(self, number: int) -> bytes:
+        """A topic declared since the plan was made is looked up; one that is gone means nothing."""
+        if number not in self._ids:
+            self._ids[number] = self._client.get("/v1/scan/topics", number=number)["name"].encode()
+        return self._ids[number]
+
+
+def kafka_headers(origin: int, count: int, encoded: bytes) -> Sequence[Header]:
+    """Headers as a Kafka consumer would see them; how the record came in is a column of its own."""
+    record = Record(None, None, decode_headers(encoded, count), origin=Origin(origin))
+    return [header for header in kafka_record(record).headers if header[0] != b"ms-origin"]
+
+
+def data_loss(what: str) -> DataLoss:
+    return DataLoss(
+        f"{what}; rows are missing",
+        fix='read on without them with .option("failOnDataLoss", "false"), or keep more: mainstem topic alter --help',
+    )

@@ -1,0 +1,192 @@
+"""`format("mainstem")` for Spark: batch and stream reads, batch and stream writes.
+
+Import-light on purpose: Spark starts Python processes to look this class up and to plan, and waits only ten seconds for
+each; Arrow and the codec are imported where rows are read. Spark 4.1 and later; the admission control and
+`availableNow` of 4.2 are used where they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource as api
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from mainstem_pipeline.options import ReadOptions, read_options
+from mainstem_pipeline.rows import check_schema, ddl
+from mainstem_pipeline.scans import Offsets, Scan, copied
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from mainstem_pipeline.slices import ScanTask
+
+try:  # since Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pragma: no cover - Spark 4.1
+    ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxRows = None  # type: ignore[assignment,misc]
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
+
+class MainstemSource(DataSource):
+    """Registered by the package `pyspark_mainstem`, or with `spark.dataSource.register(MainstemSource)`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "mainstem"
+
+    def schema(self) -> str:
+        return ddl(read_options(self._given_for_schema(), streaming=True).columns)
+
+    def _given_for_schema(self) -> dict[str, str]:
+        """The schema does not depend on where reading starts or ends, whose rules differ for batch and stream."""
+        return {
+            name: value for name, value in self._given.items() if not name.lower().startswith(("starting", "ending"))
+        }
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self._given, streaming=False)
+        _check(schema)
+        return PushdownReader(options, schema) if options.pushdown else BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = read_options(self._given, streaming=True)
+        _check(schema)
+        return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> api.DataSourceWriter:
+        from mainstem_pipeline.sink import batch_writer
+
+        return batch_writer(self._given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> api.DataSourceStreamWriter:
+        from mainstem_pipeline.sink import stream_writer
+
+        return stream_writer(self._given, schema)
+
+
+def _check(schema: StructType) -> None:
+    check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
+
+
+class Slices(InputPartition):
+    """The slices of one task."""
+
+    def __init__(self, task: ScanTask) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from mainstem_pipeline.slices import read_task
+
+    assert isinstance(partition, Slices)
+    return read_task(partition.task, to_arrow_schema(schema, timezone="UTC"))
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        scan = Scan(self.options)
+        try:
+            tasks = scan.plan(*scan.batch_range())
+        finally:
+            scan.close()
+        return [Slices(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self.schema)
+
+
+class PushdownReader(BatchReader):
+    """A reader that has `pushFilters` fails to plan unless Spark's setting allows it: so it is chosen by option."""
+
+    def pushFilters(self, filters: list[api.Filter]) -> Iterator[api.Filter]:
+        from mainstem_pipeline.pushdown import pushed
+
+        self.options, rest = pushed(self.options, filters)
+        yield from rest
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are {topic: {partition: offset}}, as the Kafka source's; `#` is a stem seen through a filter."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+        self._scan: Scan | None = None
+        self._target: Offsets | None = None  # of a run with availableNow
+        self._end: Offsets | None = None
+
+    def _scanning(self) -> Scan:
+        if self._scan is None:  # the reader is pickled: no connection before it is where it runs
+            self._scan = Scan(self.options)
+        return self._scan
+
+    def initialOffset(self) -> Offsets:
+        return self._scanning().initial_offsets()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.rows_per_trigger_max is not None:
+            return ReadMaxRows(self.options.rows_per_trigger_max)
+        if self.options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(self.options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._scanning().latest_offsets()
+
+    def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
+        scan = self._scanning()
+        if start is None:  # Spark 4.1 asks without a start: go on from what it was told last
+            start = self._end or scan.initial_offsets()
+        target = scan.latest_offsets() if self._target is None else self._target
+        end = scan.advanced(start, target)
+        if limit is None:
+            limit = self.getDefaultReadLimit() if ReadMaxRows is not None else None
+        rows, size = getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
+        if rows is None and limit is None:
+            rows = self.options.rows_per_trigger_max
+        if rows is not None or size is not None:
+            end = scan.limited(start, end, rows_max=rows, bytes_max=size)
+        self._end = end
+        return copied(end)
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return self._scanning().latest_offsets()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        return [Slices(task) for task in self._scanning().plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self.schema)
+
+    def commit(self, end: Offsets) -> None:
+        self._scanning().committed(end)
+
+    def stop(self) -> None:
+        if self._scan is not None:
+            self._scan.close()
+            self._scan = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {"options": self.options, "schema": self.schema, "_scan": None, "_target": self._target, "_end": None}
+
+
+assert "limit" in inspect.signature(DataSourceStreamReader.latestOffset).parameters or ReadLimit is None
