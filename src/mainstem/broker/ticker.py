@@ -97,6 +97,11 @@ class Ticker:
             except Exception:  # one connection's failure is its own
                 logger.exception("a connection could not be flushed")
 
+    def write_now(self) -> None:
+        """Tick at once if anything is gathered: what follows shall come after it."""
+        if self._logs:
+            self.tick()
+
     def _write_logs(self) -> list[Appended]:
         logs, self._logs = self._logs, []
         appended: list[Appended] = []
