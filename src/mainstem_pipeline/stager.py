@@ -50,8 +50,6 @@ class Stager:
         self.rows += rows.num_rows
         for name, partition, numbers in self._groups(rows.num_rows, columns):
             self._encode(name, partition, numbers, rows.num_rows, columns)
-            if self._bytes >= PART_BYTES:
-                self._stage()
 
     def finish(self) -> int:
         """Stage the rest; returns how many parts there are."""
@@ -154,6 +152,8 @@ class Stager:
             topic=canonical if topic["names_topic"] else None,
         )
         for _, batch in encoded:
+            if self._items and self._bytes + len(batch) > PART_BYTES:
+                self._stage()
             self._items.append(StagedBatch(canonical, partition, topic["names_topic"], batch))
             self._bytes += len(batch)
 

@@ -14,6 +14,7 @@ from mainstem.admin.guard import Guard
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.problems import problem
 from mainstem.admin.running import Running
+from mainstem.admin.scan_api import spark_routes
 
 
 def make_application(running: Running) -> Starlette:
@@ -40,6 +41,7 @@ def make_application(running: Running) -> Starlette:
             Route(one.path, endpoint(running, one), methods=[one.method], name=one.handler.__name__)
             for one in OPERATIONS
         ),
+        *spark_routes(running.broker),
     ]
     return Starlette(
         routes=routes,

@@ -27,6 +27,7 @@ READS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH = frozenset({"/livez", "/readyz"})
 METRICS = "/metrics"
 STATIC = "/static/"
+BYTES, BYTES_PATHS = "application/octet-stream", frozenset({"/v1/stage/data"})  # no form can send this type either
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -79,7 +80,7 @@ class Guard:
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if has_body or scope["method"] != "DELETE":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
+            if kind != "application/json" and not (kind == BYTES and scope["path"] in BYTES_PATHS):
                 return problem(415, REFUSED, "what changes something must be sent as application/json")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > config.http.body_bytes_max:

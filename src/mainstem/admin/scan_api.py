@@ -26,40 +26,70 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mainstem.admin.problems import problem_of
+from mainstem.broker.access import Action, Principal
+from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.scan_plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
-from mainstem.model.errors import InvalidArgument, MessageTooLarge, NotFound, OffsetOutOfRange
+from mainstem.model.errors import (
+    InvalidArgument,
+    MainstemError,
+    MessageTooLarge,
+    NotAuthorized,
+    NotFound,
+    OffsetOutOfRange,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
-NamespaceOf = Callable[[Request, str], Namespace]  # checks that the caller may, and raises NotAuthorized if not
 
 BODY_BYTES_MAX = 8 << 20
 
 
-def scan_routes(plans: ScanPlans, namespace_of: NamespaceOf) -> list[Route]:
-    """`namespace_of(request, "consume")` authenticates, authorises and answers the caller's namespace."""
-    api = _ScanApi(plans, namespace_of)
-    return [
-        Route("/v1/scan/lanes", api.lanes, methods=["POST"]),
-        Route("/v1/scan/limit", api.limit, methods=["POST"]),
-        Route("/v1/scan/plan", api.plan, methods=["POST"]),
-        Route("/v1/scan/plans/{plan}/renew", api.renew, methods=["POST"]),
-        Route("/v1/scan/plans/{plan}", api.release, methods=["DELETE"]),
-        Route("/v1/scan/frames", api.frames, methods=["GET"]),
-        Route("/v1/scan/topics", api.topics, methods=["GET"]),
-    ]
+def spark_routes(broker: Broker) -> list[Route]:
+    scan, stage = _ScanApi(broker), _StageApi(broker)
+    table: tuple[tuple[str, str, Handler], ...] = (
+        ("POST", "/v1/scan/lanes", scan.lanes),
+        ("POST", "/v1/scan/limit", scan.limit),
+        ("POST", "/v1/scan/plan", scan.plan),
+        ("POST", "/v1/scan/plans/{plan}/renew", scan.renew),
+        ("DELETE", "/v1/scan/plans/{plan}", scan.release),
+        ("GET", "/v1/scan/frames", scan.frames),
+        ("GET", "/v1/scan/topics", scan.topics),
+        ("POST", "/v1/stage/topics", stage.topics),
+        ("PUT", "/v1/stage/data", stage.data),
+        ("POST", "/v1/stage/commit", stage.commit),
+        ("POST", "/v1/stage/abort", stage.abort),
+    )
+    return [Route(path, _answering(handler), methods=[method]) for method, path, handler in table]
 
 
-def stage_routes(staging: Staging, namespace_of: NamespaceOf) -> list[Route]:
-    """`namespace_of(request, "publish")` as above."""
-    api = _StageApi(staging, namespace_of)
-    return [
-        Route("/v1/stage/topics", api.topics, methods=["POST"]),
-        Route("/v1/stage/data", api.data, methods=["PUT"]),
-        Route("/v1/stage/commit", api.commit, methods=["POST"]),
-        Route("/v1/stage/abort", api.abort, methods=["POST"]),
-    ]
+def _answering(handler: Handler) -> Handler:
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except MainstemError as error:
+            return problem_of(error)
+
+    return answer
+
+
+class _Api:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def _namespace(self, request: Request, action: Action) -> Namespace:
+        """The caller's namespace, once it is certain that the caller may do this to all of its topics."""
+        principal: Principal = request.scope["state"].get("principal") or Principal("anonymous")
+        name = request.query_params.get("namespace") or principal.namespace
+        if not principal.admin and (
+            name != principal.namespace or not self._broker.access.allows_filter(principal, action, b"#")
+        ):
+            raise NotAuthorized(
+                f"user {principal.name} may not {action} everything in namespace {name}, which Spark jobs need",
+                fix=f"mainstem user allow {principal.name} {action} '#'",
+            )
+        return self._broker.namespace(name)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -98,21 +128,22 @@ def _field(body: dict[str, Any], name: str) -> Any:
     return body[name]
 
 
-class _ScanApi:
-    def __init__(self, plans: ScanPlans, namespace_of: NamespaceOf) -> None:
-        self._plans, self._namespace_of = plans, namespace_of
+class _ScanApi(_Api):
+    @property
+    def _plans(self) -> ScanPlans:
+        return self._broker.scans
 
     async def lanes(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
         return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}))
 
     async def limit(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
         select, ranges, rows = _field(body, "select"), _field(body, "ranges"), int(_field(body, "rows"))
         return JSONResponse(await self._plans.limit(namespace, select, ranges, rows))
 
     async def plan(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "consume"), await _body(request)
+        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
         plan = await self._plans.plan(
             namespace,
             _field(body, "select"),
@@ -124,16 +155,16 @@ class _ScanApi:
         return JSONResponse(plan)
 
     async def renew(self, request: Request) -> Response:
-        self._namespace_of(request, "consume")
+        self._namespace(request, Action.CONSUME)
         return JSONResponse({"lease_ms": self._plans.renew(request.path_params["plan"])})
 
     async def release(self, request: Request) -> Response:
-        self._namespace_of(request, "consume")
+        self._namespace(request, Action.CONSUME)
         self._plans.release(request.path_params["plan"])
         return Response(status_code=204)
 
     async def frames(self, request: Request) -> Response:
-        self._namespace_of(request, "consume")
+        self._namespace(request, Action.CONSUME)
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
         try:
@@ -151,24 +182,25 @@ class _ScanApi:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
     async def topics(self, request: Request) -> Response:
-        namespace, number = self._namespace_of(request, "consume"), _number(request, "number")
+        namespace, number = self._namespace(request, Action.CONSUME), _number(request, "number")
         name = namespace.topic_of.get(number)
         if name is None:
             raise NotFound(f"topic number {number} is gone: it was deleted", fix="mainstem topic ls")
         return JSONResponse({"number": number, "name": name.decode()})
 
 
-class _StageApi:
-    def __init__(self, staging: Staging, namespace_of: NamespaceOf) -> None:
-        self._staging, self._namespace_of = staging, namespace_of
+class _StageApi(_Api):
+    @property
+    def _staging(self) -> Staging:
+        return self._broker.staging
 
     async def topics(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
         names = [str(name) for name in _field(body, "topics")]
         return JSONResponse({"topics": self._staging.topics(namespace, names, declare=bool(body.get("declare")))})
 
     async def data(self, request: Request) -> Response:
-        namespace = self._namespace_of(request, "publish")
+        namespace = self._namespace(request, Action.PUBLISH)
         asked = request.query_params
         batch = BatchId(namespace.name, asked.get("query", ""), asked.get("sink", ""), _number(request, "batch"))
         attempt = Attempt(_number(request, "task"), _number(request, "attempt"), _number(request, "part", 0))
@@ -176,13 +208,13 @@ class _StageApi:
         return JSONResponse(await self._staging.stage(batch, asked.get("run", ""), attempt, data))
 
     async def commit(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
         batch = _batch(namespace, body)
         parts = [Attempt(*(int(number) for number in one)) for one in _field(body, "parts")]
         return JSONResponse(await self._staging.commit(namespace, batch, str(_field(body, "run")), parts))
 
     async def abort(self, request: Request) -> Response:
-        namespace, body = self._namespace_of(request, "publish"), await _body(request)
+        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
         await self._staging.abort(_batch(namespace, body), str(_field(body, "run")))
         return JSONResponse({})
 

@@ -20,6 +20,8 @@ from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import STEMS_MAX, Policy
+from mainstem.broker.scan_plan import ScanPlans
+from mainstem.broker.staging import Staging
 from mainstem.broker.ticker import Ticker
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.broker.views import View
@@ -75,6 +77,8 @@ class Broker:
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
         self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
+        self.scans = ScanPlans(self)
+        self.staging = Staging(self)
         newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
         self.stamps.next = max(self.stamps.next, newest + 1)
         self.ticker.head_stamp = self.stamps.next

@@ -69,6 +69,7 @@ class App:
             applied = self.broker.recover_journal()
             logger.info("recovered %d entries of state", applied)
             self.broker.start()
+            await self.broker.staging.recover()
             await self._listen(taken)
         except BaseException:
             taken.close()
