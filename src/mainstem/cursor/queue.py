@@ -71,6 +71,7 @@ class QueueCursor:
         self._leased_again: dict[int, int] = {}  # leases of released positions
         self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, position), only leases that have one
         self._released: list[int] = []  # heap
+        self._is_released: set[int] = set()
         self._delayed: dict[int, int] = {}  # position -> due ms
         self._due: list[tuple[int, int]] = []  # heap of (due, position)
         self._attempts: dict[int, int] = {}  # only where at least one attempt failed
@@ -140,9 +141,7 @@ class QueueCursor:
         assert last >= self.head, "positions only grow"
         self.head = last + 1
         self.unread += count
-        if self._pending and self._pending[-1][0] is Op.HEAD:
-            self._pending.pop()  # only the newest counts
-        self._note(Op.HEAD, (self.head, self.unread))
+        self._note_head()
 
     def lease_many(self, positions: Sequence[int], deadline_ms: int = 0) -> None:
         """Hand out unread positions: ascending, the first at or beyond `next`, none left out in between."""
@@ -155,6 +154,7 @@ class QueueCursor:
                 heappush(self._deadlines, (deadline_ms, position))
         self._advance(positions[-1] + 1, len(positions))
         self._note(Op.LEASE, positions)
+        self._note_head()
 
     def hand_out(self, leased: Sequence[int], passed: int, end: int) -> None:
         """Take the unread positions below `end`: lease some, settle the `passed` others, which nobody will ack."""
@@ -174,6 +174,7 @@ class QueueCursor:
         self._advance(position + 1, 1)
         self._delay(position, due_ms)
         self._note(Op.DELAY, (position, 0, due_ms))
+        self._note_head()
 
     def apply_start(self, position: int) -> None:
         """Where a new cursor begins, before anything was journaled."""
@@ -182,11 +183,11 @@ class QueueCursor:
     def recount(self, unread: int) -> None:
         """The unread positions were looked at, and these are all there are."""
         self.unread = unread
-        self._note(Op.HEAD, (self.head, self.unread))
+        self._note_head()
 
     def admit(self, position: int) -> None:
         """A position that became known late, behind younger ones: it is the next to be handed out."""
-        heappush(self._released, position)
+        self._give_back(position)
         self._note(Op.DELAY, (position, 0, 0))
 
     def _advance(self, position: int, count: int) -> None:
@@ -198,7 +199,7 @@ class QueueCursor:
 
     def lease_released(self, count: int, deadline_ms: int = 0) -> list[int]:
         """Hand out released positions again, lowest first."""
-        taken = [heappop(self._released) for _ in range(min(count, len(self._released)))]
+        taken = self._take_released(count)
         for position in taken:
             self._leased_again[position] = deadline_ms
             if deadline_ms:
@@ -209,7 +210,7 @@ class QueueCursor:
 
     def drop_released(self, count: int) -> list[int]:
         """Settle the lowest released positions without delivering them (expired, over the length limit, purged)."""
-        dropped = [heappop(self._released) for _ in range(min(count, len(self._released)))]
+        dropped = self._take_released(count)
         self._forget(dropped)
         return dropped
 
@@ -221,7 +222,7 @@ class QueueCursor:
             if self._delayed.get(position) == due_ms:
                 del self._delayed[position]
                 woken.append(position)
-                heappush(self._released, position)
+                self._give_back(position)
         if woken:
             self._note(Op.WAKE, woken)
         return len(woken)
@@ -261,7 +262,7 @@ class QueueCursor:
             if due_ms:
                 self._delay(position, due_ms)
             else:
-                heappush(self._released, position)
+                self._give_back(position)
             self._note(Op.DELAY, (position, attempts, due_ms))
         return Returned(released, dead)
 
@@ -305,7 +306,7 @@ class QueueCursor:
         back = sorted(self.dead if positions is None else (p for p in positions if p in self.dead))
         for position in back:
             del self.dead[position]
-            heappush(self._released, position)
+            self._give_back(position)
         if back:
             self._note(Op.REDRIVE, back)
         return back
@@ -323,6 +324,7 @@ class QueueCursor:
         count = self.ready
         self._forget(list(self._released))
         self._released.clear()
+        self._is_released.clear()
         self.pass_over(max(self.head, head or 0), self.unread)
         return count
 
@@ -359,28 +361,31 @@ class QueueCursor:
         return self.release(self.lease_positions(), now_ms)
 
     def _apply(self, op: Op, a: Sequence[int] | tuple[int, int, int, str]) -> None:
+        """Repeating an op whose effect is there already changes nothing: a snapshot may hold what is journaled after it."""
         match op:
             case Op.RESET:
                 self._reset(int(a[0]))
                 self.head, self.unread = int(a[1]), int(a[2])
             case Op.HEAD:
-                self.head, self.unread = int(a[0]), int(a[1])
+                self.head, self.unread = max(self.head, int(a[0])), int(a[1])
             case Op.PASS:
-                self.next, self.unread = int(a[0]), int(a[1])
+                self.next, self.unread = max(self.next, int(a[0])), int(a[1])
                 self.head = max(self.head, self.next)
             case Op.LEASE:
-                self._leased.update(dict.fromkeys(a, 0))  # type: ignore[arg-type]
-                self._advance(int(a[-1]) + 1, len(a))
+                self._leased.update((int(p), 0) for p in a if int(p) >= self.next)
+                self.next = max(self.next, int(a[-1]) + 1)
+                self.head = max(self.head, self.next)
             case Op.RESTORE_LEASED:
-                self._leased.update(dict.fromkeys(a, 0))  # type: ignore[arg-type]
+                self._leased.update((int(p), 0) for p in a)
             case Op.RESTORE_RELEASED:
-                self._released = [int(p) for p in a]
+                for position in a:
+                    self._give_back(int(position))
             case Op.LEASE_AGAIN | Op.WAKE | Op.REDRIVE | Op.SETTLE:
                 self._apply_moves(op, {int(p) for p in a})
             case Op.DELAY:
                 self._apply_return(int(a[0]), int(a[1]), int(a[2]))
             case Op.BURY:
-                self._unlease(int(a[0]))
+                self._leave(int(a[0]))
                 self._attempts.pop(int(a[0]), None)
                 self.dead[int(a[0])] = Dead(str(a[3]), int(a[1]), int(a[2]))
             case Op.ATTEMPTS:
@@ -388,31 +393,52 @@ class QueueCursor:
 
     def _apply_moves(self, op: Op, positions: set[int]) -> None:
         if op is Op.WAKE or op is Op.REDRIVE:
-            for position in positions:
-                self._delayed.pop(position, None)
-                self.dead.pop(position, None)
-                heappush(self._released, position)
+            holder: dict[int, int] | dict[int, Dead] = self._delayed if op is Op.WAKE else self.dead
+            for position in positions & holder.keys():
+                del holder[position]
+                self._give_back(position)
             return
-        for position in positions:
-            self._unlease(position)
-            if op is Op.SETTLE:
+        if op is Op.LEASE_AGAIN:
+            positions &= self._is_released
+            self._leased_again.update(dict.fromkeys(positions, 0))
+        else:
+            for position in positions:
+                self._unlease(position)
                 self._attempts.pop(position, None)
                 self.dead.pop(position, None)
-        if self._released:
-            self._released = [p for p in self._released if p not in positions]
-            heapify(self._released)
-        if op is Op.LEASE_AGAIN:
-            self._leased_again.update(dict.fromkeys(positions, 0))
+        if positions & self._is_released:
+            self._is_released -= positions
+            self._released = sorted(self._is_released)
 
     def _apply_return(self, position: int, attempts: int, due_ms: int) -> None:
-        if not self._unlease(position) and due_ms and position >= self.next:
-            self._advance(position + 1, 1)
+        self._leave(position)
+        if position >= self.next:
+            self.next = position + 1
+            self.head = max(self.head, self.next)
         if attempts:
             self._attempts[position] = attempts
         if due_ms:
             self._delay(position, due_ms)
         else:
+            self._give_back(position)
+
+    def _leave(self, position: int) -> None:
+        """Wherever it is."""
+        self._unlease(position)
+        self._delayed.pop(position, None)
+        if position in self._is_released:
+            self._is_released.discard(position)
+            self._released = sorted(self._is_released)
+
+    def _give_back(self, position: int) -> None:
+        if position not in self._is_released:
+            self._is_released.add(position)
             heappush(self._released, position)
+
+    def _take_released(self, count: int) -> list[int]:
+        taken = [heappop(self._released) for _ in range(min(count, len(self._released)))]
+        self._is_released.difference_update(taken)
+        return taken
 
     def _delay(self, position: int, due_ms: int) -> None:
         self._delayed[position] = due_ms
@@ -428,6 +454,11 @@ class QueueCursor:
             for position in positions:
                 self._attempts.pop(position, None)
         self._note(Op.SETTLE, positions)
+
+    def _note_head(self) -> None:
+        if self._pending and self._pending[-1][0] is Op.HEAD:
+            self._pending.pop()  # only the newest counts
+        self._note(Op.HEAD, (self.head, self.unread))
 
     def _note(self, op: Op, arguments: Sequence[int] | tuple[int, int, int, str]) -> None:
         if self.journaled:
