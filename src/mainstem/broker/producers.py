@@ -1,0 +1,283 @@
+"""What a partition remembers of its producers: duplicates, gaps, open and aborted transactions.
+
+State is kept per topic-partition for 24 hours: the last five batches of each producer (a client has at most five in
+flight), the first offset of each open transaction, and the aborted ones that readers may still meet. It is derived from
+the log. To bound what a start must read it is journaled every 64 MiB and with each snapshot; from there the heads of
+stored batches are read on.
+
+An unknown producer is accepted at any sequence: its state may have expired, or be lost with the tail of a log that
+promised less than `sync`. Refusing it would stop a client for good; what duplicates there were can no longer be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, frame_heads, read_batch_head
+from mainstem.model.origin import Origin
+
+if TYPE_CHECKING:
+    from mainstem.codec.batch import BatchHead
+    from mainstem.log.gather import Ticket
+    from mainstem.log.log import Log
+
+BATCHES_KEPT = 5
+PRODUCERS_MAX = 20_000  # per partition; the longest silent one goes first
+ABORTED_MAX = 100_000  # per partition
+EXPIRY_MS = 24 * 3_600_000
+KEEP_EVERY_BYTES = 64 << 20
+SEQUENCE_MAX = (1 << 31) - 1
+SCAN_BYTES = 4 << 20
+
+
+class Verdict(Enum):
+    APPEND = auto()
+    DUPLICATE = auto()
+    OUT_OF_ORDER = auto()
+    FENCED = auto()
+
+
+class Sent(msgspec.Struct, array_like=True):
+    """One batch of a producer, as far as a repeat must be recognised."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    end_offset: int
+
+
+class Producer(msgspec.Struct, array_like=True):
+    epoch: int
+    last_ms: int
+    sent: list[Sent]
+
+
+class Aborted(msgspec.Struct, array_like=True):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of its marker
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    scanned_end: int
+    producers: dict[int, Producer]
+    open: dict[int, int]
+    aborted: list[Aborted]
+
+
+@dataclass(slots=True)
+class PartitionProducers:
+    producers: dict[int, Producer] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)  # producer id → first offset of its transaction
+    aborted: list[Aborted] = field(default_factory=list)  # in order of their markers
+    scanned_end: int = 0  # state reflects the log below it
+    unkept_bytes: int = 0
+
+    def check(self, head: BatchHead) -> tuple[Verdict, Sent | None]:
+        """Whether the batch is next, a repeat (and of what), out of order, or from a producer that was replaced."""
+        known = self.producers.get(head.producer_id)
+        if known is None:
+            return Verdict.APPEND, None
+        if head.producer_epoch < known.epoch:
+            return Verdict.FENCED, None
+        if head.producer_epoch > known.epoch:
+            return (Verdict.APPEND if head.base_sequence == 0 else Verdict.OUT_OF_ORDER), None
+        last_sequence = _add(head.base_sequence, head.last_offset_delta)
+        for sent in known.sent:
+            if sent.base_sequence == head.base_sequence and sent.last_sequence == last_sequence:
+                return Verdict.DUPLICATE, sent
+        if not known.sent:
+            return Verdict.APPEND, None
+        in_order = head.base_sequence == _add(known.sent[-1].last_sequence, 1)
+        return (Verdict.APPEND if in_order else Verdict.OUT_OF_ORDER), None
+
+    def add(self, head: BatchHead, base_offset: int, end_offset: int, now_ms: int) -> None:
+        """The batch was appended."""
+        self.scanned_end = end_offset
+        if head.producer_id < 0:
+            return
+        known = self.producers.pop(head.producer_id, None)
+        if known is None or known.epoch != head.producer_epoch:
+            known = Producer(head.producer_epoch, now_ms, [])
+        known.last_ms = now_ms
+        self.producers[head.producer_id] = known  # at the end: the order is that of last use
+        if len(self.producers) > PRODUCERS_MAX:
+            del self.producers[next(iter(self.producers))]
+        last_sequence = _add(head.base_sequence, head.last_offset_delta)
+        known.sent.append(Sent(head.base_sequence, last_sequence, base_offset, end_offset))
+        del known.sent[:-BATCHES_KEPT]
+        if head.transactional:
+            self.open.setdefault(head.producer_id, base_offset)
+
+    def undo(self, head: BatchHead, base_offset: int) -> None:
+        """The batch could not be written after all; its offsets are free again."""
+        known = self.producers.get(head.producer_id)
+        if known is not None:
+            known.sent = [sent for sent in known.sent if sent.base_offset < base_offset]
+        if self.open.get(head.producer_id) == base_offset:
+            del self.open[head.producer_id]
+        self.scanned_end = min(self.scanned_end, base_offset)
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool, offset: int, now_ms: int) -> int | None:
+        """A marker was appended at `offset`; returns where the transaction began here, None if it wrote nothing."""
+        self.scanned_end = offset + 1
+        first = self.open.pop(producer_id, None)
+        if first is not None and not commit:
+            self.aborted.append(Aborted(producer_id, first, offset))
+            del self.aborted[:-ABORTED_MAX]
+        known = self.producers.get(producer_id)
+        if known is None or known.epoch < epoch:  # whoever still writes with an older epoch is fenced
+            self.producers[producer_id] = Producer(epoch, now_ms, [])
+        return first
+
+    def stable_end(self, stable: int) -> int:
+        """Where readers of committed records stop: before the first open transaction."""
+        return min(self.open.values(), default=stable) if self.open else stable
+
+    def aborted_in(self, start: int, end: int) -> list[Aborted]:
+        return [one for one in self.aborted if one.last_offset >= start and one.first_offset < end]
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        return any(a.producer_id == producer_id and a.first_offset <= offset <= a.last_offset for a in self.aborted)
+
+    def trim(self, start_offset: int, now_ms: int) -> None:
+        self.aborted = [one for one in self.aborted if one.last_offset >= start_offset]
+        for producer_id, known in list(self.producers.items()):
+            if known.last_ms + EXPIRY_MS > now_ms:
+                break  # the rest was used later
+            if producer_id not in self.open:
+                del self.producers[producer_id]
+
+    def drop_from(self, offset: int) -> None:
+        """The log ends at `offset`: what was remembered beyond it was never durable."""
+        for known in self.producers.values():
+            known.sent = [sent for sent in known.sent if sent.end_offset <= offset]
+        self.open = {producer_id: first for producer_id, first in self.open.items() if first < offset}
+        self.aborted = [one for one in self.aborted if one.last_offset < offset]
+        self.scanned_end = min(self.scanned_end, offset)
+
+    def pack(self) -> bytes:
+        return msgspec.msgpack.encode(_Kept(self.scanned_end, self.producers, self.open, self.aborted))
+
+    @staticmethod
+    def unpack(data: bytes) -> PartitionProducers:
+        kept = msgspec.msgpack.decode(data, type=_Kept)
+        return PartitionProducers(kept.producers, kept.open, kept.aborted, kept.scanned_end)
+
+
+def _add(sequence: int, delta: int) -> int:
+    total = sequence + delta
+    return total if total <= SEQUENCE_MAX else total - SEQUENCE_MAX - 1
+
+
+class Journal(Protocol):
+    def register(
+        self,
+        kind: str,
+        apply: Callable[[bytes, bytes | None], None],
+        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+    ) -> None: ...
+
+    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
+
+
+class Producers:
+    """The state of every partition, by (log id, topic id)."""
+
+    KIND = "kafka-producers"
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._partitions: dict[tuple[int, int], PartitionProducers] = {}
+        journal.register(self.KIND, self._apply, self._dump)
+
+    def of(self, log_id: int, topic_id: int) -> PartitionProducers:
+        known = self._partitions.get((log_id, topic_id))
+        if known is None:
+            known = self._partitions[log_id, topic_id] = PartitionProducers()
+        return known
+
+    def count_bytes(self, log_id: int, topic_id: int, state: PartitionProducers, size: int) -> None:
+        """Journal the state now and then, so that a start need not read the whole log."""
+        state.unkept_bytes += size
+        if state.unkept_bytes >= KEEP_EVERY_BYTES:
+            state.unkept_bytes = 0
+            self._journal.put(self.KIND, _key(log_id, topic_id), state.pack())
+
+    def forget_log(self, log_id: int) -> None:
+        for key in [key for key in self._partitions if key[0] == log_id]:
+            del self._partitions[key]
+            self._journal.put(self.KIND, _key(*key), None)
+
+    def trim(self, start_of: Callable[[int], int | None], now_ms: int) -> None:
+        for (log_id, _), state in self._partitions.items():
+            start = start_of(log_id)
+            if start is not None:
+                state.trim(start, now_ms)
+
+    def recover(self, log: Log, now_ms: int) -> None:
+        """Once, before anything is appended: read on from where the kept state ends."""
+        stored_end = log.engine.stat().end_offset
+        states = {topic_id: state for (log_id, topic_id), state in self._partitions.items() if log_id == log.id}
+        for state in states.values():
+            state.drop_from(stored_end)
+        offset = max(min((state.scanned_end for state in states.values()), default=0), log.start_offset)
+        while (piece := log.read(offset, SCAN_BYTES)) is not None:
+            self._scan(log, piece.data, now_ms)
+            offset = piece.end_offset
+        unclean = stored_end < log.written
+        if unclean and not log.durability.acks_wait:
+            for (log_id, _), state in self._partitions.items():
+                if log_id == log.id:
+                    state.producers.clear()
+
+    def _scan(self, log: Log, data: memoryview, now_ms: int) -> None:
+        at = 0
+        for frame in frame_heads(data, log.id):
+            start = at + FRAME_HEAD_SIZE
+            at += frame.size
+            if frame.kind != KIND_DATA or frame.origin != Origin.KAFKA or not frame.payload_size:
+                continue
+            state = self.of(log.id, frame.topic_id)
+            if frame.base_offset < state.scanned_end:
+                continue
+            head = read_batch_head(data, start)
+            if head.control:
+                commit = control_is_commit(data[start : start + frame.payload_size])
+                state.end_transaction(
+                    head.producer_id, head.producer_epoch, commit=commit, offset=frame.base_offset, now_ms=now_ms
+                )
+            else:
+                state.add(head, frame.base_offset, frame.base_offset + frame.count, now_ms)
+
+    def open_transactions(self) -> Iterator[tuple[int, int, int]]:
+        """(log id, topic id, producer id) of each."""
+        for (log_id, topic_id), state in self._partitions.items():
+            for producer_id in state.open:
+                yield log_id, topic_id, producer_id
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        log_id, topic_id = (int(part) for part in key.split(b"/"))
+        if value is None:
+            self._partitions.pop((log_id, topic_id), None)
+        else:
+            self._partitions[log_id, topic_id] = PartitionProducers.unpack(value)
+
+    def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, state in self._partitions.items():
+            yield _key(*key), state.pack()
+
+
+def _key(log_id: int, topic_id: int) -> bytes:
+    return f"{log_id}/{topic_id}".encode()
+
+
+def control_is_commit(batch: memoryview) -> bool:
+    """The type of a control batch's one record: its key is i16 version, i16 type (1 = commit)."""
+    # 61 bytes of head; varints of length, attributes, two deltas and the key's length are one byte each in a marker.
+    return int.from_bytes(batch[68:70], "big") == 1

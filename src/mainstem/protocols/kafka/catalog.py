@@ -1,0 +1,234 @@
+"""What a Kafka client sees as topics: declared topics, topics that live in a stem, and views.
+
+- A topic that was born in another protocol has one partition, whose offsets are those of the shared log (sparse).
+- A view's partitions are its permanent slots. It is read-only.
+- A topic that is not there but may be made by producing to it is shown as empty to who asks with automatic creation
+  allowed; it is made by the first record. So a consumer that waits for a topic never creates it.
+
+Topic ids are derived from what never changes (the declared id, the view's id, the name of a shared topic), so they need
+no table and survive restarts; a topic made again has a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from mainstem.broker.reading import Fetched, PartitionReader
+from mainstem.broker.topics import Partition, Topic
+from mainstem.broker.views import View
+from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.model.record import Record
+from mainstem.model.topic import from_kafka, to_kafka
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.log.log import Log
+
+NO_ID = bytes(16)
+SEEN_MAX = 100_000
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Source(Protocol):
+    """One partition, read by offset."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def stable_offset(self) -> int: ...
+    def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched: ...
+    def records(self, offset: int, bytes_max: int) -> tuple[list[Record], int]: ...
+    def find_time(self, time_ms: int) -> tuple[int, int] | None: ...
+
+
+class KafkaTopic:
+    """A topic by its Kafka name. Exactly one of `topic` and `view` is set, or neither: it may be made."""
+
+    __slots__ = ("_namespace", "count", "id", "name", "topic", "view")
+
+    def __init__(
+        self, namespace: Namespace, name: str, *, topic: Topic | None = None, view: View | None = None, count: int = 1
+    ) -> None:
+        self._namespace = namespace
+        self.name = name
+        self.topic = topic
+        self.view = view
+        self.count = count
+        self.id = _id_of(namespace, name, topic, view)
+        if topic is not None:
+            self.count = len(topic.partitions)
+        elif view is not None:
+            self.count = len(view.slots)
+
+    @property
+    def exists(self) -> bool:
+        return self.topic is not None or self.view is not None
+
+    @property
+    def canonical(self) -> bytes:
+        if self.topic is not None:
+            return self.topic.name
+        return self.view.name if self.view is not None else from_kafka(self.name)
+
+    def partition(self, index: int) -> Partition | None:
+        if self.topic is None or not 0 <= index < len(self.topic.partitions):
+            return None
+        return self.topic.partitions[index]
+
+    def source(self, index: int) -> Source | None:
+        """None: no such partition, or a slot whose log is gone (empty for ever)."""
+        if self.view is not None:
+            return self.view.slot(index)
+        partition = self.partition(index)
+        return PartitionReader(partition, self._namespace.topic_of) if partition is not None else None
+
+    def low_mark(self, index: int) -> int:
+        """Below it records were removed. A shared log's start says nothing of one topic: only what was deleted does."""
+        partition = self.partition(index)
+        if partition is not None and not partition.spans[0].shared:
+            return partition.start_offset
+        return partition.low_mark if partition is not None else 0
+
+    def log(self, index: int) -> Log | None:
+        if self.view is not None:
+            slot = self.view.slot(index)
+            return slot.log if slot is not None else None
+        partition = self.partition(index)
+        return partition.log if partition is not None else None
+
+    def epoch(self, index: int) -> int:
+        log = self.log(index)
+        return log.epoch if log is not None else 0
+
+
+def check_name(name: str) -> None:
+    if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidName(f"{name[:300]!r} is no Kafka topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+
+
+def _id_of(namespace: Namespace, name: str, topic: Topic | None, view: View | None) -> bytes:
+    if view is not None:
+        text = f"view/{view.id}"
+    elif topic is not None and topic.declared:
+        text = f"topic/{topic.id}"
+    else:
+        text = f"name/{namespace.name}/{name}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+class Catalog:
+    """The topics of one namespace by Kafka name and by topic id."""
+
+    def __init__(self, broker: Broker, namespace: Namespace, *, auto_create: bool) -> None:
+        self._broker = broker
+        self.namespace = namespace
+        self.auto_create = auto_create
+        self._names: dict[bytes, str] = {}  # topic id → name, of what was shown
+        self._cache: dict[str, KafkaTopic] = {}
+
+    def find(self, name: str, *, may_create: bool = False) -> KafkaTopic | None:
+        """None: there is no such topic. A name that cannot be a topic raises InvalidName."""
+        known = self._cache.get(name)
+        if known is not None and self._is_current(known):
+            return known
+        check_name(name)
+        found = self._look_up(name)
+        if found is None:
+            self._cache.pop(name, None)
+            if not (may_create and self.auto_create):
+                return None
+            policy = self.namespace.policy(from_kafka(name))
+            found = KafkaTopic(self.namespace, name, count=policy.partitions)
+        elif len(self._cache) < SEEN_MAX:
+            self._cache[name] = found
+        self._remember(found)
+        return found
+
+    def _is_current(self, known: KafkaTopic) -> bool:
+        if known.view is not None:
+            return self.namespace.views.get(known.view.name) is known.view and known.count == len(known.view.slots)
+        topic = known.topic
+        assert topic is not None
+        if not topic.declared:
+            return topic.name not in self.namespace.topics
+        return self.namespace.topics.get(topic.name) is topic and known.count == len(topic.partitions)
+
+    def _look_up(self, name: str) -> KafkaTopic | None:
+        canonical = from_kafka(name)
+        view = self.namespace.views.get(canonical)
+        topic = self.namespace.find_topic(canonical) if view is None else None
+        if view is None and topic is None:
+            return None
+        spelling = (topic.kafka_alias if topic is not None else None) or to_kafka(canonical)
+        if spelling != name:
+            raise InvalidName(f"{name!r} would be the same topic as {spelling!r}")
+        return KafkaTopic(self.namespace, name, topic=topic, view=view)
+
+    def by_id(self, topic_id: bytes) -> KafkaTopic | None:
+        name = self._names.get(topic_id)
+        if name is None:  # a client may know it from before the restart
+            for topic in self.listed():
+                self._remember(topic)
+            name = self._names.get(topic_id)
+        found = self._find_quietly(name) if name is not None else None
+        return found if found is not None and found.id == topic_id else None
+
+    def _find_quietly(self, name: str) -> KafkaTopic | None:
+        try:
+            return self.find(name)
+        except MainstemError:
+            return None
+
+    def _remember(self, topic: KafkaTopic) -> None:
+        if len(self._names) >= SEEN_MAX:
+            self._names.clear()
+        self._names[topic.id] = topic.name
+
+    def listed(self) -> Iterator[KafkaTopic]:
+        """All that "all topics" means: declared topics and views, never the million topics of a stem."""
+        for topic in list(self.namespace.topics.values()):
+            if topic.policy.dedicated or topic.kafka_alias is not None:
+                yield KafkaTopic(self.namespace, topic.kafka_alias or to_kafka(topic.name), topic=topic)
+        for view in list(self.namespace.views.values()):
+            yield KafkaTopic(self.namespace, to_kafka(view.name), view=view)
+
+    def create(self, name: str) -> KafkaTopic:
+        """By producing to it: a dedicated log per partition, as Kafka users expect."""
+        canonical = from_kafka(name)
+        policy = self.namespace.policy(canonical).with_changes({"layout": "dedicated"})
+        alias = name if to_kafka(canonical) != name else None
+        self._broker.create_topic(self.namespace, canonical, policy, kafka_alias=alias)
+        found = self.find(name)
+        assert found is not None
+        return found
+
+    def declare(self, topic: KafkaTopic) -> KafkaTopic:
+        """A topic of the stem gets an id of its own, which frames can name: Kafka batches are stored unopened."""
+        assert topic.topic is not None
+        if topic.topic.declared:
+            return topic
+        self._broker.create_topic(self.namespace, topic.topic.name, self.namespace.policy(topic.topic.name))
+        found = self.find(topic.name)
+        assert found is not None
+        return found
+
+
+class GroupTopics:
+    """What the broker's own assignors need to know of topics."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def find(self, name: str) -> tuple[bytes, int] | None:
+        try:
+            topic = self._catalog.find(name)
+        except MainstemError:
+            return None
+        return (topic.id, topic.count) if topic is not None else None
+
+    def names(self) -> list[str]:
+        return [topic.name for topic in self._catalog.listed()]

@@ -1,0 +1,93 @@
+"""DescribeLogDirs, ElectLeaders and reassignments: what Kafka's tools ask of a cluster, answered by its one node."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from mainstem.protocols.kafka.errors import ErrorCode
+from mainstem.protocols.kafka.handlers.permission import may_see
+from mainstem.protocols.kafka.messages import (
+    AlterPartitionReassignmentsResponse,
+    DescribeLogDirsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from mainstem.protocols.kafka.adapter import Request
+
+NODE_ID = 1
+
+
+def describe_log_dirs(request: Request) -> Any:
+    wanted: dict[str, set[int]] | None = None
+    if request.body.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
+    directory = request.service.broker.options.data
+    usage = shutil.disk_usage(directory)
+    result = DescribeLogDirsResponse.DescribeLogDirsResult(
+        log_dir=str(directory), total_bytes=usage.total, usable_bytes=usage.free
+    )
+    for topic in request.catalog.listed():
+        if topic.topic is None or not may_see(request, topic.canonical):
+            continue
+        if wanted is not None and topic.name not in wanted:
+            continue
+        line = DescribeLogDirsResponse.DescribeLogDirsTopic(name=topic.name)
+        for partition in topic.topic.partitions:
+            if wanted is None or partition.index in wanted[topic.name]:
+                size = sum(span.log.engine.stat().size_bytes for span in partition.spans if not span.shared)
+                line.partitions.append(
+                    DescribeLogDirsResponse.DescribeLogDirsPartition(
+                        partition_index=partition.index, partition_size=size
+                    )
+                )
+        result.topics.append(line)
+    return DescribeLogDirsResponse(results=[result])
+
+
+def elect_leaders(request: Request) -> Any:
+    """The one node leads everything already."""
+    answer = ElectLeadersResponse()
+    for topic in request.body.topic_partitions or ():
+        answer.replica_election_results.append(
+            ElectLeadersResponse.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    ElectLeadersResponse.PartitionResult(
+                        partition_id=index,
+                        error_code=ErrorCode.ELECTION_NOT_NEEDED,
+                        error_message="Leader election not needed for topic partition.",
+                    )
+                    for index in topic.partitions
+                ],
+            )
+        )
+    return answer
+
+
+def alter_reassignments(request: Request) -> Any:
+    answer = AlterPartitionReassignmentsResponse(error_message=None)
+    for topic in request.body.topics:
+        line = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name)
+        answer.responses.append(line)
+        for one in topic.partitions:
+            code, why = ErrorCode.NONE, None
+            if one.replicas is None:
+                code, why = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
+            elif one.replicas != [NODE_ID]:
+                code, why = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}"
+            line.partitions.append(
+                AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                    partition_index=one.partition_index, error_code=code, error_message=why
+                )
+            )
+    return answer
+
+
+def list_reassignments(request: Request) -> Any:
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+HANDLERS = {35: describe_log_dirs, 43: elect_leaders, 45: alter_reassignments, 46: list_reassignments}

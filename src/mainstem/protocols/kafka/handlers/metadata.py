@@ -1,0 +1,221 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator: what is there, and where."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from mainstem.model.errors import MainstemError
+from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
+from mainstem.protocols.kafka.errors import ErrorCode, code_of
+from mainstem.protocols.kafka.handlers.permission import (
+    CLUSTER_BITS,
+    NOT_ASKED,
+    is_admin,
+    may_see,
+    topic_operations,
+)
+from mainstem.protocols.kafka.messages import (
+    ApiVersionsResponse,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsResponse,
+    FindCoordinatorResponse,
+    MetadataResponse,
+)
+from mainstem.protocols.kafka.schema import APIS
+
+if TYPE_CHECKING:
+    from mainstem.protocols.kafka.adapter import Request
+
+NODE_ID = 1
+CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+TOPICS_PAGE_MAX = 2_000
+BROKERS = 1  # the endpoint type of DescribeCluster
+FEATURES = {"transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
+
+
+@cache
+def _api_keys() -> list[Any]:
+    from mainstem.protocols.kafka.adapter import HANDLERS
+
+    return [
+        ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=api.first, max_version=api.last)
+        for api in APIS.values()
+        if api.key in HANDLERS
+    ]
+
+
+def api_versions(request: Request) -> Any:
+    body = request.body
+    if request.version >= 3 and not (
+        CLIENT_NAME.fullmatch(body.client_software_name) and CLIENT_NAME.fullmatch(body.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    answer = ApiVersionsResponse(api_keys=_api_keys(), finalized_features_epoch=0)
+    for name, (first, last) in FEATURES.items():
+        answer.supported_features.append(
+            ApiVersionsResponse.SupportedFeatureKey(
+                name=name, min_version=first if request.version >= 4 else 1, max_version=last
+            )
+        )
+        answer.finalized_features.append(
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=last, max_version_level=last)
+        )
+    return answer
+
+
+def unsupported_api_versions() -> Any:
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def metadata(request: Request) -> Any:
+    host, port = request.connection.dialled()
+    answer = MetadataResponse(
+        brokers=[MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
+        cluster_id=request.service.cluster_id,
+        controller_id=NODE_ID,
+    )
+    body = request.body
+    if request.version in range(8, 11) and body.include_cluster_authorized_operations:
+        answer.cluster_authorized_operations = CLUSTER_BITS if is_admin(request) else 0
+    everything = body.topics is None or (request.version == 0 and not body.topics)
+    if everything:
+        answer.topics = [
+            _topic_answer(request, topic) for topic in request.catalog.listed() if may_see(request, topic.canonical)
+        ]
+    else:
+        answer.topics = [_asked_topic(request, asked) for asked in body.topics]
+    return answer
+
+
+def _asked_topic(request: Request, asked: Any) -> Any:
+    kind = MetadataResponse.MetadataResponseTopic
+    name, topic_id = asked.name, asked.topic_id
+    try:
+        if name is None:
+            topic = request.catalog.by_id(topic_id)
+            if topic is None:
+                return kind(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+        else:
+            topic = request.catalog.find(name, may_create=request.body.allow_auto_topic_creation)
+            if topic is None:
+                return kind(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+    except MainstemError as fault:
+        return kind(error_code=code_of(fault), name=name)
+    if not may_see(request, topic.canonical):
+        return kind(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=NO_ID)
+    return _topic_answer(request, topic)
+
+
+def _topic_answer(request: Request, topic: KafkaTopic) -> Any:
+    kind = MetadataResponse.MetadataResponsePartition
+    partitions = [
+        kind(
+            partition_index=index,
+            leader_id=NODE_ID,
+            leader_epoch=topic.epoch(index),
+            replica_nodes=[NODE_ID],
+            isr_nodes=[NODE_ID],
+        )
+        for index in range(topic.count)
+    ]
+    asked = request.version >= 8 and request.body.include_topic_authorized_operations
+    return MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=partitions,
+        topic_authorized_operations=topic_operations(request, topic.canonical) if asked else NOT_ASKED,
+    )
+
+
+def describe_cluster(request: Request) -> Any:
+    host, port = request.connection.dialled()
+    answer = DescribeClusterResponse(
+        cluster_id=request.service.cluster_id,
+        controller_id=NODE_ID,
+        endpoint_type=BROKERS,
+        brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
+    )
+    if request.body.endpoint_type not in (0, BROKERS):
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message="there are no separate controllers here"
+        )
+    if request.body.include_cluster_authorized_operations:
+        answer.cluster_authorized_operations = CLUSTER_BITS if is_admin(request) else 0
+    return answer
+
+
+def describe_topic_partitions(request: Request) -> Any:
+    body = request.body
+    names = [asked.name for asked in body.topics] or [topic.name for topic in request.catalog.listed()]
+    names = sorted(set(names))
+    answer = DescribeTopicPartitionsResponse()
+    first = 0
+    if body.cursor is not None:
+        names = [name for name in names if name >= body.cursor.topic_name]
+        first = body.cursor.partition_index if names and names[0] == body.cursor.topic_name else 0
+    room = max(1, min(body.response_partition_limit, TOPICS_PAGE_MAX))
+    for name in names:
+        if room <= 0:
+            answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=first)
+            break
+        one, cut = _described_topic(request, name, first, room)
+        answer.topics.append(one)
+        room -= max(1, len(one.partitions))
+        if cut:
+            answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=first + len(one.partitions)
+            )
+            break
+        first = 0
+    return answer
+
+
+def _described_topic(request: Request, name: str, first: int, room: int) -> tuple[Any, bool]:
+    kind = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+    try:
+        topic = request.catalog.find(name)
+    except MainstemError as fault:
+        return kind(error_code=code_of(fault), name=name), False
+    if topic is None or not may_see(request, topic.canonical):
+        return kind(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name), False
+    last = min(topic.count, first + room)
+    partitions = [
+        DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+            partition_index=index,
+            leader_id=NODE_ID,
+            leader_epoch=topic.epoch(index),
+            replica_nodes=[NODE_ID],
+            isr_nodes=[NODE_ID],
+            eligible_leader_replicas=[],  # null breaks Java
+            last_known_elr=[],
+        )
+        for index in range(first, last)
+    ]
+    operations = topic_operations(request, topic.canonical)
+    described = kind(name=topic.name, topic_id=topic.id, partitions=partitions, topic_authorized_operations=operations)
+    return described, last < topic.count
+
+
+def find_coordinator(request: Request) -> Any:
+    """One node coordinates everything."""
+    host, port = request.connection.dialled()
+    body = request.body
+    if request.version < 4:
+        return FindCoordinatorResponse(node_id=NODE_ID, host=host, port=port, error_message=None)
+    return FindCoordinatorResponse(
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(key=key, node_id=NODE_ID, host=host, port=port, error_message=None)
+            for key in body.coordinator_keys
+        ]
+    )
+
+
+HANDLERS = {
+    18: api_versions,
+    3: metadata,
+    60: describe_cluster,
+    75: describe_topic_partitions,
+    10: find_coordinator,
+}

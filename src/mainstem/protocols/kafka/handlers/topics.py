@@ -1,0 +1,185 @@
+"""CreateTopics, DeleteTopics, CreatePartitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.policy import PARTITIONS_MAX
+from mainstem.metadata.store import Written
+from mainstem.model.errors import MainstemError
+from mainstem.model.topic import from_kafka, to_kafka
+from mainstem.protocols.kafka.catalog import KafkaTopic, check_name
+from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
+from mainstem.protocols.kafka.errors import ErrorCode, code_of
+from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.messages import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from mainstem.protocols.kafka.adapter import Request
+
+NODE_ID = 1
+TOPICS_MAX = 10_000  # of one request
+
+
+async def create_topics(request: Request) -> Any:
+    answer = CreateTopicsResponse()
+    names = [topic.name for topic in request.body.topics]
+    for asked in request.body.topics:
+        one = CreateTopicsResponse.CreatableTopicResult(name=asked.name, configs=[])
+        answer.topics.append(one)
+        if names.count(asked.name) > 1:
+            one.error_code, one.error_message = ErrorCode.INVALID_REQUEST, "the topic is named twice"
+            continue
+        try:
+            one.error_code, one.error_message = _create_one(request, asked, one)
+        except MainstemError as fault:
+            one.error_code, one.error_message = code_of(fault), fault.message
+    await request.service.broker.store.flush()
+    request.service.refresh_groups()
+    return answer
+
+
+def _create_one(request: Request, asked: Any, answer: Any) -> tuple[ErrorCode, str | None]:
+    check_name(asked.name)
+    canonical = from_kafka(asked.name)
+    if not may(request, Action.CREATE, canonical):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not create {asked.name}"
+    found = request.catalog.find(asked.name)
+    if found is not None and (found.view is not None or (found.topic is not None and found.topic.declared)):
+        return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists."
+    base = request.namespace.policy(canonical)
+    count, fault = _partition_count(asked, base.partitions)
+    if fault is not None:
+        return fault
+    config = checked(TOPIC_SETTINGS, {one.name: one.value or "" for one in asked.configs})
+    policy = policy_for(base.with_changes({"partitions": count, "layout": "dedicated"}), config)
+    alias = asked.name if to_kafka(canonical) != asked.name else None
+    if not request.body.validate_only:
+        request.service.broker.create_topic(request.namespace, canonical, policy, kafka=config, kafka_alias=alias)
+        made = request.catalog.find(asked.name)
+        assert made is not None
+        answer.topic_id = made.id
+    answer.num_partitions, answer.replication_factor = count, 1
+    answer.configs = [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=setting.name,
+            value=shown_value(setting, policy, config),
+            config_source=Origin.TOPIC if setting.name in config else Origin.DEFAULT,
+        )
+        for setting in TOPIC_SETTINGS.values()
+    ]
+    return ErrorCode.NONE, None
+
+
+def _partition_count(asked: Any, default: int) -> tuple[int, tuple[ErrorCode, str] | None]:
+    if asked.assignments:
+        if asked.num_partitions != -1 or asked.replication_factor != -1:
+            return 0, (ErrorCode.INVALID_REQUEST, "give either a replica assignment or numbers, not both")
+        indexes = sorted(one.partition_index for one in asked.assignments)
+        if indexes != list(range(len(indexes))) or any(one.broker_ids != [NODE_ID] for one in asked.assignments):
+            return 0, (ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}")
+        return len(indexes), None
+    if asked.replication_factor not in (-1, 1):
+        return 0, (
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {asked.replication_factor}: there is one node, use 1 or -1",
+        )
+    count = default if asked.num_partitions == -1 else asked.num_partitions
+    if not 1 <= count <= PARTITIONS_MAX:
+        return 0, (ErrorCode.INVALID_PARTITIONS, f"{count} partitions; possible are 1 to {PARTITIONS_MAX}")
+    return count, None
+
+
+async def delete_topics(request: Request) -> Any:
+    body = request.body
+    answer = DeleteTopicsResponse()
+    written: list[Written] = []
+    asked = [(one.name, one.topic_id) for one in body.topics] if request.version >= 6 else []
+    asked += [(name, bytes(16)) for name in body.topic_names]
+    for name, topic_id in asked:
+        one = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id)
+        answer.responses.append(one)
+        try:
+            one.error_code, one.error_message = _delete_one(request, name, topic_id, one, written)
+        except MainstemError as fault:
+            one.error_code, one.error_message = code_of(fault), fault.message
+    for done in written:
+        await done
+    request.service.refresh_groups()
+    return answer
+
+
+def _delete_one(
+    request: Request, name: str | None, topic_id: bytes, answer: Any, written: list[Written]
+) -> tuple[ErrorCode, str | None]:
+    topic = request.catalog.find(name) if name is not None else request.catalog.by_id(topic_id)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+        return code, "This server does not host this topic-partition."
+    answer.name, answer.topic_id = topic.name, topic.id
+    if not may(request, Action.DELETE, topic.canonical):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not delete {topic.name}"
+    if topic.view is not None:
+        written.append(request.service.broker.drop_view(request.namespace, topic.view.name))
+    else:
+        _delete_records_of(request, topic, written)
+    request.service.groups.delete_topic(
+        topic.name, lambda key: request.service.group_name(request.namespace, key) is not None
+    )
+    return ErrorCode.NONE, None
+
+
+def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Written]) -> None:
+    declared = request.catalog.declare(topic).topic
+    assert declared is not None
+    logs = {span.log.id for partition in declared.partitions for span in partition.spans if not span.shared}
+    written.append(request.service.broker.delete_topic(request.namespace, declared.name))
+    for log_id in logs:
+        request.service.forget_log(log_id)
+
+
+async def create_partitions(request: Request) -> Any:
+    answer = CreatePartitionsResponse()
+    written: list[Written] = []
+    for asked in request.body.topics:
+        one = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
+        answer.results.append(one)
+        try:
+            one.error_code, one.error_message = _grow_one(request, asked, written)
+        except MainstemError as fault:
+            one.error_code, one.error_message = code_of(fault), fault.message
+    for done in written:
+        await done
+    request.service.refresh_groups()
+    return answer
+
+
+def _grow_one(request: Request, asked: Any, written: list[Written]) -> tuple[ErrorCode, str | None]:
+    topic = request.catalog.find(asked.name)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if not may(request, Action.CONFIGURE, topic.canonical):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+    if topic.view is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is a view; its partitions follow the logs it shows"
+    if not topic.count < asked.count <= PARTITIONS_MAX:
+        return (
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {topic.count} partition(s); {asked.count} would not be an increase"
+            f" within {PARTITIONS_MAX}.",
+        )
+    if asked.assignments is not None and len(asked.assignments) != asked.count - topic.count:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition"
+    if not request.body.validate_only:
+        declared = request.catalog.declare(topic).topic
+        assert declared is not None
+        written.append(request.service.broker.add_partitions(request.namespace, declared, asked.count))
+    return ErrorCode.NONE, None
+
+
+HANDLERS = {19: create_topics, 20: delete_topics, 37: create_partitions}

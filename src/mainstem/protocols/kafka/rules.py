@@ -1,0 +1,110 @@
+"""What a topic's settings ask of a batch that is produced to it, and doing it: sizes, times, keys, compression."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from mainstem.broker.topics import Topic
+from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch
+from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
+from mainstem.protocols.kafka.errors import ErrorCode
+from mainstem.storage.engine import Buffer
+
+CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+LOG_APPEND_TIME = 8
+CODEC_MASK = 7
+_ATTRIBUTES = struct.Struct(">h")
+_CRC = struct.Struct(">I")
+_MAX_TIME = struct.Struct(">q")
+NO_TIME = -1
+
+
+class Refused(Exception):
+    """A batch that the topic does not take."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    bytes_max: int
+    keys_needed: bool
+    append_time: bool
+    codec: Codec | None  # None: as the producer sent it
+    before_ms_max: int | None
+    after_ms_max: int | None
+    inflated_bytes_max: int
+
+    @staticmethod
+    def of(topic: Topic, inflated_bytes_max: int) -> TopicRules:
+        policy, config = topic.policy, topic.config
+        before, after = config.get("message.timestamp.before.max.ms"), config.get("message.timestamp.after.max.ms")
+        return TopicRules(
+            bytes_max=policy.message_bytes_max,
+            keys_needed="compact" in policy.cleanup,
+            append_time=policy.timestamp_type == "append",
+            codec=CODECS.get(config.get("compression.type", "producer")),
+            before_ms_max=int(before) if before is not None else None,
+            after_ms_max=int(after) if after is not None else None,
+            inflated_bytes_max=inflated_bytes_max,
+        )
+
+    def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
+        """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
+        try:
+            head = check_batch(batch, bytes_max=self.bytes_max)
+        except MessageTooLarge as fault:
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE, fault.message) from fault
+        except CorruptFrame as fault:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, fault.message) from fault
+        except InvalidArgument as fault:
+            raise Refused(ErrorCode.INVALID_RECORD, fault.message) from fault
+        if self.keys_needed:
+            self._check_keys(batch)
+        if not self.append_time and head.max_time_ms != NO_TIME:
+            self._check_times(head, now_ms)
+        if self.codec is not None and self.codec != head.codec:
+            batch = self._recompress(batch, head)
+        if self.append_time:
+            batch = _stamp(batch, now_ms)
+        return batch, head
+
+    def _check_times(self, head: BatchHead, now_ms: int) -> None:
+        if self.before_ms_max is not None and head.first_time_ms < now_ms - self.before_ms_max:
+            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.first_time_ms} is too old")
+        if self.after_ms_max is not None and head.max_time_ms > now_ms + self.after_ms_max:
+            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.max_time_ms} lies too far ahead")
+
+    def _check_keys(self, batch: Buffer) -> None:
+        for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
+            if record.key is None:
+                raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in each record")
+
+    def _recompress(self, batch: Buffer, head: BatchHead) -> bytes:
+        builder = BatchBuilder()
+        for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
+            builder.add(record.key, record.value, record.headers, record.time_ms, 0)
+        attributes = head.attributes & ~CODEC_MASK | (self.codec or 0)
+        return builder.seal_batch(
+            0, -1, attributes, head.producer_id, head.producer_epoch, head.base_sequence, last_offset=None
+        )
+
+
+def _stamp(batch: Buffer, now_ms: int) -> bytes:
+    """LogAppendTime: the broker's time in the head stands for that of all records."""
+    copy = bytearray(batch)
+    (attributes,) = _ATTRIBUTES.unpack_from(copy, 21)
+    _ATTRIBUTES.pack_into(copy, 21, attributes | LOG_APPEND_TIME)
+    _MAX_TIME.pack_into(copy, 35, now_ms)
+    _CRC.pack_into(copy, 17, crc32c(memoryview(copy)[21:]))
+    return bytes(copy)
