@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.exchange_content import Content, Value
+from mainstem.model.amqp_content import Content, Value
 from mainstem.broker.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
 from mainstem.broker.queue_bindings import DEFAULT as DEFAULT_REACH
 from mainstem.broker.queue_bindings import NAMED, Reach
@@ -21,7 +21,7 @@ from mainstem.broker.queue_lane import Lane
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import Written
-from mainstem.model.crossing import amqp_properties
+from mainstem.model import crossing
 from mainstem.model.errors import AlreadyExists, NotFound
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
@@ -92,7 +92,6 @@ class Exchanges:
         self.by_name["amq.rabbitmq.trace"].internal = True
         self.version = 0
         self._from: dict[str, dict[Binding, None]] = {}  # by source, in the order they were made
-        queues.exchanges = self
         queues.deleted_listeners.append(self._queue_deleted)
 
     # -- declaring
@@ -216,7 +215,7 @@ class Exchanges:
 
     def _now(self) -> int:
         """What was published before belongs before."""
-        self.queues.ticker.tick()
+        self.queues.ticker.write_now()
         return self.queues.service.broker.stamps.take(1)
 
     def _queue_deleted(self, queue: Queue) -> None:
@@ -374,7 +373,7 @@ class Exchanges:
         """The properties as AMQP has them, or as they read in AMQP."""
         if record.origin == Origin.AMQP:
             return Content.parse(record.header(b"ms-amqp") or b"")
-        return Content.parse(amqp_properties(record))
+        return Content.parse(crossing.amqp_properties(record))
 
 
 class _Headers:

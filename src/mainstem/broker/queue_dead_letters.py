@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from mainstem.broker.exchange_content import Content, Value, encode_value, join_table, split_table, timestamp_value
+from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class DeadLetters:
 
     def _publish(self, queue: Queue, record: Record, reason: str) -> Ticket | None:
         exchanges = self._queues.exchanges
-        assert exchanges is not None
         name = queue.settings.dead_letter_exchange
         assert name is not None
         exchange, key = exchanges.origin_of(record)

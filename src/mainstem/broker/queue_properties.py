@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.broker.exchange_content import Content
+from mainstem.model.amqp_content import Content
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 

@@ -1,126 +1,292 @@
-"""A topic's name in each protocol: one reversible spelling each of the canonical (MQTT) one.
+"""One topic, three spellings: MQTT's is canonical, Kafka's and AMQP's are made from it and lead back to it.
 
-Kafka        `/` becomes `.`, a literal `.` `_.`; `_` stays where what follows keeps it readable and is doubled where not;
-             any other byte is `_xHH`. Over 249 characters: the first 200, `_h` and a hash.
-AMQP         each level is a word, words joined by `.`; a literal `.` is `%2E`. Bytes that MQTT cannot write inside a level
-             (`/`, `+`, `#`, NUL, what is not UTF-8) stand as they are in AMQP and as `%XX` in the canonical name.
-             Over 255 bytes, or where no key says it: cut, `_h` and a hash.
+    MQTT                 Kafka                  AMQP routing key
+    sensors/dev_1/temp   sensors.dev_1.temp     sensors.dev_1.temp
+    10.0.0.1/x           10_.0_.0_.1.x          10%2E0%2E0%2E1.x
+    /a//b                .a..b                  .a..b
+    a b/c                a_x20b.c               a b.c
 
-What reads like an escape but is meant literally gets one more `25` behind its `%` (`%2E` → `%252E` → `%25252E`), so that
-both directions are one to one. A name that no spelling yields (`a__b` in Kafka) is a topic of its own, whose canonical
-name is that text; the registry keeps its exact spelling as an alias and refuses a clash.
+A topic is a list of levels; a level is any text. MQTT joins levels by `/` and writes `/ + #`, U+0000 and bytes that are not
+UTF-8 as `%XX`. AMQP joins them by `.` and writes `.` as `%2E`. Both write `%25` for a `%` that would else read as an
+escape. Kafka has few characters, so its codec works on the whole MQTT spelling: `/` is `.`, `.` is `_.`, `_` is `_` or,
+where it would else read as an escape, `__`, and any other byte `_xHH`.
+
+Some names no codec ever writes: `a__b` in Kafka, `%C3%A9` in MQTT. Such a name stands for the text as it is, and that text
+is spelled so. (Then the text that is spelled like the codec's answer for it must give way, and so on: `_Codec` follows
+that chain, as in the proof of the Schröder-Bernstein theorem.) So every name of every protocol is exactly one topic
+and every topic has exactly one name in each: nothing is merged, and nothing need be refused or remembered.
+
+Only names that are too long for a protocol need memory: they are cut to 200 bytes plus a hash, and `AliasRegistry`
+knows what they stand for.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
-from base64 import b32encode
-from hashlib import blake2b
+from collections.abc import Callable, Iterator
 
-KAFKA_CHARACTERS_MAX = 249
+from mainstem.model.errors import AlreadyExists, InvalidName
+from mainstem.model.topic_filter import escape_level
+
+KAFKA_BYTES_MAX = 249
 AMQP_BYTES_MAX = 255
 CUT_BYTES = 200
+KAFKA = "kafka"
+AMQP = "amqp"
 
-_KAFKA_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
-_UNDERSCORE_STAYS = _KAFKA_PLAIN - frozenset(b"x")
-_KAFKA_TOKEN = re.compile(rb"_x([0-9A-F]{2})|_([._])|(.)", re.DOTALL)
-_CANONICAL_ESCAPE = re.compile(rb"%((?:25)*)(2F|2B|23|00|[89A-F][0-9A-F])")
-_AMQP_ESCAPE = re.compile(rb"%((?:25)*)2E")
-
-
-def levels_of(topic: bytes) -> list[bytes]:
-    return topic.split(b"/")
+_KAFKA_LEGAL = re.compile(rb"[A-Za-z0-9._-]+")
+_AMQP_PLAIN = re.compile(rb"[A-Za-z0-9._:$ -]*")
+_MQTT_PLAIN = re.compile(rb"[A-Za-z0-9/_:$ -]*")
 
 
-def hashed(spelling: bytes, topic: bytes) -> bytes:
-    """A name too long for its protocol: cut at a character, and told apart by a hash of the canonical name."""
-    cut = spelling[:CUT_BYTES].decode("utf-8", "ignore").encode()
-    digest = b32encode(blake2b(topic, digest_size=16).digest()).rstrip(b"=").lower()
-    return cut + b"_h" + digest
+def kafka_name(topic: bytes) -> str:
+    """The topic's name in Kafka; of one that is too long, a cut name with a hash."""
+    name = _KAFKA.spell(topic)
+    return (name if len(name) <= KAFKA_BYTES_MAX else _cut(name, topic)).decode("ascii")
 
 
-# -- Kafka --------------------------------------------------------------------------------------------------------------
+def topic_of_kafka(name: str) -> bytes:
+    """The topic that a Kafka name stands for (of a cut name only an AliasRegistry knows that)."""
+    spelled = name.encode(errors="replace")
+    if not is_kafka_name(spelled):
+        raise InvalidName(
+            f"{name[:60]!r} is no Kafka topic name: 1 to {KAFKA_BYTES_MAX} characters of A-Z a-z 0-9 . _ -, not '.' or '..'"
+        )
+    return _KAFKA.read(spelled)
 
 
-def to_kafka(topic: bytes) -> str:
-    """The codec's spelling; a declared topic may have an alias instead (`Topic.kafka_alias`)."""
-    out = bytearray()
-    for at, byte in enumerate(topic):
-        if byte in _KAFKA_PLAIN:
-            out.append(byte)
-        elif byte == 0x2F:
-            out += b"."
-        elif byte == 0x2E:
-            out += b"_."
-        elif byte == 0x5F:
-            out += b"_" if at + 1 < len(topic) and topic[at + 1] in _UNDERSCORE_STAYS else b"__"
-        else:
-            out += b"_x%02X" % byte
-    if out in (b".", b".."):
-        out = out.replace(b".", b"_x2F")
-    if len(out) > KAFKA_CHARACTERS_MAX:
-        return hashed(bytes(out), topic).decode()
-    return out.decode()
+def is_kafka_name(name: bytes) -> bool:
+    return len(name) <= KAFKA_BYTES_MAX and name not in (b".", b"..") and bool(_KAFKA_LEGAL.fullmatch(name))
 
 
-def from_kafka(name: str) -> bytes:
-    """The canonical name; the text itself where the codec never yields this name."""
-    raw = name.encode()
-    topic = b"".join(_kafka_token(found) for found in _KAFKA_TOKEN.finditer(raw))
-    return topic if to_kafka(topic) == name else raw
-
-
-def _kafka_token(found: re.Match[bytes]) -> bytes:
-    escaped, doubled, plain = found.groups()
-    if escaped is not None:
-        return bytes([int(escaped, 16)])
-    if doubled is not None:
-        return doubled
-    return b"/" if plain == b"." else plain
-
-
-# -- AMQP ---------------------------------------------------------------------------------------------------------------
-
-
-def level_of_amqp(word: bytes) -> bytes:
-    """One word of a routing key as a canonical level."""
-    literal = _AMQP_ESCAPE.sub(lambda found: b"." if not found[1] else b"%" + found[1][2:] + b"2E", word)
-    kept = _CANONICAL_ESCAPE.sub(rb"%25\1\2", literal)
-    escaped = kept.replace(b"/", b"%2F").replace(b"+", b"%2B").replace(b"#", b"%23").replace(b"\0", b"%00")
-    return _escape_invalid(escaped)
-
-
-def word_of_level(level: bytes) -> bytes:
-    """The inverse of `level_of_amqp`, for every level that it yields."""
-    literal = _CANONICAL_ESCAPE.sub(_unescape_canonical, level)
-    return _AMQP_ESCAPE.sub(rb"%25\g<1>2E", literal).replace(b".", b"%2E")
+def amqp_key(topic: bytes) -> bytes:
+    """The topic as a routing key; of one that is too long, a cut key with a hash."""
+    if _MQTT_PLAIN.fullmatch(topic):
+        key = topic.replace(b"/", b".")
+    else:
+        key = b".".join(_AMQP.spell(_MQTT.read(level)) for level in topic.split(b"/"))
+    return key if len(key) <= AMQP_BYTES_MAX else _cut(key, topic)
 
 
 def topic_of_amqp(key: bytes) -> bytes:
-    """Every word of a routing key is one level."""
-    return b"/".join(level_of_amqp(word) for word in key.split(b"."))
+    """The topic that a routing key stands for. The empty key is the exchange's own topic: that the caller must know."""
+    if _AMQP_PLAIN.fullmatch(key):
+        return key.replace(b".", b"/")
+    return b"/".join(_MQTT.spell(_AMQP.read(word)) for word in key.split(b"."))
 
 
-def amqp_of_topic(topic: bytes) -> bytes:
-    """The routing key under which AMQP sees the topic."""
-    key = b".".join(word_of_level(level) for level in levels_of(topic))
-    if len(key) > AMQP_BYTES_MAX or topic_of_amqp(key) != topic:
-        return hashed(key, topic)
-    return key
+def filter_of_amqp(pattern: bytes) -> bytes:
+    """A binding pattern of a topic exchange as a filter: `*` is one word, `#` any number, all else literal."""
+    levels = []
+    for word in pattern.split(b"."):
+        if word == b"*":
+            levels.append(b"+")
+        elif word == b"#":
+            levels.append(b"#")
+        else:
+            levels.append(escape_level(_MQTT.spell(_AMQP.read(word))))
+    return b"/".join(levels)
 
 
-def _unescape_canonical(found: re.Match[bytes]) -> bytes:
-    if found[1]:
-        return b"%" + found[1][2:] + found[2]
-    return bytes([int(found[2], 16)])
+def topic_levels(topic: bytes) -> list[bytes]:
+    """The levels as text: what `%XX` stands for put in its place."""
+    return [_MQTT.read(level) for level in topic.split(b"/")]
 
 
-def _escape_invalid(level: bytes) -> bytes:
-    """What is not UTF-8, byte by byte as %XX."""
+class AliasRegistry:
+    """Names that cannot be computed back. Pure: `entries` and `add` are for whoever keeps them.
+
+    `exists` says whether records are stored under a topic; a cut name that already is a topic of its own is refused.
+    At most one alias per topic and protocol, so it is never larger than the number of topics with overlong names.
+    """
+
+    def __init__(
+        self,
+        exists: Callable[[bytes], bool] = lambda topic: False,
+        on_add: Callable[[str, bytes, bytes], None] = lambda protocol, alias, topic: None,
+    ) -> None:
+        self._exists = exists
+        self._on_add = on_add
+        self._topics: dict[tuple[str, bytes], bytes] = {}
+        self._aliases: dict[tuple[str, bytes], bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def entries(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """(protocol, alias, topic) of each."""
+        for (protocol, alias), topic in self._topics.items():
+            yield protocol, alias, topic
+
+    def add(self, protocol: str, alias: bytes, topic: bytes) -> None:
+        """Adding the same again changes nothing; a name that stands for another topic is refused."""
+        known = self._topics.get((protocol, alias))
+        if known == topic:
+            return
+        literal = topic_of_kafka(alias.decode()) if protocol == KAFKA else topic_of_amqp(alias)
+        if known is not None or (literal != topic and self._exists(literal)):
+            raise AlreadyExists(
+                f"the {protocol} name {alias.decode(errors='backslashreplace')!r} already stands for the topic "
+                f"{(known or literal).decode(errors='backslashreplace')!r}",
+                fix="mainstem topic delete that topic, or publish to another one",
+            )
+        if (protocol, topic) in self._aliases:
+            raise AlreadyExists(f"the topic {topic.decode()!r} already has another {protocol} name")
+        self._topics[protocol, alias] = topic
+        self._aliases[protocol, topic] = alias
+        self._on_add(protocol, alias, topic)
+
+    def remove(self, topic: bytes) -> None:
+        """The topic is gone, and its aliases with it."""
+        for protocol in (KAFKA, AMQP):
+            alias = self._aliases.pop((protocol, topic), None)
+            if alias is not None:
+                del self._topics[protocol, alias]
+
+    def kafka_name(self, topic: bytes) -> str:
+        """As the function of that name; a cut name is remembered."""
+        alias = self._aliases.get((KAFKA, topic))
+        if alias is not None:
+            return alias.decode("ascii")
+        name = kafka_name(topic)
+        if topic_of_kafka(name) != topic:
+            self.add(KAFKA, name.encode("ascii"), topic)
+        return name
+
+    def topic_of_kafka(self, name: str) -> bytes:
+        known = self._topics.get((KAFKA, name.encode(errors="replace"))) if self._topics else None
+        return topic_of_kafka(name) if known is None else known
+
+    def amqp_key(self, topic: bytes) -> bytes:
+        alias = self._aliases.get((AMQP, topic))
+        if alias is not None:
+            return alias
+        key = amqp_key(topic)
+        if topic_of_amqp(key) != topic:
+            self.add(AMQP, key, topic)
+        return key
+
+    def topic_of_amqp(self, key: bytes) -> bytes:
+        known = self._topics.get((AMQP, key)) if self._topics else None
+        return topic_of_amqp(key) if known is None else known
+
+
+class _Codec:
+    """Texts to names and back, one to one, from a codec that is only one to one into the names.
+
+    `encode` maps any text to a name that `decode` leads back. A name that `encode` never writes stands for itself as a
+    text. A text is spelled as itself if walking back from it (as a name, what text is it the encoding of? that as a
+    name, ...) ends at such a name, and encoded otherwise. Each step of the walk is shorter than the one before.
+    """
+
+    def __init__(
+        self, encode: Callable[[bytes], bytes], decode: Callable[[bytes], bytes], is_name: Callable[[bytes], bool]
+    ) -> None:
+        self._encode = encode
+        self._decode = decode
+        self._is_name = is_name
+
+    def spell(self, text: bytes) -> bytes:
+        return text if self._stands(text) else self._encode(text)
+
+    def read(self, name: bytes) -> bytes:
+        text = self._text_of(name)
+        return name if text is None or self._stands(text) else text
+
+    def _stands(self, text: bytes) -> bool:
+        while self._is_name(text):
+            before = self._text_of(text)
+            if before is None:
+                return True
+            if before == text:
+                return False  # it is its own encoding: all the same
+            text = before
+        return False
+
+    def _text_of(self, name: bytes) -> bytes | None:
+        """What `name` is the encoding of; None if it is no encoding."""
+        text = self._decode(name)
+        return text if self._encode(text) == name else None
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogateescape"))
+
+
+def _unpercent(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 16)])
+
+
+_MQTT_ESCAPE = re.compile(rb"%(00|23|25|2B|2F|[89A-F][0-9A-F])")
+_MQTT_ESCAPED = re.compile("[/+#\0\udc80-\udcff]|%(?=00|23|25|2B|2F|[89A-F][0-9A-F])")
+_AMQP_ESCAPE = re.compile(rb"%(25|2E)")
+_AMQP_ESCAPED = re.compile(rb"\.|%(?=25|2E)")
+_KAFKA_ESCAPE = re.compile(rb"_(?:x([0-9A-F]{2})|([._])|(?=[A-Za-wyz0-9-]))|\.")
+_KAFKA_ESCAPED = re.compile(rb"_(?![A-Za-wyz0-9-])|[^A-Za-z0-9_-]")
+
+
+def _mqtt_encode(text: bytes) -> bytes:
+    return _MQTT_ESCAPED.sub(_percent, text.decode(errors="surrogateescape")).encode()
+
+
+def _mqtt_decode(name: bytes) -> bytes:
+    return _MQTT_ESCAPE.sub(_unpercent, name)
+
+
+def _is_mqtt_level(text: bytes) -> bool:
     try:
-        level.decode()
+        text.decode()
     except UnicodeDecodeError:
-        text = level.decode("utf-8", "surrogateescape")
-        parts = (b"%%%02X" % (ord(c) - 0xDC00) if "\udc80" <= c <= "\udcff" else c.encode() for c in text)
-        return b"".join(parts)
-    return level
+        return False
+    return not any(wildcard in text for wildcard in (b"/", b"+", b"#", b"\0"))
+
+
+def _amqp_encode(text: bytes) -> bytes:
+    return _AMQP_ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], text)
+
+
+def _amqp_decode(name: bytes) -> bytes:
+    return _AMQP_ESCAPE.sub(_unpercent, name)
+
+
+def _kafka_encode(topic: bytes) -> bytes:
+    if topic in (b"/", b"//"):  # would be `.` and `..`, which Kafka refuses
+        return b"_x2F" * len(topic)
+    return _KAFKA_ESCAPED.sub(lambda match: _KAFKA_BYTES[match[0][0]], topic)
+
+
+_KAFKA_BYTES = [b"_x%02X" % byte for byte in range(256)]
+_KAFKA_BYTES[ord("/")] = b"."
+_KAFKA_BYTES[ord(".")] = b"_."
+_KAFKA_BYTES[ord("_")] = b"__"
+
+
+def _kafka_decode(name: bytes) -> bytes:
+    def decoded(match: re.Match[bytes]) -> bytes:
+        if match[1]:
+            return bytes([int(match[1], 16)])
+        return match[2] or (b"/" if match[0] == b"." else b"_")
+
+    text = _KAFKA_ESCAPE.sub(decoded, name)
+    # What no topic can contain is no encoding of one: answer what surely does not encode to this name.
+    return text if all(_is_mqtt_level(level) for level in text.split(b"/")) else name + b"/"
+
+
+def _is_kafka_text(text: bytes) -> bool:
+    return bool(_KAFKA_LEGAL.fullmatch(text)) and text not in (b".", b"..")
+
+
+_MQTT = _Codec(_mqtt_encode, _mqtt_decode, _is_mqtt_level)
+_AMQP = _Codec(_amqp_encode, _amqp_decode, lambda text: b"." not in text)
+_KAFKA = _Codec(_kafka_encode, _kafka_decode, _is_kafka_text)
+
+
+def _cut(name: bytes, topic: bytes) -> bytes:
+    """The first 200 bytes, not within a character, `_h`, and 26 characters that tell the topic from all others."""
+    start = name[:CUT_BYTES]
+    while start and name[len(start)] & 0xC0 == 0x80:
+        start = start[:-1]
+    digest = base64.b32encode(hashlib.blake2b(topic, digest_size=16).digest())
+    return start + b"_h" + digest[:26].lower()

@@ -112,7 +112,7 @@ def literal_filter(topic_filter: bytes) -> bytes:
     """An MQTT filter or a topic as our filter: only `+` and `#` stay wildcards, `*` and `>` become literal levels."""
     if b"*" not in topic_filter and b">" not in topic_filter and b"%" not in topic_filter:
         return topic_filter
-    return b"/".join(_escape_level(level) for level in topic_filter.split(b"/"))
+    return b"/".join(escape_level(level) for level in topic_filter.split(b"/"))
 
 
 def unescape_level(level: bytes) -> bytes:
@@ -125,7 +125,7 @@ def unescape_level(level: bytes) -> bytes:
     return b"%" + level[3:]
 
 
-def _escape_level(level: bytes) -> bytes:
+def escape_level(level: bytes) -> bytes:
     if level == b"*":
         return b"%2A"
     if level == b">":

@@ -132,7 +132,7 @@ def split_table(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def join_table(pairs: list[tuple[str, bytes]]) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for name, value in pairs:
         raw = name.encode("utf-8", "surrogateescape")[:255]
         parts += (bytes((len(raw),)), raw, value)

@@ -1,0 +1,53 @@
+"""CloudEvents in binary mode: each binding has its own prefix for the same attributes.
+
+    Kafka ce_id      MQTT id      AMQP cloudEvents:id (cloudEvents_id is read too)      inside: ce_id
+
+Renamed only where `specversion` is there and the content is not itself a CloudEvent. MQTT's bare names are taken as
+attributes only if they are CloudEvents' own; an extension attribute cannot be told from another user property.
+"""
+
+from __future__ import annotations
+
+from mainstem.model.record import Header
+
+PREFIX = b"ce_"
+AMQP_PREFIXES = (b"cloudEvents:", b"cloudEvents_")
+NAMES = frozenset((b"id", b"source", b"specversion", b"type", b"subject", b"time", b"dataschema"))
+STRUCTURED = b"application/cloudevents"
+
+
+def _names(headers: list[Header]) -> set[bytes]:
+    return {name for name, _ in headers}
+
+
+def from_mqtt(headers: list[Header], content_type: bytes | None) -> list[Header]:
+    if b"specversion" not in _names(headers) or (content_type or b"").startswith(STRUCTURED):
+        return headers
+    return [(PREFIX + name if name in NAMES else name, value) for name, value in headers]
+
+
+def to_mqtt(headers: list[Header]) -> list[Header]:
+    names = _names(headers)
+    if PREFIX + b"specversion" not in names:
+        return headers
+    renamed: list[Header] = []
+    for name, value in headers:
+        bare = name.removeprefix(PREFIX)
+        renamed.append((bare if bare != name and bare not in names else name, value))
+    return renamed
+
+
+def from_amqp(headers: list[Header], content_type: bytes | None) -> list[Header]:
+    present = _names(headers)
+    prefix = next((p for p in AMQP_PREFIXES if p + b"specversion" in present), None)
+    if prefix is None or (content_type or b"").startswith(STRUCTURED):
+        return headers
+    return [(PREFIX + name[len(prefix) :] if name.startswith(prefix) else name, value) for name, value in headers]
+
+
+def to_amqp(headers: list[Header]) -> list[Header]:
+    if PREFIX + b"specversion" not in _names(headers):
+        return headers
+    return [
+        (AMQP_PREFIXES[0] + name[len(PREFIX) :] if name.startswith(PREFIX) else name, value) for name, value in headers
+    ]

@@ -1,0 +1,153 @@
+"""AMQP 0-9-1's words: the content header's properties and its typed headers table. See `crossing.py`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mainstem.model import cloud_events
+from mainstem.model.amqp_content import Content, Value, decode_value, encode_value, join_table
+from mainstem.model.crossing_kafka import ORIGINS
+from mainstem.model.crossing_message import AMQP_NAMES, CLIENT_NAMES, Message, elsewhere, start, take_client_field
+from mainstem.model.record import Header, Record
+from mainstem.model.topic import amqp_of_topic, topic_of_amqp
+
+SHORT_MAX = 255
+PERSISTENT, TRANSIENT = 2, 1
+_TEXTS = {"content_type": "content_type", "content_encoding": "content_encoding", "message_id": "message_id"}
+_NAMES_BACK = {name: key for key, name in AMQP_NAMES.items()}
+
+
+def read(record: Record) -> Message:
+    message = start(record)
+    content = Content.parse(record.header(b"ms-amqp") or b"")
+    for attribute in _TEXTS:
+        value = content.fields.get(attribute)
+        if value is not None:
+            setattr(message, attribute, value[1:])
+    headers: list[Header] = []
+    for name, raw in content.headers:
+        _read_header(message, headers, name.encode("utf-8", "surrogateescape"), raw)
+    _read_properties(message, content, record)
+    message.headers = cloud_events.from_amqp(headers, message.content_type)
+    message.headers += ((name, content.fields[key][1:]) for key, name in AMQP_NAMES.items() if key in content.fields)
+    if any(raw[:1] not in b"SxV" for _, raw in content.headers):
+        message.amqp_headers = join_table(content.headers)
+    return message
+
+
+def _read_properties(message: Message, content: Content, record: Record) -> None:
+    message.priority = content.number("priority") if "priority" in content.fields else message.priority
+    if "correlation_id" in content.fields:
+        message.correlation = content.fields["correlation_id"][1:]
+    if "reply_to" in content.fields:
+        message.reply_to = topic_of_amqp(content.fields["reply_to"][1:])
+    expiration = content.text("expiration")
+    if expiration is not None and expiration.isdigit():
+        message.expires_at_us = record.stamp // 1000 + int(expiration) * 1000
+    seconds = content.number("timestamp")
+    if seconds is not None and (message.event_time_us or 0) // 1_000_000 != seconds:
+        message.event_time_us = seconds * 1_000_000
+
+
+def _read_header(message: Message, headers: list[Header], name: bytes, raw: bytes) -> None:
+    value = _as_bytes(raw)
+    if name == b"timestamp_in_ms" and value is not None and value.isdigit():
+        message.event_time_us = int(value) * 1000
+    elif name == b"x-correlation-id" and value is not None:
+        message.correlation = value
+    elif name not in CLIENT_NAMES or value is None or not take_client_field(message, name, value):
+        headers.append((elsewhere(name), value))
+
+
+def _as_bytes(raw: bytes) -> bytes | None:
+    """A typed value as other protocols see it: numbers decimal, true or false, times in seconds, the rest JSON."""
+    kind = raw[:1]
+    if kind in b"Sx":
+        return raw[5:]
+    value = decode_value(raw)[0]
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int | float):
+        return str(value).encode()
+    return json.dumps(value, default=_json_bytes, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+def _json_bytes(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def write(message: Message, now_ns: int) -> bytes:
+    """The content header of a message that another protocol wrote."""
+    content = Content()
+    content.fields["delivery_mode"] = bytes((PERSISTENT if message.qos else TRANSIENT,))
+    for attribute in _TEXTS:
+        value = getattr(message, attribute)
+        if value is not None and len(value) <= SHORT_MAX:
+            content.fields[attribute] = bytes((len(value),)) + value
+        elif value is not None:
+            content.headers.append((attribute.replace("_", "-"), _typed(value)))
+    if message.priority is not None:
+        content.fields["priority"] = bytes((message.priority,))
+    if message.reply_to is not None:
+        key = amqp_of_topic(message.reply_to)
+        content.fields["reply_to"] = bytes((len(key),)) + key
+    if message.expires_at_us is not None:
+        left_ms = max(0, (message.expires_at_us * 1000 - now_ns) // 1_000_000)
+        content.set_text("expiration", str(left_ms))
+    _write_headers(message, content)
+    return content.encode()
+
+
+def _write_headers(message: Message, content: Content) -> None:
+    grouped: dict[bytes, list[bytes | None]] = {}
+    for name, value in cloud_events.to_amqp(message.headers):
+        grouped.setdefault(name, []).append(value)
+    for name, values in grouped.items():
+        back = _NAMES_BACK.get(name)
+        if back is not None and len(values) == 1 and values[0] is not None and len(values[0]) <= SHORT_MAX:
+            content.fields[back] = bytes((len(values[0]),)) + values[0]
+            continue
+        typed = _typed(values[0]) if len(values) == 1 else _array(values)
+        content.headers.append((name.decode("utf-8", "surrogateescape"), typed))
+    if message.correlation is not None:
+        if len(message.correlation) <= SHORT_MAX and b"\0" not in message.correlation and _is_utf8(message.correlation):
+            content.fields["correlation_id"] = bytes((len(message.correlation),)) + message.correlation
+        else:
+            content.headers.append(("x-correlation-id", _typed(message.correlation)))
+    if message.event_time_us is not None:
+        content.fields["timestamp"] = (message.event_time_us // 1_000_000).to_bytes(8, "big")
+        content.set_header("timestamp_in_ms", message.event_time_us // 1000)
+        if message.event_time_us % 1000:
+            content.set_header("ms-ts", str(message.event_time_us))
+    if message.key is not None and message.key != message.topic:
+        content.headers.append(("ms-key", _typed(message.key)))
+    if message.value is None:
+        content.set_header("ms-null", "1")
+    if message.format_utf8:
+        content.set_header("ms-format", "utf8")
+    if message.retain:
+        content.set_header("ms-retain", "1")
+    content.set_header("ms-origin", ORIGINS[message.origin].decode())
+
+
+def _typed(value: bytes | None) -> bytes:
+    """A long string if it is text, a byte array if not, void if it is null."""
+    if value is None:
+        return b"V"
+    return (b"S" if _is_utf8(value) else b"x") + len(value).to_bytes(4, "big") + value
+
+
+def _array(values: list[bytes | None]) -> bytes:
+    items: list[Value] = [value if value is None or not _is_utf8(value) else value.decode() for value in values]
+    return encode_value(items)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
