@@ -78,6 +78,9 @@ cdef class Taker:
     cpdef bint take(self, RecordRef record, bint redelivered, int attempts) except -1:
         raise NotImplementedError
 
+    def on_queue_deleted(self):
+        pass
+
 
 cdef class Lane(Sink):
     def __cinit__(self):
@@ -124,6 +127,15 @@ cdef class Lane(Sink):
                 if taker.credit > 0:
                     return True
         return False
+
+    @property
+    def credit(self):
+        cdef Taker taker
+        total = 0
+        for group in self.groups:
+            for taker in group:
+                total += max(0, taker.credit)
+        return total
 
     cpdef bint accepts(self, RecordRef record, Entry entry) except -1:
         cdef const uint8_t* value

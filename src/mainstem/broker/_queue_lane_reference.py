@@ -60,6 +60,10 @@ class Taker:
         raise NotImplementedError
 
 
+    def on_queue_deleted(self) -> None:
+        """The queue is gone; nothing more comes."""
+
+
 class Lane(Sink):
     def __init__(self, namespace: Namespace, queue_id: int, owner: Any) -> None:
         super().__init__(namespace)
@@ -108,6 +112,11 @@ class Lane(Sink):
             plain=any(entry.plain for entry in entries),
             exchanges=frozenset().union(*(entry.exchanges for entry in entries)),
         )
+
+    @property
+    def credit(self) -> int:
+        """What all takers together would take."""
+        return sum(max(0, taker.credit) for group in self.groups for taker in group)
 
     def accepts(self, record: RecordRef, entry: Entry) -> bool:
         if record.origin == Origin.AMQP:

@@ -20,6 +20,7 @@ from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import STEMS_MAX, Policy
+from mainstem.broker.queues import QueueService
 from mainstem.broker.scan_plan import ScanPlans
 from mainstem.broker.staging import Staging
 from mainstem.broker.ticker import Ticker
@@ -82,10 +83,14 @@ class Broker:
         newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
         self.stamps.next = max(self.stamps.next, newest + 1)
         self.ticker.head_stamp = self.stamps.next
+        self.queues = QueueService(self)
+        self.queues.load(catalog.items)
 
     def recover_journal(self) -> int:
         """After every owner has registered: replay what they journaled."""
-        return self.journal.recover()
+        count = self.journal.recover()
+        self.queues.start()
+        return count
 
     def start(self) -> None:
         """Begin the background work; listeners may open now."""
@@ -98,6 +103,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.pump.close()
+        self.queues.close()
         self.ticker.drain()
         logs = list(self.logs.by_id.values())
         await self.ticker.settle([log for log in logs if log.durability.acks_wait])

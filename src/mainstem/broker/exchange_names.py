@@ -1,26 +1,32 @@
 """Where a publish to an exchange lies in the one space of topics, and back.
 
-    amq.topic, key a.b.c          a/b/c         the topic itself; what other protocols publish counts as published here
-    default exchange, key tasks   tasks         with the record's DEFAULT_EXCHANGE flag: only the queue it names takes it
-    exchange orders, key a.b      orders/a/b    with the header ms-exchange
-    exchange orders, empty key    orders
+amq.topic, key a.b.c          a/b/c         the topic itself; what other protocols publish counts as published here
+default exchange, key tasks   tasks         with the record's DEFAULT_EXCHANGE flag: only the queue it names takes it
+exchange orders, key a.b      orders/a/b    with the header ms-exchange
+exchange orders, empty key    orders
 """
 
 from __future__ import annotations
 
 from mainstem.broker.queue_bindings import EXCHANGE, NAMED, PLAIN, Reach
-from mainstem.model.topic import amqp_of_topic, level_of_amqp, topic_of_amqp
+from mainstem.model.topic import amqp_key, spelled_level, topic_of_amqp
 from mainstem.model.topic_filter import literal_filter
 
 DEFAULT = ""
 TOPIC = "amq.topic"
 
+
+def level_of(exchange: str) -> bytes:
+    """An exchange's name as one level; a `.` in it is no separator."""
+    return spelled_level(exchange.encode("utf-8", "surrogateescape"))
+
+
 def topic_of(exchange: str, key: str) -> bytes:
     """The topic of a publish; an empty key means the exchange's own topic."""
     raw = key.encode("utf-8", "surrogateescape")
     if exchange in (DEFAULT, TOPIC):
-        return topic_of_amqp(raw) if raw else level_of_amqp((exchange or "amq.default").encode())
-    prefix = level_of_amqp(exchange.encode("utf-8", "surrogateescape"))
+        return topic_of_amqp(raw) if raw else level_of(exchange or "amq.default")
+    prefix = level_of(exchange)
     return prefix + b"/" + topic_of_amqp(raw) if raw else prefix
 
 
@@ -30,9 +36,9 @@ def key_of(exchange: str, topic: bytes) -> str:
         _, slash, topic = topic.partition(b"/")
         if not slash:
             return ""
-    elif topic == level_of_amqp((exchange or "amq.default").encode()):
+    elif topic == level_of(exchange or "amq.default"):
         return ""
-    return amqp_of_topic(topic).decode("utf-8", "surrogateescape")
+    return amqp_key(topic).decode("utf-8", "surrogateescape")
 
 
 def filter_of(exchange: str, kind: str, key: str) -> bytes:
@@ -40,8 +46,7 @@ def filter_of(exchange: str, kind: str, key: str) -> bytes:
     if kind == "direct":
         return literal_filter(topic_of(exchange, key))
     if kind == "topic":
-        levels = [_pattern_level(word) for word in key.split(".")]
-        pattern = b"/".join(levels)
+        pattern = filter_of_amqp(key.encode("utf-8", "surrogateescape"))
         if exchange == TOPIC:
             return pattern if key else literal_filter(topic_of(exchange, ""))
         return literal_filter(topic_of(exchange, "")) + (b"/" + pattern if key else b"")
@@ -51,14 +56,6 @@ def filter_of(exchange: str, kind: str, key: str) -> bytes:
 def all_of(exchange: str) -> bytes:
     """Everything published to an exchange that has a first level of its own."""
     return literal_filter(topic_of(exchange, "")) + b"/#"
-
-
-def _pattern_level(word: str) -> bytes:
-    if word == "*":
-        return b"+"
-    if word == "#":
-        return b"#"
-    return literal_filter(level_of_amqp(word.encode("utf-8", "surrogateescape")))
 
 
 def reach_of(exchange: str, kind: str, key: str, start: int) -> Reach:

@@ -373,7 +373,7 @@ class Exchanges:
         """The properties as AMQP has them, or as they read in AMQP."""
         if record.origin == Origin.AMQP:
             return Content.parse(record.header(b"ms-amqp") or b"")
-        return Content.parse(crossing.amqp_properties(record))
+        return Content.parse(crossing.amqp_properties(record, self.queues.service.broker.clock.now_ns()) or b"")
 
 
 class _Headers:

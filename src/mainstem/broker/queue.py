@@ -98,12 +98,12 @@ class Queue:
 
     # -- its life
 
-    def begin(self, start: int) -> None:
-        """A new queue: nothing is read yet; what its reaches say of the past counts as unread."""
+    def begin(self, start: int, *, count: bool) -> None:
+        """Nothing is read yet; `count`: what its reaches say of the past is unread (else the journal will tell)."""
         level = self.level(0)
         level.cursor.apply_start(start)
         level.scanned = start
-        if start < self.created:
+        if count and start < self.created:
             unread = level.count_history(start)
             if unread:
                 level.cursor.enter(self.head_stamp - 1, unread)
@@ -141,6 +141,9 @@ class Queue:
         for topic_filter in self.filters:
             self.namespace.unsubscribe(topic_filter, self.lane)
         self.lane.set_takers([])
+        takers, self.takers = self.takers, []
+        for taker in takers:
+            taker.on_queue_deleted()
         for level in self._levels.values():
             level.backlog.clear()
 
@@ -366,7 +369,7 @@ class Queue:
     def _serve_released(self, level: Level) -> int:
         """Hand out some released records; 0 if nobody took any."""
         cursor = level.cursor
-        positions = cursor.lease_released(64)
+        positions = cursor.lease_released(min(64, self.lane.credit))
         records = Backlog(self.lane)
         level.plan_positions(records, positions)
         handed = gone = 0

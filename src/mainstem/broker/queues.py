@@ -18,11 +18,14 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.catch_up import CatchUp, Piece
+from mainstem.broker.exchanges import Exchanges
 from mainstem.broker.queue import Queue
 from mainstem.broker.queue_bindings import Reach
 from mainstem.broker.queue_dead_letters import DeadLetters
 from mainstem.broker.queue_settings import Kind, QueueSettings
 from mainstem.log.gather import Ticket
+from mainstem.log.log import Log
+from mainstem.log.retention import NO_STAMP, Holds
 from mainstem.metadata.rows import Item, ItemKind, Sequence
 from mainstem.metadata.store import Written
 from mainstem.model.condition import parse_condition
@@ -30,7 +33,6 @@ from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.exchanges import Exchanges
     from mainstem.broker.namespace import Namespace
     from mainstem.broker.queue_levels import Level
 
@@ -57,6 +59,7 @@ class QueueService:
         self._timer_due = 0
         self._checkpoint: asyncio.TimerHandle | None = None
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
+        broker.maintenance.holders.append(self.holds)
 
     def of(self, namespace: Namespace) -> Queues:
         found = self._namespaces.get(namespace.name)
@@ -69,11 +72,13 @@ class QueueService:
 
     # -- opening: declarations, then the journal, then what happened after the last checkpoint
 
-    def load(self, items: Iterable[Item]) -> None:
+    def load(self, items: list[Item]) -> None:
         """Before the journal is recovered."""
         for item in items:
             if item.kind == ItemKind.QUEUE and item.namespace in self.broker.namespaces:
                 self.of(self.broker.namespace(item.namespace)).load(item)
+        for namespace in self.broker.namespaces.values():
+            self.of(namespace).exchanges.load(items)
 
     def start(self) -> None:
         """After the journal is recovered: nobody holds a lease, and the newest records are counted."""
@@ -90,12 +95,10 @@ class QueueService:
             queue.apply_events()
             self.journal_changes(queue)
 
-    def held_stamps(self) -> Iterator[tuple[str, int]]:
-        """(holder, oldest stamp it needs) for retention."""
-        for queue in self.by_id.values():
-            stamp = queue.held_stamp()
-            if stamp is not None:
-                yield f"queue {queue.name}", stamp
+    def holds(self, log: Log) -> Holds:
+        """What retention must keep of a log: everything from each queue's oldest unsettled record on."""
+        stamps = [stamp for queue in self.by_id.values() if (stamp := queue.held_stamp()) is not None]
+        return Holds(min(stamps, default=NO_STAMP), [], NO_STAMP)
 
     # -- journal
 
@@ -209,11 +212,10 @@ class Queues:
         self.service = service
         self.namespace = namespace
         self.by_name: dict[str, Queue] = {}
-        self.exchanges: Exchanges | None = None  # set by Exchanges, which routes dead letters
-        self.dead_letters = DeadLetters(self)
         self.deleted_listeners: list[Callable[[Queue], None]] = []
-        broker = service.broker
-        self.ticker = broker.ticker
+        self.exchanges = Exchanges(self)
+        self.dead_letters = DeadLetters(self)
+        self.ticker = service.broker.ticker
         self.now_ms = service.now_ms
         self.schedule = service.schedule
         self.read_in_thread = service.read_in_thread
@@ -242,14 +244,14 @@ class Queues:
         if len(self.service.by_id) >= QUEUES_MAX:
             raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue delete NAME")
         broker = self.service.broker
-        broker.ticker.tick()  # what was published before belongs before
+        broker.ticker.write_now()  # what was published before belongs before
         created = broker.stamps.take(1)
         queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created)
         queue.condition = parse_condition(condition)
         self._add(queue)
         for reach in reaches:
             queue.add_reach(reach)
-        queue.begin(min((reach.start for reach in queue.reaches.all), default=created))
+        queue.begin(min((reach.start for reach in queue.reaches.all), default=created), count=True)
         return queue, self.save(queue)
 
     def _add(self, queue: Queue) -> None:
@@ -272,7 +274,7 @@ class Queues:
         self._add(queue)
         for reach in document["reaches"]:
             queue.add_reach(Reach(reach["kind"], reach["filter"].encode(), reach["exchange"], reach["start"], reach["end"]))
-        queue.begin(min((reach.start for reach in queue.reaches.all), default=queue.created))
+        queue.begin(min((reach.start for reach in queue.reaches.all), default=queue.created), count=False)
 
     def delete(self, queue: Queue) -> Written | None:
         """Its records stay in the log; what it held is free."""

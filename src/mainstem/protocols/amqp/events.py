@@ -1,0 +1,32 @@
+"""What the wire cannot settle by itself and hands up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mainstem.protocols.amqp._wire_reference import Target
+
+
+class MethodEvent(NamedTuple):
+    """A method, its fields still encoded; `number` below 16 is the type of a content frame on a channel that is not open."""
+
+    channel: int
+    number: int
+    payload: bytes
+
+
+class PublishEvent(NamedTuple):
+    """A whole publish that needs a look: mandatory, in a transaction, or with properties that change where it goes."""
+
+    channel: int
+    target: Target
+    mandatory: bool
+    immediate: bool
+    properties: bytes
+    body: bytes
+    persistent: bool
+    time_ms: int
+
+
+Event = MethodEvent | PublishEvent
