@@ -48,14 +48,37 @@ cdef class Route(TopicRef):
     cdef public uint64_t epoch
 
 
+cdef class BatchWalk:
+    cdef const uint8_t* at
+    cdef const uint8_t* end
+    cdef int64_t base_offset
+    cdef int64_t base_stamp
+    cdef int64_t first_time_ms
+    cdef int64_t append_time_ms
+    cdef int place
+    cdef int count
+    cdef int last_delta
+    cdef bint dense
+    cdef bint appended
+    cdef bytes inflated
+
+    cdef int begin(self, const uint8_t* batch, Py_ssize_t size, int64_t base_offset, int64_t base_stamp) except -1
+    cdef int check(self) except -1
+    cdef bint next(self, RecordRef ref) except -1
+
+
 cdef class Dispatcher:
     cdef public uint64_t epoch
     cdef public uint64_t delivered
+    cdef public uint64_t undecodable
+    cdef public uint64_t failures
     cdef RecordRef ref
 
     cdef int _push_all(self, Route route) except -1
     cdef int _deliver_gather(self, object item) except -1
     cdef int _deliver_batch(self, object item) except -1
+    cdef int _walk(self, bytes batch, Route route, int64_t base_offset, int64_t stamp) except -1
+    cdef BatchWalk _begin(self, const uint8_t* batch, Py_ssize_t size, int64_t base_offset, int64_t stamp)
     cdef bint _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
                             Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes topic) except -1
     cdef bint _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,

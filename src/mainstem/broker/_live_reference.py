@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads
+from mainstem.codec.batch import KIND_DATA, FrameHead, decode_batch, verify_frame
 from mainstem.log._gather_reference import TopicRef
 from mainstem.log.committed import committed_batches
+from mainstem.model.errors import CorruptFrame, MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
     from mainstem.log.log import Appended, Log
     from mainstem.storage.engine import Buffer
+
+logger = logging.getLogger("mainstem.broker")
 
 INFLATED_BYTES_MAX = 64 << 20
 ATTRIBUTES_AT = 22  # the low byte, in a RecordBatch
@@ -35,7 +39,8 @@ class RecordRef:
 
     def show(self, record: Record, stamp: int) -> None:
         self.key, self.value, self.headers = record.key, record.value, record.headers
-        self.flags, self.offset, self.time_ms = record.flags, record.offset, record.time_ms
+        self.flags = 0 if self.origin == Origin.KAFKA else record.flags & 0xFF
+        self.offset, self.time_ms = record.offset, record.time_ms
         self.stamp = stamp
         self.serial += 1
 
@@ -118,9 +123,12 @@ class Dispatcher:
     def __init__(self) -> None:
         self.epoch = 1
         self.delivered = 0
+        self.undecodable = 0  # batches of clients that could not be read, each time one was to be
+        self.failures = 0  # sinks that broke while they were given a record
         self._ref = RecordRef()
 
     def deliver(self, appended: list[Appended]) -> None:
+        self._ref.stamp = -1
         for item in appended:
             if item.kind != KIND_DATA:
                 continue
@@ -130,7 +138,10 @@ class Dispatcher:
                     batch = memoryview(bytes(item.data[0]))[48:]
                     self._walk(batch, routes, item.log, item.origin, item.ref.stamp)
             elif isinstance(item.route, Route) and self._fresh(item.route).deliveries:
-                self._deliver_batch(item, item.route)
+                try:
+                    self._deliver_batch(item, item.route)
+                except MainstemError:
+                    self._fall_back(item, item.route)
 
     def _deliver_batch(self, item: Appended, route: Route) -> None:
         batch = memoryview(item.data[1])
@@ -143,6 +154,15 @@ class Dispatcher:
         elif not kind & TRANSACTIONAL:
             self._walk(batch, [route] * item.ref.count, item.log, item.origin, item.ref.stamp)
 
+    def _fall_back(self, item: Appended, route: Route) -> None:
+        """What could not be read just now is read again by catching up: nobody loses it."""
+        logger.exception("offset %d of log %d cannot be delivered live", item.ref.base_offset, item.log.id)
+        for delivery in route.deliveries:
+            sink = delivery.sink
+            if sink.live:
+                sink.live, sink.position = False, max(item.ref.stamp, self._ref.stamp + 1)
+                sink.namespace.resume(sink)
+
     def _fresh(self, route: Route) -> Route:
         if route.epoch != self.epoch:
             route.namespace.refresh(route)
@@ -152,20 +172,49 @@ class Dispatcher:
         ref = self._ref
         ref.log, ref.origin = log, origin
         base = int.from_bytes(batch[:8], "big")
-        for record, route in zip(decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX), routes, strict=True):
+        for record, route in zip(self._records(batch, base), routes, strict=False):
             assert isinstance(route, Route)
             if not self._fresh(route).deliveries:
                 continue
             ref.show(record, stamp + record.offset - base)
             ref.topic = route.topic
             for delivery in route.deliveries:
-                sink = delivery.sink
-                if not sink.live:
-                    continue
-                if sink.push(ref, delivery.options):
-                    self.delivered += 1
-                elif sink.live:
-                    sink.live, sink.position = False, ref.stamp
+                if delivery.sink.live:
+                    self._push(delivery.sink, delivery.options)
+
+    def _records(self, batch: Buffer, base: int) -> list[Record]:
+        """None of them for a client's batch that cannot be read: it is counted, and stays in the log for those who can."""
+        try:
+            return decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)
+        except MainstemError as error:
+            if self._ref.origin != Origin.KAFKA:
+                raise
+            self.undecodable += 1
+            if self.undecodable & (self.undecodable - 1) == 0:  # said less and less often
+                logger.warning(
+                    "the batch at offset %d of log %d cannot be read (%s) and is skipped; %d so far",
+                    base,
+                    self._ref.log.id if self._ref.log is not None else 0,
+                    error,
+                    self.undecodable,
+                )
+            return []
+
+    def _push(self, sink: Sink, options: Any) -> None:
+        ref = self._ref
+        try:
+            taken = sink.push(ref, options)
+        except Exception:  # a sink that breaks breaks alone: it stays where it was, the others get their records
+            self.failures += 1
+            sink.live, sink.position = False, ref.stamp
+            logger.exception(
+                "a subscriber could not take offset %d of log %d", ref.offset, ref.log.id if ref.log is not None else 0
+            )
+            return
+        if taken:
+            self.delivered += 1
+        elif sink.live:
+            sink.live, sink.position = False, ref.stamp
 
     def replay(
         self,
@@ -182,18 +231,19 @@ class Dispatcher:
         `topic` names it where all of the log is of one.
 
         Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
-        `position` then being the record it could not take.
+        `position` then being the record it could not take. CorruptFrame where the stored bytes are damaged.
         """
         ref, wanted, at = self._ref, set(offsets), 0
         ref.log = log
-        for head in frame_heads(data, log.id):
+        while at < len(data):
+            head = _checked(data, at, log)
             batch = data[at + 48 : at + head.size]
             at += head.size
-            if head.kind != KIND_DATA or not batch:
+            if head.kind != KIND_DATA:
                 continue
             ref.origin = head.origin
-            for inner, base, base_stamp in _visible(log, batch, head.base_offset, head.stamp):
-                for record in decode_batch(inner, inflated_bytes_max=INFLATED_BYTES_MAX):
+            for inner, base, base_stamp in _visible(log, batch, head.base_offset, head.stamp, from_stamp):
+                for record in self._records(inner, base):
                     stamp = base_stamp + record.offset - base
                     if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
                         continue
@@ -220,8 +270,16 @@ class Dispatcher:
         return True
 
 
-def _visible(log: Log, batch: memoryview, base: int, stamp: int) -> Iterable[tuple[Buffer, int, int]]:
+def _checked(data: memoryview, at: int, log: Log) -> FrameHead:
+    try:
+        return verify_frame(data, at, log.id)
+    except CorruptFrame as error:
+        where = f"log {log.id}, offset {int.from_bytes(data[at + 16 : at + 24], 'big')}"
+        raise CorruptFrame(f"{where}: {error}", fix=f"mainstem log verify {log.id}") from None
+
+
+def _visible(log: Log, batch: memoryview, base: int, stamp: int, from_stamp: int) -> Iterable[tuple[Buffer, int, int]]:
     kind = batch[ATTRIBUTES_AT]
     if kind & CONTROL:
-        return committed_batches(log, bytes(batch), base, stamp)
+        return committed_batches(log, bytes(batch), base, stamp, from_stamp)
     return () if kind & TRANSACTIONAL else ((batch, base, stamp),)

@@ -132,8 +132,7 @@ class Ticker:
     def _deliver(self, appended: list[Appended]) -> None:
         appended.sort(key=_stamp)
         self._dispatcher.deliver(appended)
-        last = appended[-1].ref
-        self.head_stamp = max(self.head_stamp, last.stamp + last.count)
+        self.head_stamp = max(self.head_stamp, appended[-1].stamp_end)
 
     # -- durability ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from mainstem.codec._batch cimport BatchBuilder
 from mainstem.codec._batch import encode_headers
+from mainstem.log._gather_reference import BYTES_MAX, RECORDS_MAX, logger
+
+cdef Py_ssize_t _BYTES_MAX = BYTES_MAX
+cdef int _RECORDS_MAX = RECORDS_MAX
 
 
 cdef class Ticket:
@@ -24,15 +28,20 @@ cdef class Ticket:
 
     cpdef release(self):
         self.stable = True
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter.released(self)
+        _tell(self)
 
     cpdef fail(self, error):
         self.error = error
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter.released(self)
+        _tell(self)
+
+
+cdef object _tell(Ticket ticket):
+    waiters, ticket.waiters = ticket.waiters, []
+    for waiter in waiters:
+        try:
+            waiter.released(ticket)
+        except Exception:  # one publisher's failure is its own
+            logger.exception("a publisher could not be told that its records are kept")
 
 
 cdef class TopicRef:
@@ -93,6 +102,8 @@ cdef class Gather(BatchBuilder):
         cdef int index = self.put(key, key_len, value, value_len, headers, headers_len, header_count, time_ms, flags)
         self._number(index, route.number)
         self.routes.append(route)
+        if self.size >= _BYTES_MAX or index + 1 >= _RECORDS_MAX:
+            self.log.rotate(self)
         return index
 
     def add_routed(self, TopicRef route, key, value, headers, int64_t time_ms, int flags):
@@ -121,6 +132,8 @@ cdef class Gather(BatchBuilder):
         cdef int index = self.add(key, value, (), time_ms, 0)
         self._number(index, 0)
         self.routes.append(None)
+        if self.size >= _BYTES_MAX or index + 1 >= _RECORDS_MAX:
+            self.log.rotate(self)
         return index
 
     def topic_numbers(self):

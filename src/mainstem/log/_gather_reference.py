@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +12,12 @@ from mainstem.codec._batch_reference import BatchBuilder
 if TYPE_CHECKING:
     from mainstem.log.log import Log
     from mainstem.model.record import Header
+
+
+logger = logging.getLogger("mainstem.log")
+
+BYTES_MAX = 1 << 20  # an open batch that reaches either is closed to further records
+RECORDS_MAX = 65_536
 
 
 class Waiter(Protocol):
@@ -44,7 +51,10 @@ class Ticket:
     def _tell(self) -> None:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            waiter.released(self)
+            try:
+                waiter.released(self)
+            except Exception:  # one publisher's failure is its own
+                logger.exception("a publisher could not be told that its records are kept")
 
 
 class TopicRef:
@@ -87,6 +97,7 @@ class Gather(BatchBuilder):
         index = self.add(key, value, headers, time_ms, flags)
         self._numbers.append(route.number)
         self.routes.append(route)
+        self._close_if_full()
         return index
 
     def add_state(self, key: bytes, value: bytes | None, time_ms: int) -> int:
@@ -94,7 +105,12 @@ class Gather(BatchBuilder):
         index = self.add(key, value, (), time_ms, 0)
         self._numbers.append(0)
         self.routes.append(None)
+        self._close_if_full()
         return index
+
+    def _close_if_full(self) -> None:
+        if self.size >= BYTES_MAX or self.count >= RECORDS_MAX:
+            self.log.rotate(self)
 
     def topic_numbers(self) -> bytes:
         """One number per record, as the topic index wants them."""

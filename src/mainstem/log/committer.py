@@ -100,7 +100,7 @@ class Committer:
 
     def _sync(self, log: Log) -> bool:
         try:
-            log.engine.sync()
+            log.sync()
         except BaseException as error:
             self._on_failure(log, error)
             return False

@@ -10,10 +10,11 @@ A shared log also keeps the topic index: per offset the number of its topic, so 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mainstem.codec.batch import make_frame, read_batch_head
 from mainstem.codec.control import kafka_marker_batch
@@ -22,7 +23,7 @@ from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
 from mainstem.model.errors import Overloaded
 from mainstem.model.origin import Origin
-from mainstem.storage.engine import Buffer, Engine, FrameRef, Slice
+from mainstem.storage.engine import Buffer, Engine, FrameRef, Slice, Stat
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead, SealedFrame
@@ -34,11 +35,17 @@ logger = logging.getLogger("mainstem.log")
 
 KIND_DATA, KIND_STATE, KIND_MARKER = 1, 2, 3
 STATE_SLOT = 15  # of `gathers`; the slots below are origins
-GATHER_RECORDS_MAX = 65_536
-GATHER_BYTES_MAX = 1 << 20
 UNSYNCED_BYTES_MAX = 64 << 20
 RESERVE_RECORDS_MIN = 65_536
 RESERVE_RECORDS_MAX = 1 << 24
+FRAME_STAMPS_MAX = 1 << 32  # no frame takes more
+
+
+class Promise(Protocol):
+    """Something else that must be durable before this log's records count as such: the metadata that names the log."""
+
+    def result(self) -> None:
+        """Waits; raises when it will never be durable."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +62,11 @@ class Appended:
     sealed: SealedFrame | None = None
     route: TopicRef | None = None  # a batch a client made: one topic for all of it
     numbers: bytes = b""
+    stamps_more: int = 0  # beyond one for each offset: a marker's, for what it makes visible
+
+    @property
+    def stamp_end(self) -> int:
+        return self.ref.stamp + self.ref.count + self.stamps_more
 
 
 class Log:
@@ -69,7 +81,9 @@ class Log:
         index: TopicIndex | None = None,
         first_offset: int = 0,
         on_dirty: Callable[[Log], None] = lambda log: None,
+        keep_start: Callable[[int], None] = lambda offset: None,
     ) -> None:
+        """`keep_start(offset)` makes it durable that streams begin there; it runs in a thread."""
         self.id = log_id
         self.engine = engine
         self.durability = durability
@@ -78,7 +92,10 @@ class Log:
         self.gathers: list[Gather | None] = [None] * 16
         self.stable_listeners: list[Callable[[Log], None]] = []
         self._stamps = stamps
+        self._keep_start = keep_start
         self._reservation = reservation
+        self._reserving = threading.Lock()
+        self._promises: deque[Promise] = deque()
         self._open: list[Gather] = []
         self._pending: list[Appended] = []
         self._tickets: deque[tuple[Ticket, int]] = deque()
@@ -86,13 +103,18 @@ class Log:
         self._reserve_records = RESERVE_RECORDS_MIN
         self.unsynced_bytes = 0
         self.refusal: Overloaded | None = None  # set while the disk is nearly full: data is refused, state is not
-        stat = engine.stat()
-        self.start_offset = max(stat.start_offset, first_offset)
+        self._start(engine.stat(), first_offset)
+
+    def _start(self, stat: Stat, first_offset: int) -> None:
+        """Go on behind everything that was ever given out, whether it was kept or not."""
+        reservation = self._reservation
         end = max(stat.end_offset, reservation.end_offset, first_offset)
+        empty = stat.start_offset == stat.end_offset
+        self.start_offset = end if empty else max(stat.start_offset, first_offset)
         self.epoch = reservation.epoch if reservation.clean else reservation.epoch + 1
         self.next_offset = self.written = self.stable = end
-        self.last_stamp = stat.last_stamp
-        self._reserve(end)
+        known = self._stamps.next - 1  # of the last frame only the first stamp is known: say too much, never too little
+        self.last_stamp = 0 if empty else known if known >= stat.last_stamp else stat.last_stamp + FRAME_STAMPS_MAX
 
     # -- appending -------------------------------------------------------------------------------------------------
 
@@ -105,6 +127,10 @@ class Log:
         self._mark_dirty()
         return gather
 
+    def rotate(self, gather: Gather) -> None:
+        """The batch is large enough: who publishes next opens another."""
+        self.gathers[STATE_SLOT if gather.kind == KIND_STATE else gather.origin] = None
+
     def state(self) -> Gather:
         """The batch that this tick gathers for the journal."""
         return self.gathers[STATE_SLOT] or self.open(Origin.BROKER, KIND_STATE)
@@ -113,28 +139,44 @@ class Log:
         self, route: TopicRef, *, commit: bool, producer_id: int, producer_epoch: int, first_offset: int, count: int
     ) -> Appended:
         """End a transaction that wrote `count` offsets here, from `first_offset` on. See `committed.py`."""
+        extent = max(count, self.next_offset - first_offset)
         batch = kafka_marker_batch(
             self.next_offset,
             commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             time_ms=self._stamps.now_ms(),
-            headers=[extent_header(first_offset, count)],
+            headers=[extent_header(first_offset, extent)],
         )
-        appended = self.append_batch(batch, read_batch_head(batch, 0), route, origin=Origin.KAFKA, topic_id=0)
-        self._stamps.take(count)
-        return appended
+        return self._append_batch(batch, read_batch_head(batch, 0), route, Origin.KAFKA, 0, extent)
 
     def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
         """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the tick writes it."""
-        base, stamp = self._take(head.count)
+        if self.refusal is not None:
+            raise self.refusal
+        return self._append_batch(batch, head, route, origin, topic_id)
+
+    def _append_batch(
+        self, batch: Buffer, head: BatchHead, route: TopicRef, origin: int, topic_id: int, stamps_more: int = 0
+    ) -> Appended:
+        base, stamp = self._take(head.count, stamps_more)
         header, body = make_frame(batch, self.id, base, stamp, self.engine.durable_offset, origin, topic_id, self.epoch)
         ticket = Ticket(self)
         ref = FrameRef(base, head.count, stamp, len(header) + len(body))
         if self.index is not None and route.number == 0:
             route.renumber()
         numbers = route.number.to_bytes(4, "little") * head.count if self.index is not None else b""
-        appended = Appended(self, [header, body], ref, ticket, KIND_DATA, origin, route=route, numbers=numbers)
+        appended = Appended(
+            self,
+            [header, body],
+            ref,
+            ticket,
+            KIND_DATA,
+            origin,
+            route=route,
+            numbers=numbers,
+            stamps_more=stamps_more,
+        )
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + head.count, stamp
         self._pending.append(appended)
         self._mark_dirty()
@@ -145,17 +187,28 @@ class Log:
             self._dirty = True
             self.on_dirty(self)
 
-    def _take(self, count: int) -> tuple[int, int]:
+    def _take(self, count: int, stamps_more: int = 0) -> tuple[int, int]:
         base = self.next_offset
         if base + count > self._reservation.end_offset:
             self._reserve(base + count)
+        stamp = self._stamps.take(count + stamps_more)
         self.next_offset = base + count
-        return base, self._stamps.take(count)
+        return base, stamp
 
     def _reserve(self, end: int) -> None:
         """Offsets are reserved durably before use, in blocks that grow with the rate: one small fsync each."""
-        self._reservation.extend(end + self._reserve_records, self.epoch)
-        self._reserve_records = min(self._reserve_records * 2, RESERVE_RECORDS_MAX)
+        with self._reserving:
+            if end > self._reservation.end_offset or self._reservation.clean:
+                self._reservation.extend(end + self._reserve_records, self.epoch)
+                self._reserve_records = min(self._reserve_records * 2, RESERVE_RECORDS_MAX)
+
+    def reserve_ahead(self) -> None:
+        """Called now and then in a thread, so that appending seldom waits for that fsync."""
+        reservation = self._reservation
+        used = self._reserve_records > RESERVE_RECORDS_MIN
+        if used and reservation.end_offset - self.next_offset < self._reserve_records // 4:
+            with self._reserving:
+                reservation.extend(self.next_offset + self._reserve_records, self.epoch)
 
     def skip_to(self, offset: int) -> None:
         """Leave a gap up to `offset`: a topic that moves here goes on with its own offsets, which were further on."""
@@ -171,9 +224,18 @@ class Log:
     def seal(self) -> None:
         """Close the open batches: each gets its offsets and stamps and joins what is to be written."""
         for gather in self._open:
-            self.gathers[STATE_SLOT if gather.kind == KIND_STATE else gather.origin] = None
-            if gather.count:
+            slot = STATE_SLOT if gather.kind == KIND_STATE else gather.origin
+            if self.gathers[slot] is gather:
+                self.gathers[slot] = None
+            if not gather.count:
+                continue
+            if self.refusal is not None and gather.kind == KIND_DATA:
+                gather.ticket.fail(self.refusal)
+                continue
+            try:
                 self._seal(gather)
+            except Overloaded as error:  # no room to reserve offsets or stamps
+                gather.ticket.fail(error)
         self._open.clear()
 
     def _seal(self, gather: Gather) -> None:
@@ -194,8 +256,6 @@ class Log:
         self.seal()
         self._dirty = False
         pending, self._pending = self._pending, []
-        if self.refusal is not None:
-            pending = self._refuse_data(pending, self.refusal)
         if not pending:
             return []
         try:
@@ -204,7 +264,7 @@ class Log:
             self._refuse(pending, error)
             return []
         self.written = self.next_offset
-        self.last_stamp = pending[-1].ref.stamp + pending[-1].ref.count - 1
+        self.last_stamp = pending[-1].stamp_end - 1
         for item in pending:
             self.unsynced_bytes += item.ref.size
             self._tickets.append((item.ticket, item.ref.size))
@@ -218,16 +278,20 @@ class Log:
         for item in pending:
             item.ticket.fail(error)
 
-    def _refuse_data(self, pending: list[Appended], error: Overloaded) -> list[Appended]:
-        """Acks and offsets must still be kept, or a full disk could never be drained. Refused offsets stay a gap."""
-        for item in pending:
-            if item.kind == KIND_DATA:
-                item.ticket.fail(error)
-        return [item for item in pending if item.kind != KIND_DATA]
-
     @property
     def stable_is_written(self) -> bool:
         return not self._tickets
+
+    def promise(self, written: Promise) -> None:
+        """Nothing appended from now on is durable before that is, too."""
+        self._promises.append(written)
+
+    def sync(self) -> None:
+        """In a committer's thread, one at a time: what was written before the call survives a power cut after it."""
+        while self._promises:
+            self._promises[0].result()
+            self._promises.popleft()
+        self.engine.sync()
 
     def mark_stable(self, end: int) -> None:
         """Everything below `end` has fulfilled the policy: release its tickets, wake who reads by offset."""
@@ -270,14 +334,21 @@ class Log:
         """The numbers of topics whose last record lay below. The index belongs to the loop's thread."""
         return list(self.index.trim(start_offset)) if self.index is not None else []
 
+    def keep_start(self) -> None:
+        """Make the start durable, or the next run would show again what retention took away. In a thread."""
+        self._keep_start(self.start_offset)
+
     def close(self) -> None:
         self.write()
-        self.engine.sync()
+        self.sync()
         self.mark_stable(self.written)
         if self.index is not None:
             self.index.close()
         self.engine.close()
-        self._reservation.settle(self.next_offset)
+        if self._reservation.epoch != self.epoch:
+            self._reservation.extend(self.next_offset, self.epoch)
+        if not self._reservation.clean:
+            self._reservation.settle(self.next_offset)
 
     def __hash__(self) -> int:
         return self.id
