@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, frame_heads, read_batch_head
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, decode_batch, frame_heads, read_batch_head
+from mainstem.codec.control import read_marker
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ EXPIRY_MS = 24 * 3_600_000
 KEEP_EVERY_BYTES = 64 << 20
 SEQUENCE_MAX = (1 << 31) - 1
 SCAN_BYTES = 4 << 20
+MARKER_BYTES_MAX = 4_096
 
 
 class Verdict(Enum):
@@ -187,7 +189,7 @@ class Journal(Protocol):
 
 
 class Producers:
-    """The state of every partition, by (log id, topic id)."""
+    """The state of every partition, by log and (in a shared log) topic id."""
 
     KIND = "kafka-producers"
 
@@ -196,18 +198,19 @@ class Producers:
         self._partitions: dict[tuple[int, int], PartitionProducers] = {}
         journal.register(self.KIND, self._apply, self._dump)
 
-    def of(self, log_id: int, topic_id: int) -> PartitionProducers:
-        known = self._partitions.get((log_id, topic_id))
+    def of(self, log: Log, topic_id: int) -> PartitionProducers:
+        key = state_key(log, topic_id)
+        known = self._partitions.get(key)
         if known is None:
-            known = self._partitions[log_id, topic_id] = PartitionProducers()
+            known = self._partitions[key] = PartitionProducers()
         return known
 
-    def count_bytes(self, log_id: int, topic_id: int, state: PartitionProducers, size: int) -> None:
+    def count_bytes(self, log: Log, topic_id: int, state: PartitionProducers, size: int) -> None:
         """Journal the state now and then, so that a start need not read the whole log."""
         state.unkept_bytes += size
         if state.unkept_bytes >= KEEP_EVERY_BYTES:
             state.unkept_bytes = 0
-            self._journal.put(self.KIND, _key(log_id, topic_id), state.pack())
+            self._journal.put(self.KIND, _key(*state_key(log, topic_id)), state.pack())
 
     def forget_log(self, log_id: int) -> None:
         for key in [key for key in self._partitions if key[0] == log_id]:
@@ -243,12 +246,12 @@ class Producers:
             at += frame.size
             if frame.kind != KIND_DATA or frame.origin != Origin.KAFKA or not frame.payload_size:
                 continue
-            state = self.of(log.id, frame.topic_id)
+            state = self.of(log, frame.topic_id)
             if frame.base_offset < state.scanned_end:
                 continue
             head = read_batch_head(data, start)
             if head.control:
-                commit = control_is_commit(data[start : start + frame.payload_size])
+                commit = _is_commit(data[start : start + frame.payload_size])
                 state.end_transaction(
                     head.producer_id, head.producer_epoch, commit=commit, offset=frame.base_offset, now_ms=now_ms
                 )
@@ -277,7 +280,11 @@ def _key(log_id: int, topic_id: int) -> bytes:
     return f"{log_id}/{topic_id}".encode()
 
 
-def control_is_commit(batch: memoryview) -> bool:
-    """The type of a control batch's one record: its key is i16 version, i16 type (1 = commit)."""
-    # 61 bytes of head; varints of length, attributes, two deltas and the key's length are one byte each in a marker.
-    return int.from_bytes(batch[68:70], "big") == 1
+def state_key(log: Log, topic_id: int) -> tuple[int, int]:
+    """A log of its own holds one topic; there the frames need not name it."""
+    return (log.id, topic_id if log.index is not None else 0)
+
+
+def _is_commit(marker: memoryview) -> bool:
+    (record,) = decode_batch(marker, inflated_bytes_max=MARKER_BYTES_MAX)
+    return bool(read_marker(record.key or b""))

@@ -12,16 +12,15 @@ no table and survive restarts; a topic made again has a new one.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from mainstem.broker.reading import Fetched, PartitionReader
 from mainstem.broker.topics import Partition, Topic
 from mainstem.broker.views import View
-from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.model.errors import MainstemError
 from mainstem.model.record import Record
-from mainstem.model.topic import from_kafka, to_kafka
+from mainstem.model.topic import kafka_name, topic_of_kafka
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 NO_ID = bytes(16)
 SEEN_MAX = 100_000
-LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Source(Protocol):
@@ -72,7 +70,7 @@ class KafkaTopic:
     def canonical(self) -> bytes:
         if self.topic is not None:
             return self.topic.name
-        return self.view.name if self.view is not None else from_kafka(self.name)
+        return self.view.name if self.view is not None else topic_of_kafka(self.name)
 
     def partition(self, index: int) -> Partition | None:
         if self.topic is None or not 0 <= index < len(self.topic.partitions):
@@ -105,11 +103,6 @@ class KafkaTopic:
         return log.epoch if log is not None else 0
 
 
-def check_name(name: str) -> None:
-    if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
-        raise InvalidName(f"{name[:300]!r} is no Kafka topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
-
-
 def _id_of(namespace: Namespace, name: str, topic: Topic | None, view: View | None) -> bytes:
     if view is not None:
         text = f"view/{view.id}"
@@ -135,13 +128,12 @@ class Catalog:
         known = self._cache.get(name)
         if known is not None and self._is_current(known):
             return known
-        check_name(name)
         found = self._look_up(name)
         if found is None:
             self._cache.pop(name, None)
             if not (may_create and self.auto_create):
                 return None
-            policy = self.namespace.policy(from_kafka(name))
+            policy = self.namespace.policy(topic_of_kafka(name))
             found = KafkaTopic(self.namespace, name, count=policy.partitions)
         elif len(self._cache) < SEEN_MAX:
             self._cache[name] = found
@@ -158,14 +150,11 @@ class Catalog:
         return self.namespace.topics.get(topic.name) is topic and known.count == len(topic.partitions)
 
     def _look_up(self, name: str) -> KafkaTopic | None:
-        canonical = from_kafka(name)
+        canonical = topic_of_kafka(name)
         view = self.namespace.views.get(canonical)
         topic = self.namespace.find_topic(canonical) if view is None else None
         if view is None and topic is None:
             return None
-        spelling = (topic.kafka_alias if topic is not None else None) or to_kafka(canonical)
-        if spelling != name:
-            raise InvalidName(f"{name!r} would be the same topic as {spelling!r}")
         return KafkaTopic(self.namespace, name, topic=topic, view=view)
 
     def by_id(self, topic_id: bytes) -> KafkaTopic | None:
@@ -191,17 +180,16 @@ class Catalog:
     def listed(self) -> Iterator[KafkaTopic]:
         """All that "all topics" means: declared topics and views, never the million topics of a stem."""
         for topic in list(self.namespace.topics.values()):
-            if topic.policy.dedicated or topic.kafka_alias is not None:
-                yield KafkaTopic(self.namespace, topic.kafka_alias or to_kafka(topic.name), topic=topic)
+            if topic.policy.dedicated:
+                yield KafkaTopic(self.namespace, kafka_name(topic.name), topic=topic)
         for view in list(self.namespace.views.values()):
-            yield KafkaTopic(self.namespace, to_kafka(view.name), view=view)
+            yield KafkaTopic(self.namespace, kafka_name(view.name), view=view)
 
     def create(self, name: str) -> KafkaTopic:
         """By producing to it: a dedicated log per partition, as Kafka users expect."""
-        canonical = from_kafka(name)
+        canonical = topic_of_kafka(name)
         policy = self.namespace.policy(canonical).with_changes({"layout": "dedicated"})
-        alias = name if to_kafka(canonical) != name else None
-        self._broker.create_topic(self.namespace, canonical, policy, kafka_alias=alias)
+        self._broker.create_topic(self.namespace, canonical, policy)
         found = self.find(name)
         assert found is not None
         return found

@@ -31,7 +31,6 @@ from mainstem.protocols.kafka.messages import (
 
 if TYPE_CHECKING:
     from mainstem.broker.policy import Policy
-    from mainstem.broker.topics import Topic
     from mainstem.protocols.kafka.adapter import Request
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -223,7 +222,8 @@ async def _change_topic(request: Request, name: str, change: Any) -> None:
     policy = policy_for(base, new)
     if request.body.validate_only:
         return
-    topic: Topic = request.catalog.declare(found).topic
+    topic = request.catalog.declare(found).topic
+    assert topic is not None
     old = topic.policy
     topic.config = new
     moves = policy.engine != old.engine or policy.dedicated != old.dedicated

@@ -305,7 +305,7 @@ class Polling:
         """Where readers of committed records stop, and who tells the aborted transactions (None: none to tell)."""
         if topic.topic is None or log.index is not None:
             return stable, None
-        state = self._request.service.producers.of(log.id, topic.topic.id)
+        state = self._request.service.producers.of(log, topic.topic.id)
         end = state.stable_end(stable)
         return min(end, stable), state.aborted_in if self._committed else None
 

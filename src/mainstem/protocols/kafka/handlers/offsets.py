@@ -96,7 +96,7 @@ def _latest(request: Request, topic: KafkaTopic, index: int, source: Source) -> 
     stable, log = source.stable_offset, topic.log(index)
     if request.body.isolation_level != READ_COMMITTED or topic.topic is None or log is None or log.index is not None:
         return stable
-    return min(request.service.producers.of(log.id, topic.topic.id).stable_end(stable), stable)
+    return min(request.service.producers.of(log, topic.topic.id).stable_end(stable), stable)
 
 
 def _newest(source: Source) -> tuple[int, int]:

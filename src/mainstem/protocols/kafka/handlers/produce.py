@@ -122,7 +122,7 @@ class Production:
         if head.transactional:
             self._join_transaction(topic, declared, part.index, head)
         log, topic_id = partition.log, declared.id
-        state = self.service.producers.of(log.id, topic_id)
+        state = self.service.producers.of(log, topic_id)
         answer.log_start_offset = partition.start_offset
         if head.producer_id >= 0 and self._is_repeat(state, head, log, answer):
             return
@@ -133,7 +133,7 @@ class Production:
         if declared.policy.timestamp_type == "append":
             answer.log_append_time_ms = self._now_ms
         state.add(head, base, base + head.count, self._now_ms)
-        self.service.producers.count_bytes(log.id, topic_id, state, head.size)
+        self.service.producers.count_bytes(log, topic_id, state, head.size)
         self._undo[ticket] = answer, state, head
         self.wait(ticket)
         if log.unsynced_bytes > UNSYNCED_BYTES_MAX:

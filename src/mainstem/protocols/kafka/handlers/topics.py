@@ -8,8 +8,8 @@ from mainstem.broker.access import Action
 from mainstem.broker.policy import PARTITIONS_MAX
 from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
-from mainstem.model.topic import from_kafka, to_kafka
-from mainstem.protocols.kafka.catalog import KafkaTopic, check_name
+from mainstem.model.topic import topic_of_kafka
+from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import may
@@ -45,8 +45,7 @@ async def create_topics(request: Request) -> Any:
 
 
 def _create_one(request: Request, asked: Any, answer: Any) -> tuple[ErrorCode, str | None]:
-    check_name(asked.name)
-    canonical = from_kafka(asked.name)
+    canonical = topic_of_kafka(asked.name)
     if not may(request, Action.CREATE, canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not create {asked.name}"
     found = request.catalog.find(asked.name)
@@ -58,9 +57,8 @@ def _create_one(request: Request, asked: Any, answer: Any) -> tuple[ErrorCode, s
         return fault
     config = checked(TOPIC_SETTINGS, {one.name: one.value or "" for one in asked.configs})
     policy = policy_for(base.with_changes({"partitions": count, "layout": "dedicated"}), config)
-    alias = asked.name if to_kafka(canonical) != asked.name else None
     if not request.body.validate_only:
-        request.service.broker.create_topic(request.namespace, canonical, policy, kafka=config, kafka_alias=alias)
+        request.service.broker.create_topic(request.namespace, canonical, policy, kafka=config)
         made = request.catalog.find(asked.name)
         assert made is not None
         answer.topic_id = made.id

@@ -301,7 +301,7 @@ def describe_producers(request: Request) -> Any:
             if partition is None:
                 one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            state = request.service.producers.of(partition.log.id, partition.topic.id)
+            state = request.service.producers.of(partition.log, partition.topic.id)
             one.active_producers = [
                 DescribeProducersResponse.ProducerState(
                     producer_id=producer_id,
