@@ -22,7 +22,7 @@ from mainstem.model.crossing import kafka_record
 from mainstem.model.errors import CorruptFrame, MainstemError, NotFound, OffsetOutOfRange
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
-from mainstem.model.topic import levels_of, to_kafka
+from mainstem.model.topic import kafka_name, topic_levels
 from mainstem.model.topic_filter import matches
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.options import BATCH_ROWS, Connection
@@ -204,12 +204,12 @@ class TopicRows:
         if lane is None and (self._filter is None or not matches(self._filter, name)):
             return None
         canonical = name.decode("utf-8", "replace")
-        kafka = lane[0] if lane is not None else self._aliases.get(canonical) or to_kafka(name)
+        kafka = lane[0] if lane is not None else self._aliases.get(canonical) or kafka_name(name)
         start = int(self._low_marks.get(canonical, 0))
         return (
             kafka.encode(),
             canonical.encode(),
-            levels_of(name),
+            _levels(name),
             lane[1] if lane is not None else 0,
             start,
             OFFSET_MAX,
@@ -220,6 +220,10 @@ class TopicRows:
         if number not in self._ids:
             self._ids[number] = self._client.get("/v1/scan/topics", number=number)["name"].encode()
         return self._ids[number]
+
+
+def _levels(topic: bytes) -> list[bytes]:
+    return [level.decode("utf-8", "replace").encode() for level in topic_levels(topic)]
 
 
 def kafka_headers(origin: int, count: int, encoded: bytes) -> Sequence[Header]:

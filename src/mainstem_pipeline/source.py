@@ -7,13 +7,14 @@ each; Arrow and the codec are imported where rows are read. Spark 4.1 and later;
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
+from mainstem.model.errors import MainstemError
 from mainstem_pipeline.options import ReadOptions, read_options
 from mainstem_pipeline.rows import check_schema, ddl
 from mainstem_pipeline.scans import Offsets, Scan, copied
@@ -37,6 +38,17 @@ except ImportError:  # pragma: no cover - Spark 4.1
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Spark shows a Python error's text only: put the fix into it."""
+    try:
+        yield
+    except MainstemError as error:
+        if error.fix and error.fix not in str(error):
+            error.args = (f"{error.message} (fix: {error.fix})",)
+        raise
+
+
 class MainstemSource(DataSource):
     """Registered by the package `pyspark_mainstem`, or with `spark.dataSource.register(MainstemSource)`."""
 
@@ -48,6 +60,7 @@ class MainstemSource(DataSource):
     def name(cls) -> str:
         return "mainstem"
 
+    @told()
     def schema(self) -> str:
         return ddl(read_options(self._given_for_schema(), streaming=True).columns)
 
@@ -57,21 +70,25 @@ class MainstemSource(DataSource):
             name: value for name, value in self._given.items() if not name.lower().startswith(("starting", "ending"))
         }
 
+    @told()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self._given, streaming=False)
         _check(schema)
         return PushdownReader(options, schema) if options.pushdown else BatchReader(options, schema)
 
+    @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self._given, streaming=True)
         _check(schema)
         return StreamReader(options, schema)
 
+    @told()
     def writer(self, schema: StructType, overwrite: bool) -> api.DataSourceWriter:
         from mainstem_pipeline.sink import batch_writer
 
         return batch_writer(self._given, schema, overwrite)
 
+    @told()
     def streamWriter(self, schema: StructType, overwrite: bool) -> api.DataSourceStreamWriter:
         from mainstem_pipeline.sink import stream_writer
 
@@ -96,13 +113,15 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
     from mainstem_pipeline.slices import read_task
 
     assert isinstance(partition, Slices)
-    return read_task(partition.task, to_arrow_schema(schema, timezone="UTC"))
+    with told():
+        yield from read_task(partition.task, to_arrow_schema(schema, timezone="UTC"))
 
 
 class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
 
+    @told()
     def partitions(self) -> Sequence[InputPartition]:
         scan = Scan(self.options)
         try:
@@ -139,6 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan = Scan(self.options)
         return self._scan
 
+    @told()
     def initialOffset(self) -> Offsets:
         return self._scanning().initial_offsets()
 
@@ -149,9 +169,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options.bytes_per_trigger_max)
         return ReadAllAvailable()
 
+    @told()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._scanning().latest_offsets()
 
+    @told()
     def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
         scan = self._scanning()
         if start is None:  # Spark 4.1 asks without a start: go on from what it was told last
@@ -171,6 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offsets | None:
         return self._scanning().latest_offsets()
 
+    @told()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         return [Slices(task) for task in self._scanning().plan(start, end)]
 
@@ -187,6 +210,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {"options": self.options, "schema": self.schema, "_scan": None, "_target": self._target, "_end": None}
-
-
-assert "limit" in inspect.signature(DataSourceStreamReader.latestOffset).parameters or ReadLimit is None

@@ -17,7 +17,7 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.errors import InvalidArgument, InvalidName, NotFound, Overloaded
-from mainstem.model.topic import from_kafka, to_kafka
+from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import check_filter, matches
 
 STEM = "#"
@@ -76,8 +76,9 @@ def select(namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
     raise InvalidArgument(f"a scan needs a kind of topics, pattern, partitions, filter or view, not {wanted!r}")
 
 
-def kafka_name(topic: Topic) -> str:
-    return topic.kafka_alias or to_kafka(topic.name)
+def kafka_topic(topic: Topic) -> str:
+    """Its name among Kafka clients."""
+    return topic.kafka_alias or kafka_name(topic.name)
 
 
 def canonical_topic(namespace: Namespace, name: str) -> bytes:
@@ -87,7 +88,7 @@ def canonical_topic(namespace: Namespace, name: str) -> bytes:
     for topic in namespace.topics.values():
         if topic.kafka_alias == name:
             return topic.name
-    return from_kafka(name)
+    return topic_of_kafka(name)
 
 
 def _find(namespace: Namespace, name: str) -> Topic:
@@ -105,12 +106,12 @@ def _by_pattern(namespace: Namespace, pattern: str) -> list[Topic]:
         wanted = re.compile(pattern)
     except re.error as error:
         raise InvalidArgument(f"pattern {pattern!r} is no regular expression: {error}") from None
-    found = {topic.name: topic for topic in namespace.topics.values() if wanted.fullmatch(kafka_name(topic))}
+    found = {topic.name: topic for topic in namespace.topics.values() if wanted.fullmatch(kafka_topic(topic))}
     for stem in namespace.stems.values():
         assert stem.index is not None
         for number in stem.index.topics.match(b"#"):
             name = stem.index.topics.name(number)
-            if name not in found and wanted.fullmatch(to_kafka(name)):
+            if name not in found and wanted.fullmatch(kafka_name(name)):
                 topic = namespace.find_topic(name)
                 assert topic is not None
                 found[name] = topic
@@ -152,7 +153,7 @@ def _selected(namespace: Namespace, chosen: list[tuple[Topic, Partition]]) -> Se
 
 def _lane(topic: Topic, partition: Partition) -> Lane:
     spans = [(span.log, span.first, span.end_offset) for span in partition.spans]
-    return Lane(kafka_name(topic), partition.index, topic.name, partition.start_offset, partition.stable_offset, spans)
+    return Lane(kafka_topic(topic), partition.index, topic.name, partition.start_offset, partition.stable_offset, spans)
 
 
 def _describe(selection: Selection, topic: Topic) -> None:
@@ -179,5 +180,5 @@ def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition |
             own = [(span.log, span.first, span.end_offset) for span in partition.spans if not span.shared]
             if own:  # what lies in a stem is read with the stem
                 start = max(partition.low_mark, own[0][1], own[0][0].start_offset)
-                selection.lanes.append(Lane(kafka_name(topic), partition.index, topic.name, start, own[-1][2], own))
+                selection.lanes.append(Lane(kafka_topic(topic), partition.index, topic.name, start, own[-1][2], own))
     return selection

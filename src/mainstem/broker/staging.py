@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mainstem.broker.scan_lanes import canonical_topic, kafka_name
+from mainstem.broker.scan_lanes import canonical_topic, kafka_topic
 from mainstem.broker.staged_append import append_staged, appended_already, durable
 from mainstem.codec.batch import check_batch
 from mainstem.codec.staged import decode_staged
@@ -161,7 +161,7 @@ class Staging:
             topic = self._broker.create_topic(namespace, canonical, policy)
         return {
             "canonical": canonical.decode(),
-            "kafka": kafka_name(topic) if topic is not None else name,
+            "kafka": kafka_topic(topic) if topic is not None else name,
             "partitions": len(topic.partitions) if topic is not None else 1,
             "names_topic": topic is None,
             "record_bytes_max": policy.message_bytes_max,
