@@ -22,7 +22,7 @@ import pika
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from mainstem.model.topic import amqp_of_topic, from_kafka, to_kafka, topic_of_amqp
+from mainstem.model.topic import amqp_key, topic_of_kafka, kafka_name, topic_of_amqp
 from mainstem.testing.broker import Endpoints
 
 HEAR_S_MAX = 20.0
@@ -229,7 +229,7 @@ class KafkaSpeaker:
         if message.content_encoding is not None:
             headers.append(("content-encoding", message.content_encoding))
         if message.reply_to is not None:
-            headers.append(("reply-to", to_kafka(message.reply_to.encode())))
+            headers.append(("reply-to", kafka_name(message.reply_to.encode())))
         if message.correlation is not None:
             headers.append(("correlation-id", message.correlation))
         if message.message_id is not None:
@@ -240,7 +240,7 @@ class KafkaSpeaker:
             headers.append(("ms-priority", str(message.priority)))
         failures: list[Any] = []
         self._producer.produce(
-            to_kafka(message.topic.encode()),
+            kafka_name(message.topic.encode()),
             message.value,
             message.key,
             headers=headers,
@@ -262,7 +262,7 @@ class KafkaSpeaker:
 
     @contextlib.contextmanager
     def _assigned(self, topic: str, offset: int) -> Iterator[Ear]:
-        name = to_kafka(topic.encode())
+        name = kafka_name(topic.encode())
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self._endpoints.bootstrap_servers,
@@ -292,7 +292,7 @@ class KafkaSpeaker:
             consumer.close()
 
     def read(self, got: confluent_kafka.Message) -> Message:
-        topic = from_kafka(got.topic()).decode()
+        topic = topic_of_kafka(got.topic()).decode()
         message = Message(topic, got.value(), got.key())
         kind, time_ms = got.timestamp()
         if kind == confluent_kafka.TIMESTAMP_CREATE_TIME:
@@ -304,7 +304,7 @@ class KafkaSpeaker:
             elif name == "content-encoding":
                 message.content_encoding = text
             elif name == "reply-to":
-                message.reply_to = from_kafka(text).decode()
+                message.reply_to = topic_of_kafka(text).decode()
             elif name == "correlation-id":
                 message.correlation = value
             elif name == "message-id":
@@ -371,12 +371,12 @@ class AmqpSpeaker:
             delivery_mode=2,
             priority=message.priority,
             correlation_id=correlation,
-            reply_to=amqp_of_topic(message.reply_to.encode()).decode() if message.reply_to is not None else None,
+            reply_to=amqp_key(message.reply_to.encode()).decode() if message.reply_to is not None else None,
             expiration=str(message.expires_s * 1000) if message.expires_s is not None else None,
             message_id=message.message_id,
             timestamp=message.event_time_ms // 1000 if message.event_time_ms is not None else None,
         )
-        key = amqp_of_topic(message.topic.encode()).decode()
+        key = amqp_key(message.topic.encode()).decode()
         self._channel.basic_publish("amq.topic", key, message.value or b"", properties)
 
     @contextlib.contextmanager
@@ -384,7 +384,7 @@ class AmqpSpeaker:
         connection = self._connect()
         channel = connection.channel()
         queue = channel.queue_declare("", exclusive=True).method.queue
-        channel.queue_bind(queue, "amq.topic", amqp_of_topic(topic.encode()).decode())
+        channel.queue_bind(queue, "amq.topic", amqp_key(topic.encode()).decode())
         with self._consumed(connection, channel, queue, None) as ear:
             yield ear
 
@@ -393,7 +393,7 @@ class AmqpSpeaker:
         """A stream queue over the topic's own name."""
         connection = self._connect()
         channel = connection.channel()
-        name = amqp_of_topic(topic.encode()).decode()
+        name = amqp_key(topic.encode()).decode()
         queue = f"history-{uuid.uuid4().hex[:8]}"
         channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream", "x-from": "earliest"})
         channel.queue_bind(queue, "amq.topic", name)

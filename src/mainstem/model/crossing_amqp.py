@@ -10,7 +10,7 @@ from mainstem.model.amqp_content import Content, Value, decode_value, encode_val
 from mainstem.model.crossing_kafka import ORIGINS
 from mainstem.model.crossing_message import AMQP_NAMES, CLIENT_NAMES, Message, elsewhere, start, take_client_field
 from mainstem.model.record import Header, Record
-from mainstem.model.topic import amqp_of_topic, topic_of_amqp
+from mainstem.model.topic import amqp_key, topic_of_amqp
 
 SHORT_MAX = 255
 PERSISTENT, TRANSIENT = 2, 1
@@ -92,7 +92,7 @@ def write(message: Message, now_ns: int) -> bytes:
     if message.priority is not None:
         content.fields["priority"] = bytes((message.priority,))
     if message.reply_to is not None:
-        key = amqp_of_topic(message.reply_to)
+        key = amqp_key(message.reply_to)
         content.fields["reply_to"] = bytes((len(key),)) + key
     if message.expires_at_us is not None:
         left_ms = max(0, (message.expires_at_us * 1000 - now_ns) // 1_000_000)

@@ -7,7 +7,7 @@ from collections import Counter
 from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, take_client_field
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
-from mainstem.model.topic import from_kafka, to_kafka
+from mainstem.model.topic import kafka_name, topic_of_kafka
 
 TEXT_FIELDS = {
     b"content-type": "content_type",
@@ -33,7 +33,7 @@ def _take(message: Message, name: bytes, value: bytes) -> bool:
         setattr(message, TEXT_FIELDS[name], value)
     elif name == b"reply-to":
         try:
-            message.reply_to = from_kafka(value.decode())
+            message.reply_to = topic_of_kafka(value.decode())
         except UnicodeDecodeError:
             return False
     elif name == b"ms-ts" and value.isdigit() and int(value) // 1000 != (message.event_time_us or 0) // 1000:
@@ -59,7 +59,7 @@ def write(message: Message, record: Record, *, through_view: bool) -> Record:
     if time_us % 1000:
         headers.append((b"ms-ts", b"%d" % time_us))
     headers.append((b"ms-origin", ORIGINS[record.origin]))
-    if through_view or len(to_kafka(record.topic)) > 200:
+    if through_view or len(kafka_name(record.topic)) > 200:
         headers.append((b"ms-topic", record.topic))
     return _shown(record, headers, time_us // 1000)
 
@@ -76,7 +76,7 @@ def _write_fields(message: Message, headers: list[Header]) -> None:
         if value is not None:
             headers.append((name, value))
     if message.reply_to is not None:
-        headers.append((b"reply-to", to_kafka(message.reply_to).encode()))
+        headers.append((b"reply-to", kafka_name(message.reply_to).encode()))
     if message.expires_at_us is not None:
         headers.append((b"ms-expires-at", b"%d" % (message.expires_at_us // 1000)))
     if message.deliver_at_us is not None:
