@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import endpoint, json_response
+from mainstem.admin.console.rendering import console_routes
 from mainstem.admin.guard import Guard
+from mainstem.admin.metrics import metrics_text
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.problems import problem
 from mainstem.admin.running import Running
@@ -24,6 +28,11 @@ def make_application(running: Running) -> Starlette:
     async def readyz(request: Request) -> Response:
         return PlainTextResponse("ok\n" if running.ready else "not ready\n", 200 if running.ready else 503)
 
+    async def metrics(request: Request) -> Response:
+        per_object = request.url.path == "/metrics/per-object"
+        text = await asyncio.to_thread(metrics_text, running, per_object=per_object)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
     async def openapi(request: Request) -> Response:
         return json_response(openapi_document())
 
@@ -33,9 +42,11 @@ def make_application(running: Running) -> Starlette:
     async def not_allowed(request: Request, error: Exception) -> Response:
         return problem(405, "MS-1004", f"{request.method} is not possible at {request.url.path}")
 
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/livez", livez),
         Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/metrics/per-object", metrics),
         Route("/v1/openapi.json", openapi),
         *(
             Route(one.path, endpoint(running, one), methods=[one.method], name=one.handler.__name__)
@@ -43,6 +54,8 @@ def make_application(running: Running) -> Starlette:
         ),
         *spark_routes(running.broker),
     ]
+    if running.config.http.console:
+        routes += console_routes(running)
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, running=running)],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from mainstem.model.topic import amqp_key, kafka_name
+
 
 def spellings(name: bytes) -> dict[str, str]:
-    text = name.decode(errors="replace")
-    return {"mqtt": text, "kafka": text.replace("/", "."), "amqp": text.replace("/", ".")}
+    return {
+        "mqtt": name.decode(errors="replace"),
+        "kafka": kafka_name(name),
+        "amqp": amqp_key(name).decode(errors="replace"),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.admin.api import messages, system, topics, users, views
+from mainstem.admin.api import connections, cursors, messages, series, system, topics, users, views
 from mainstem.admin.calls import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -10,5 +10,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *topics.OPERATIONS,
     *views.OPERATIONS,
     *messages.OPERATIONS,
+    *cursors.OPERATIONS,
+    *connections.OPERATIONS,
+    *series.OPERATIONS,
     *users.OPERATIONS,
 )

@@ -34,7 +34,7 @@ KEEP_ALIVE_S = 15.0
 
 async def browse(call: Call) -> Any:
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
-    _require_consume(call, topic, view, topic_filter)
+    require_consume(call, topic, view, topic_filter)
     namespace = call.namespace
     source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
@@ -93,7 +93,7 @@ async def durable(ticket: Any) -> None:
 
 async def tail(call: Call) -> Any:
     topic_filter = call.query.get("filter") or call.query.get("topic") or ""
-    _require_consume(call, "", "", topic_filter)
+    require_consume(call, "", "", topic_filter)
     if len(Tail.open_tails) >= call.running.config.http.tails_max:
         raise Overloaded(f"{len(Tail.open_tails)} live tails are open already")
     one = Tail(call.namespace, topic_filter, allowed=lambda topic: call.allows(Action.CONSUME, topic))
@@ -119,7 +119,7 @@ async def tail(call: Call) -> Any:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def _require_consume(call: Call, topic: str, view: str, topic_filter: str) -> None:
+def require_consume(call: Call, topic: str, view: str, topic_filter: str) -> None:
     if topic or view:
         call.require(Action.CONSUME, (topic or view).encode())
     elif not topic_filter:

@@ -1,0 +1,123 @@
+"""/v1/cursors, /v1/groups and /v1/queues: how far each consumer has come."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from mainstem.admin.api.messages import durable
+from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.cursors import (
+    apply_reset,
+    cursor_rows,
+    group_facts,
+    group_key,
+    group_names,
+    group_row,
+    groups_of,
+    plan_reset,
+    queue_row,
+    queues_of,
+)
+from mainstem.broker.groups_fault import GroupFault
+from mainstem.model.errors import InvalidArgument, NotFound
+
+
+async def list_cursors(call: Call) -> Any:
+    begin = call.number("after", 0)
+    rows = list(islice(cursor_rows(call.running, call.namespace), begin, begin + call.limit + 1))
+    return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
+
+
+async def list_groups(call: Call) -> Any:
+    after = call.query.get("after", "")
+    names = [name for name in group_names(call.running, call.namespace) if name > after]
+    rows = [group_row(call.running, call.namespace, name) for name in names[: call.limit]]
+    return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
+
+
+async def describe_group(call: Call) -> Any:
+    return group_facts(call.running, call.namespace, call.path["name"])
+
+
+async def reset_group(call: Call) -> Any:
+    """Shows what would change; changes it when `dry_run` is false."""
+    body = call.body
+    group = body["group"]
+    changes = plan_reset(call.running, call.namespace, group, body.get("topic") or "", body["to"])
+    dry_run = bool(body.get("dry_run", False))
+    if not dry_run and changes:
+        ticket = apply_reset(call.running, call.namespace, group, changes)
+        if ticket is not None:
+            await durable(ticket)
+    return {"group": group, "dry_run": dry_run, "changes": changes}
+
+
+async def delete_group(call: Call) -> Any:
+    groups = groups_of(call.running)
+    if groups is None:
+        raise NotFound("Kafka is switched off")
+    fault, ticket = groups.delete_group(group_key(call.namespace, call.path["name"]))
+    if fault is GroupFault.NON_EMPTY_GROUP:
+        raise InvalidArgument(f"group {call.path['name']} has members", fix="stop its consumers first")
+    if fault is not GroupFault.NONE:
+        raise NotFound(f"there is no group {call.path['name']}", fix="mainstem group ls")
+    if ticket is not None:
+        await durable(ticket)
+    return {"deleted": call.path["name"]}
+
+
+async def list_queues(call: Call) -> Any:
+    queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
+    after = call.query.get("after", "")
+    rows = [queue_row(one) for one in queues if one.name > after]
+    return page(rows[: call.limit], rows[call.limit - 1]["name"] if len(rows) > call.limit else None)
+
+
+async def describe_queue(call: Call) -> Any:
+    queue = queues_of(call.running, call.namespace).get(call.path["name"])
+    return {**queue_row(queue), "settings": queue.settings.to_document()}
+
+
+async def purge_queue(call: Call) -> Any:
+    return {"purged": queues_of(call.running, call.namespace).get(call.path["name"]).purge()}
+
+
+async def delete_queue(call: Call) -> Any:
+    queues = queues_of(call.running, call.namespace)
+    written = queues.delete(queues.get(call.path["name"]))
+    if written is not None:
+        await written
+    return {"deleted": call.path["name"]}
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/cursors",
+        list_cursors,
+        "Groups, queues and sessions of all protocols, with their lag.",
+        ADMIN,
+        query=(LIMIT, AFTER),
+    ),
+    Operation("GET", "/v1/groups", list_groups, "Kafka consumer groups.", ADMIN, query=(LIMIT, AFTER)),
+    Operation("GET", "/v1/groups/{name:path}", describe_group, "One group: members, offsets, lag.", ADMIN),
+    Operation(
+        "POST",
+        "/v1/groups-reset",
+        reset_group,
+        "Move a group's offsets; with dry_run only show what would change.",
+        ADMIN,
+        body=(
+            Field("group", "string", "The group; it must have no members.", required=True),
+            Field("topic", "string", "The topic as Kafka spells it; all of the group's if left out."),
+            Field("to", "string", "earliest, latest, @offset, -10 or ts:<RFC 3339 or ms>.", required=True),
+            Field("dry_run", "boolean", "Change nothing."),
+        ),
+    ),
+    Operation("DELETE", "/v1/groups/{name:path}", delete_group, "Forget a group and its offsets.", ADMIN),
+    Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", ADMIN, query=(LIMIT, AFTER)),
+    Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
+    Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", ADMIN),
+    Operation("DELETE", "/v1/queues/{name:path}", delete_queue, "Remove a queue; the records stay in the log.", ADMIN),
+)

@@ -1,0 +1,193 @@
+"""What each page shows. A loader returns plain facts; the page is their template, its `.json` twin the facts themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from urllib.parse import urlencode
+
+from mainstem.admin.api.users import user_row
+from mainstem.admin.api.views import view_row
+from mainstem.admin.calls import Call
+from mainstem.admin.connections import connection_rows
+from mainstem.admin.cursors import cursor_rows, group_names, lag_max, queue_row, queue_service
+from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
+from mainstem.admin.overview import config_rows, log_row, overview
+from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
+from mainstem.broker.access import Action
+from mainstem.model.errors import NotAuthorized
+from mainstem.model.topic_filter import literal_filter
+
+ROWS = 100
+MESSAGES = 50
+Loader = Callable[[Call], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    path: str
+    title: str
+    template: str
+    load: Loader
+    listed: bool = True  # in the navigation
+    admin: bool = False
+
+
+def overview_facts(call: Call) -> dict[str, Any]:
+    facts = overview(call.running)
+    rates = facts["rates"].values()
+    totals = {
+        name: sum(one[name] for one in rates) for name in ("messages_in", "messages_out", "bytes_in", "bytes_out")
+    }
+    logs = call.running.broker.logs.by_id.values()
+    stored = sum(log.engine.stat().size_bytes for log in islice(logs, 1000))
+    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": lag_max(call.running)}
+
+
+async def overview_page(call: Call) -> dict[str, Any]:
+    return {**overview_facts(call), "snippets": snippets(call.running.ports, call.running.config.mqtt.ws_path)}
+
+
+def snippets(ports: dict[str, int], ws_path: str) -> dict[str, str]:
+    """A command that works for each listener."""
+    made = {
+        "mqtt": "mosquitto_sub -p {} -t '#' -v",
+        "ws": "ws://localhost:{}" + ws_path,
+        "kafka": "kcat -b localhost:{} -L",
+        "amqp": "amqp://guest:guest@localhost:{}/",
+        "http": "curl http://localhost:{}/v1/overview",
+    }
+    return {name: made[name].format(port) for name, port in ports.items()}
+
+
+async def topics_page(call: Call) -> dict[str, Any]:
+    namespace, query = call.namespace, call.query
+    search, topic_filter = query.get("search", ""), query.get("filter", "")
+    mode = query.get("mode") or ("table" if search or topic_filter else "tree")
+    facts: dict[str, Any] = {
+        "mode": mode,
+        "search": search,
+        "filter": topic_filter,
+        "total": topic_count(namespace),
+        "crumbs": [],
+        "complete": True,
+    }
+    if mode == "tree":
+        prefix = query.get("prefix", "")
+        items, after, complete = children(namespace, prefix, after=query.get("after", ""), limit=ROWS)
+        levels = prefix.split("/") if prefix else []
+        crumbs = [{"level": level, "path": "/".join(levels[: at + 1])} for at, level in enumerate(levels)]
+        return {**facts, "items": items, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
+    names, after = topic_page(
+        namespace, topic_filter=topic_filter, search=search, after=query.get("after", ""), limit=ROWS
+    )
+    items = [topic_row(namespace, name) for name in names if call.allows(Action.DESCRIBE, name)]
+    return {**facts, "items": items, "next": after}
+
+
+async def topic_page_facts(call: Call) -> dict[str, Any]:
+    name = call.query.get("name", "").encode()
+    call.require(Action.DESCRIBE, name)
+    facts = topic_facts(call.namespace, name)
+    total = sum(facts["bytes_by_engine"].values()) or 1
+    shares, at = [], 0.0
+    colours = {"segment": "stem", "rocksdb": "amqp", "memory": "mqtt"}
+    for engine, size in facts["bytes_by_engine"].items():
+        percent = round(100 * size / total, 2)
+        shares.append({"at": at, "percent": percent, "colour": colours.get(engine, "http")})
+        at += percent
+    return {**facts, "shares": shares}
+
+
+async def messages_page(call: Call) -> dict[str, Any]:
+    query = call.query
+    topic, view, topic_filter = (query.get(name, "") for name in ("topic", "view", "filter"))
+    start, contains, field = query.get("from") or "-50", query.get("contains", ""), query.get("field", "")
+    facts: dict[str, Any] = {
+        "topic": topic,
+        "view": view,
+        "filter": topic_filter,
+        "from_": start,
+        "contains": contains,
+        "field": field,
+        "label": topic or view or topic_filter,
+        "items": [],
+        "next": None,
+        "chart_url": "",
+        "tail_filter": topic_filter,
+    }
+    if not facts["label"]:
+        return facts
+    namespace = call.namespace
+    if topic or view:
+        call.require(Action.CONSUME, (topic or view).encode())
+    elif not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter.encode()):
+        raise NotAuthorized(f"user {call.principal.name} may not consume all that {topic_filter} means")
+    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
+    if topic:
+        facts["tail_filter"] = literal_filter(topic.encode()).decode()
+    elif view:
+        facts["tail_filter"] = namespace.views[view.encode()].filter.decode()
+    now_ms = call.running.broker.clock.now_ns() // 1_000_000
+    offsets = start_offsets(source, start, now_ms=now_ms, limit=MESSAGES)
+    rows, after = read_page(source, offsets, limit=MESSAGES, contains=contains)
+    facts["items"] = rows
+    facts["next"] = None if at_end(source, after) else encode_position(after)
+    if field:
+        subject = {"topic": topic, "view": view, "filter": topic_filter}
+        facts["chart_url"] = "/v1/series?" + urlencode({**{k: v for k, v in subject.items() if v}, "field": field})
+    return facts
+
+
+async def views_page(call: Call) -> dict[str, Any]:
+    namespace = call.namespace
+    service = queue_service(call.running)
+    queues = sorted(service.of(namespace), key=lambda one: one.name) if service is not None else []
+    return {
+        "views": [view_row(view) for _, view in sorted(namespace.views.items())][:ROWS],
+        "queues": [queue_row(queue) for queue in queues[:ROWS]],
+    }
+
+
+async def cursors_page(call: Call) -> dict[str, Any]:
+    begin = call.number("after", 0)
+    rows = list(islice(cursor_rows(call.running, call.namespace), begin, begin + ROWS + 1))
+    more = str(begin + ROWS) if len(rows) > ROWS else None
+    return {"items": rows[:ROWS], "next": more, "groups": group_names(call.running, call.namespace)[:1000]}
+
+
+async def connections_page(call: Call) -> dict[str, Any]:
+    rows = list(islice(connection_rows(call.running, after=call.query.get("after", "")), ROWS + 1))
+    total = sum(counters["connections"] for counters in call.running.rates.totals().values())
+    return {"items": rows[:ROWS], "next": rows[ROWS - 1]["id"] if len(rows) > ROWS else None, "total": total}
+
+
+async def try_page(call: Call) -> dict[str, Any]:
+    ports = call.running.ports
+    return {"topic": call.query.get("topic", ""), "protocols": [p for p in ("mqtt", "kafka", "amqp") if p in ports]}
+
+
+async def settings_page(call: Call) -> dict[str, Any]:
+    broker = call.running.broker
+    logs = islice(broker.logs.by_id.values(), ROWS)
+    users = broker.access.users
+    return {
+        "items": config_rows(call.running),
+        "logs": [log_row(log) for log in logs],
+        "users": [user_row(users[name]) for name in sorted(users)],
+    }
+
+
+PAGES = (
+    Page("/", "Overview", "overview.html", overview_page),
+    Page("/topics", "Topics", "topics.html", topics_page),
+    Page("/topic", "Topic", "topic.html", topic_page_facts, listed=False),
+    Page("/messages", "Messages", "messages.html", messages_page),
+    Page("/views", "Views & queues", "views.html", views_page),
+    Page("/cursors", "Cursors", "cursors.html", cursors_page, admin=True),
+    Page("/connections", "Connections", "connections.html", connections_page, admin=True),
+    Page("/try", "Try it", "try.html", try_page),
+    Page("/settings", "Settings", "settings.html", settings_page, admin=True),
+)

@@ -1,0 +1,160 @@
+"""Templates, the words they use for numbers and times, and the routes of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mainstem import __version__
+from mainstem.admin.calls import Call, json_response
+from mainstem.admin.console.pages import PAGES, Page, overview_facts
+from mainstem.admin.problems import problem_of, status_of
+from mainstem.admin.running import Running
+from mainstem.broker.access import Principal
+from mainstem.model.errors import MainstemError, NotAuthorized
+
+FOLDER = Path(__file__).parent
+
+
+def show_size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def show_number(value: float | None) -> str:
+    """Whole, in groups of three with a narrow no-break space."""
+    return "–" if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def show_duration(seconds: float) -> str:
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, second = divmod(rest, 60)
+    parts = [f"{days} d" if days else "", f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]
+    return " ".join(part for part in parts if part) or f"{second} s"
+
+
+def show_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def show_clock(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def show_setting(value: Any, key: str) -> str:
+    if key.endswith("_ms") and isinstance(value, int) and value > 0:
+        return f"{value} ({show_duration(value / 1000)})"
+    if key.endswith("_bytes") or key.endswith("bytes_max"):
+        return f"{value} ({show_size(value)})" if isinstance(value, int) and value > 0 else str(value)
+    return str(value)
+
+
+def make_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(
+        size=show_size,
+        number=show_number,
+        duration=show_duration,
+        when=show_time,
+        clock=show_clock,
+        setting=show_setting,
+    )
+    return environment
+
+
+def console_routes(running: Running) -> list[BaseRoute]:
+    console = Console(running)
+    routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"))]
+    for page in PAGES:
+        twin = "/overview.json" if page.path == "/" else f"{page.path}.json"
+        routes += [Route(page.path, console.show(page, twin)), Route(twin, console.twin(page))]
+    routes.append(Route("/events/overview", console.events))
+    return routes
+
+
+class Console:
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._environment = make_environment()
+
+    def show(self, page: Page, twin: str) -> Any:
+        async def answer(request: Request) -> Response:
+            try:
+                facts = await page.load(self._call(request, page))
+            except MainstemError as error:
+                return self._problem(error, request)
+            return HTMLResponse(self._render(page, facts, request, twin))
+
+        return answer
+
+    def twin(self, page: Page) -> Any:
+        async def answer(request: Request) -> Response:
+            try:
+                return json_response(await page.load(self._call(request, page)))
+            except MainstemError as error:
+                return problem_of(error)
+
+        return answer
+
+    async def events(self, request: Request) -> Response:
+        """The overview's numbers, rendered, each second."""
+        call = self._call(request, PAGES[0])
+        template = self._environment.get_template("_numbers.html")
+
+        async def numbers() -> AsyncIterator[str]:
+            while True:
+                await self._running.rates.next()
+                html = template.render(**overview_facts(call))
+                lines = "".join(f"data: {line}\n" for line in html.splitlines())
+                yield f"event: numbers\n{lines}\n"
+                await asyncio.sleep(0)
+
+        return StreamingResponse(numbers(), media_type="text/event-stream")
+
+    def _call(self, request: Request, page: Page) -> Call:
+        principal = request.scope["state"].get("principal") or Principal("anonymous")
+        if page.admin and not principal.admin:
+            raise NotAuthorized(f"only an admin may see this page; {principal.name} is none")
+        return Call(self._running, principal, dict(request.query_params), {})
+
+    def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
+        query = dict(request.query_params)
+        following = {**query, "from" if page.path == "/messages" else "after": facts.get("next")}
+        context = {
+            **facts,
+            "title": facts.get("name") or page.title,
+            "here": "/topics" if page.path == "/topic" else page.path,
+            "pages": [(one.path, one.title) for one in PAGES if one.listed],
+            "version": __version__,
+            "twin": twin + (f"?{urlencode(query)}" if query else ""),
+            "self_url": page.path + (f"?{urlencode(query)}" if query else ""),
+            "next_url": f"{page.path}?{urlencode(following)}" if facts.get("next") else "",
+            "now_text": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        return self._environment.get_template(page.template).render(context)
+
+    def _problem(self, error: MainstemError, request: Request) -> Response:
+        facts = {"detail": str(error), "fix": error.fix, "code": error.code, "name": "That did not work"}
+        page = Page(request.url.path, "Problem", "problem.html", PAGES[0].load)
+        return HTMLResponse(self._render(page, facts, request, "/overview.json"), status_of(error))

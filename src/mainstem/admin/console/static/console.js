@@ -1,0 +1,198 @@
+// Behaviour of the console: forms that speak the JSON API, charts, live tails. Pages read well without it.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+function toast(text, bad = false) {
+  $(".toast")?.remove();
+  const box = document.createElement("div");
+  box.className = bad ? "toast bad" : "toast";
+  box.setAttribute("role", "status");
+  box.textContent = text;
+  document.body.append(box);
+  setTimeout(() => box.remove(), 6000);
+}
+
+async function call(method, path, body) {
+  const options = { method, headers: { Accept: "application/json" } };
+  if (body !== undefined) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, options);
+  const data = await response.json().catch(() => ({}));
+  if (!response.ok) {
+    throw new Error(`${data.detail ?? response.statusText}${data.fix ? ` (${data.fix})` : ""} ${data.code ?? ""}`);
+  }
+  return data;
+}
+
+// Forms marked data-api send their fields as JSON. Empty fields are left out; "headers" is one name=value per line.
+function bodyOf(form) {
+  const body = {};
+  for (const [name, value] of new FormData(form)) {
+    if (value === "" || name.startsWith("_")) continue;
+    const field = form.elements[name];
+    if (name === "headers") {
+      body.headers = value.split("\n").filter(Boolean).map((line) => {
+        const at = line.indexOf("=");
+        return at < 0 ? [line, ""] : [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+      });
+    } else if (name.startsWith("settings.")) {
+      body.settings ??= {};
+      body.settings[name.slice(9)] = field.type === "number" ? Number(value) : value;
+    } else {
+      body[name] = field.type === "number" ? Number(value) : field.type === "checkbox" ? true : value;
+    }
+  }
+  return body;
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-api]");
+  if (!form) return;
+  event.preventDefault();
+  const named = form.dataset.confirm;
+  if (named && prompt(`Type ${named} to confirm`) !== named) return;
+  const method = form.dataset.method ?? "POST";
+  const button = $("button:not([type=button])", form);
+  if (button) button.disabled = true;
+  try {
+    const answer = await call(method, form.dataset.api, method === "DELETE" ? undefined : bodyOf(form));
+    form.dispatchEvent(new CustomEvent("answered", { detail: answer, bubbles: true }));
+    if (form.dataset.done) toast(form.dataset.done);
+    if (form.dataset.next) location.href = form.dataset.next.replace("{name}", encodeURIComponent(answer.name ?? ""));
+  } catch (error) {
+    toast(error.message, true);
+  } finally {
+    if (button) button.disabled = false;
+  }
+});
+
+document.addEventListener("click", (event) => {
+  const copied = event.target.closest("[data-copy]");
+  if (copied) navigator.clipboard?.writeText(copied.dataset.copy).then(() => toast("copied"));
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) {
+    event.preventDefault();
+    $("form.search input")?.focus();
+  }
+});
+
+// Charts: <div class="chart" data-chart="/v1/rates"> draws {time: [...], series: {name: [...]}}.
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#1f6f50";
+
+function draw(box, data) {
+  const names = Object.keys(data.series);
+  if (!names.length || !data.time.length) return;
+  const axis = { stroke: colour("soft"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
+  const options = {
+    width: box.clientWidth,
+    height: 220,
+    cursor: { drag: { x: false, y: false } },
+    axes: [axis, { ...axis, size: 56 }],
+    series: [{}, ...names.map((name) => ({
+      label: name,
+      stroke: colour(name),
+      width: 2,
+      points: { show: data.time.length < 60 },
+      value: (_, value) => (value == null ? "–" : value.toLocaleString()),
+    }))],
+  };
+  const rows = [data.time, ...names.map((name) => data.series[name])];
+  if (box.plot && box.plot.series.length === rows.length) {
+    box.plot.setData(rows);
+    return;
+  }
+  box.plot?.destroy();
+  box.plot = new uPlot(options, rows, box);
+}
+
+async function startChart(box) {
+  const load = async () => {
+    try {
+      draw(box, await call("GET", box.dataset.chart));
+    } catch (error) {
+      box.textContent = error.message;
+    }
+  };
+  await load();
+  if (box.dataset.every) setInterval(load, Number(box.dataset.every));
+}
+
+addEventListener("resize", () => {
+  for (const box of $$(".chart")) box.plot?.setSize({ width: box.clientWidth, height: 220 });
+});
+
+// Live tail: rows from server-sent events, newest first, at most 200 kept.
+function startTail(button) {
+  const rows = $(button.dataset.rows);
+  let source = null;
+  button.addEventListener("click", () => {
+    if (source) {
+      source.close();
+      source = null;
+    } else {
+      source = new EventSource(button.dataset.tail);
+      source.onmessage = (event) => prepend(rows, JSON.parse(event.data));
+      source.addEventListener("dropped", (event) => toast(`${event.data} messages were too fast to show`));
+    }
+    button.setAttribute("aria-pressed", String(Boolean(source)));
+  });
+}
+
+function prepend(rows, message) {
+  $(".empty", rows.parentElement.parentElement)?.remove();
+  const line = $("#message-row").content.cloneNode(true);
+  $("[data-of=offset]", line).textContent = `${message.partition}·${message.offset}`;
+  $("[data-of=time]", line).textContent = new Date(message.time_ms).toISOString().slice(11, 23);
+  $("[data-of=topic]", line).textContent = message.topic;
+  $("[data-of=origin]", line).textContent = message.origin;
+  $("[data-of=origin]", line).classList.add(message.origin);
+  $("[data-of=value]", line).textContent = message.value ?? "null";
+  rows.prepend(line);
+  while (rows.children.length > 200) rows.lastElementChild.remove();
+}
+
+// "Try it": one publish, its arrival by every protocol.
+function startTry(form) {
+  const box = $(form.dataset.arrivals);
+  form.addEventListener("submit", () => {
+    for (const one of $$(".arrival", box)) one.classList.add("waiting");
+  });
+  form.addEventListener("answered", (event) => {
+    const template = $("#arrival");
+    box.replaceChildren(...event.detail.arrivals.map((arrival) => {
+      const line = template.content.cloneNode(true);
+      line.firstElementChild.classList.add(arrival.protocol);
+      $("[data-of=protocol]", line).textContent = arrival.protocol;
+      $("[data-of=name]", line).textContent = arrival.name;
+      $("[data-of=value]", line).textContent = arrival.error ?? arrival.value;
+      $("[data-of=micros]", line).textContent = arrival.error ? "" : `+${arrival.microseconds.toLocaleString()} µs`;
+      return line;
+    }));
+  });
+}
+
+// A group's reset is always tried first; the second press does it.
+document.addEventListener("answered", (event) => {
+  if (!event.target.matches("form.reset")) return;
+  const plan = event.detail;
+  const out = $("output", event.target);
+  out.textContent = plan.changes.map((one) => `${one.topic}-${one.partition}: ${one.from ?? "–"} → ${one.to}`).join("\n");
+  const dry = event.target.elements.dry_run;
+  if (plan.dry_run && plan.changes.length) {
+    dry.checked = false;
+    $("button", event.target).textContent = "Do it";
+  } else {
+    dry.checked = true;
+    $("button", event.target).textContent = "Try";
+    if (!plan.dry_run) toast("offsets were reset");
+  }
+});
+
+for (const box of $$(".chart[data-chart]")) startChart(box);
+for (const button of $$("button[data-tail]")) startTail(button);
+for (const form of $$("form[data-arrivals]")) startTry(form);

@@ -1,0 +1,235 @@
+"""How far every consumer has come: Kafka groups, queues and MQTT sessions, as rows of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mainstem.admin.messages import open_source, start_offsets
+from mainstem.admin.running import Running
+from mainstem.broker.groups import Commit, Groups
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.queue import Queue
+from mainstem.broker.queues import Queues, QueueService
+from mainstem.broker.sessions import Session, Sessions
+from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
+from mainstem.model.topic import topic_of_kafka
+
+TENANT_MARK = "\x01"  # between namespace and group id, outside of the default namespace
+
+
+def groups_of(running: Running) -> Groups | None:
+    found: Groups | None = getattr(running.servers.get("kafka"), "groups", None)
+    return found
+
+
+def sessions_of(running: Running) -> Sessions | None:
+    server = running.servers.get("mqtt") or running.servers.get("ws")
+    found: Sessions | None = getattr(getattr(server, "service", None), "sessions", None)
+    return found
+
+
+def queue_service(running: Running) -> QueueService | None:
+    found: QueueService | None = getattr(running.broker, "queues", None)
+    return found
+
+
+def queues_of(running: Running, namespace: Namespace) -> Queues:
+    service = queue_service(running)
+    if service is None:
+        raise NotFound("this broker has no queues: AMQP and MQTT are switched off")
+    return service.of(namespace)
+
+
+def cursor_rows(running: Running, namespace: Namespace) -> Iterator[dict[str, Any]]:
+    """In order of name within each kind, so that a page can go on where the one before ended."""
+    yield from (group_row(running, namespace, name) for name in group_names(running, namespace))
+    service = queue_service(running)
+    if service is not None:
+        for queue in sorted(service.of(namespace), key=lambda one: one.name):
+            yield queue_cursor(queue)
+    for session in sorted(sessions_of(running) or (), key=lambda one: one.key):
+        owner, _, _ = session.key.partition(b"\0")
+        if owner.decode(errors="replace") == namespace.name:
+            yield session_row(running, namespace, session)
+
+
+def lag_max(running: Running) -> int:
+    """The largest lag of any cursor of any namespace."""
+    lags = (row["lag"] for namespace in running.broker.namespaces.values() for row in cursor_rows(running, namespace))
+    return max(lags, default=0)
+
+
+# -- Kafka groups
+
+
+def group_names(running: Running, namespace: Namespace) -> list[str]:
+    groups = groups_of(running)
+    if groups is None:
+        return []
+    prefix = "" if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}"
+    keys = {*groups.groups, *groups.offsets}
+    return sorted(key[len(prefix) :] for key in keys if key.startswith(prefix) and (prefix or TENANT_MARK not in key))
+
+
+def group_key(namespace: Namespace, name: str) -> str:
+    return name if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}{name}"
+
+
+def group_row(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
+    groups = groups_of(running)
+    assert groups is not None
+    key = group_key(namespace, name)
+    group = groups.groups.get(key)
+    offsets = groups.offsets.get(key, {})
+    return {
+        "name": name,
+        "protocol": "kafka",
+        "kind": f"{getattr(group, 'kind', 'classic')} group",
+        "reads": ", ".join(sorted({topic for topic, _ in offsets})),
+        "lag": sum(one["lag"] for one in offset_rows(namespace, offsets)),
+        "unacked": 0,
+        "state": str(getattr(group, "state", "Empty")),
+        "members": len(getattr(group, "members", ())),
+    }
+
+
+def group_facts(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
+    groups = groups_of(running)
+    key = group_key(namespace, name)
+    if groups is None or (key not in groups.groups and key not in groups.offsets):
+        raise NotFound(f"there is no group {name}", fix="mainstem group ls")
+    members = getattr(groups.groups.get(key), "members", {})
+    return {
+        **group_row(running, namespace, name),
+        "offsets": offset_rows(namespace, groups.offsets.get(key, {})),
+        "clients": [
+            {"member": str(member), "client": getattr(one, "client_id", ""), "host": getattr(one, "client_host", "")}
+            for member, one in dict(members).items()
+        ],
+    }
+
+
+def offset_rows(namespace: Namespace, offsets: dict[tuple[str, int], Commit]) -> list[dict[str, Any]]:
+    rows = []
+    for (topic, partition), commit in sorted(offsets.items()):
+        row = {"topic": topic, "partition": partition, "offset": commit.offset, "end_offset": None, "lag": 0}
+        reader = _kafka_source(namespace, topic).get(partition)
+        if reader is not None:
+            end = reader.stable_offset
+            row["end_offset"] = end
+            row["lag"] = reader.count(max(commit.offset, reader.start_offset), end) if commit.offset < end else 0
+        rows.append(row)
+    return rows
+
+
+def _kafka_source(namespace: Namespace, topic: str) -> dict[int, Any]:
+    """The partitions behind a Kafka name; none where it is gone."""
+    canonical = topic_of_kafka(topic).decode(errors="replace")
+    try:
+        if canonical.encode() in namespace.views:
+            return open_source(namespace, view=canonical).readers
+        return open_source(namespace, topic=canonical).readers
+    except MainstemError:
+        return {}
+
+
+def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, to: str) -> list[dict[str, Any]]:
+    """What a reset would change: one row per partition. Nothing is changed."""
+    groups = groups_of(running)
+    key = group_key(namespace, group)
+    if groups is None or (key not in groups.groups and key not in groups.offsets):
+        raise NotFound(f"there is no group {group}", fix="mainstem group ls")
+    held = groups.offsets.get(key, {})
+    topics = [topic] if topic else sorted({name for name, _ in held})
+    changes = []
+    for name in topics:
+        readers = _kafka_source(namespace, name)
+        if not readers:
+            raise NotFound(f"there is no topic {name}", fix="topics are named here as Kafka spells them: a.b")
+        source = open_source_of(namespace, name)
+        for partition, offset in start_offsets(source, to, now_ms=0, limit=0).items():
+            before = held.get((name, partition))
+            changes.append(
+                {"topic": name, "partition": partition, "from": before.offset if before else None, "to": offset}
+            )
+    return [change for change in changes if change["from"] != change["to"]]
+
+
+def open_source_of(namespace: Namespace, topic: str) -> Any:
+    canonical = topic_of_kafka(topic).decode(errors="replace")
+    if canonical.encode() in namespace.views:
+        return open_source(namespace, view=canonical)
+    return open_source(namespace, topic=canonical)
+
+
+def apply_reset(running: Running, namespace: Namespace, group: str, changes: list[dict[str, Any]]) -> Any:
+    """The ticket of the new offsets. Members would overwrite them, so there must be none."""
+    groups = groups_of(running)
+    assert groups is not None
+    key = group_key(namespace, group)
+    members = getattr(groups.groups.get(key), "members", ())
+    if members:
+        raise InvalidArgument(f"group {group} has {len(members)} member(s)", fix="stop its consumers first")
+    now_ms = running.broker.clock.now_ns() // 1_000_000
+    commits = {(one["topic"], one["partition"]): Commit(one["to"], commit_ms=now_ms) for one in changes}
+    return groups.commit(key, commits)
+
+
+# -- queues
+
+
+def queue_row(queue: Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "kind": str(getattr(queue.settings.kind, "value", queue.settings.kind)),
+        "durable": queue.settings.durable,
+        "ready": queue.ready,
+        "unacked": queue.unacked,
+        "dead": queue.dead_count,
+        "consumers": len(queue.takers),
+        "filters": [one.decode(errors="replace") for one in queue.filters],
+    }
+
+
+def queue_cursor(queue: Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "protocol": "amqp",
+        "kind": "queue",
+        "reads": ", ".join(one.decode(errors="replace") for one in queue.filters),
+        "lag": queue.ready,
+        "unacked": queue.unacked,
+        "state": f"{len(queue.takers)} consumer(s)" if queue.takers else "idle",
+    }
+
+
+# -- MQTT sessions
+
+
+def session_row(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
+    session.refresh()
+    filters = [one.decode(errors="replace") for one in session.subscriptions]
+    return {
+        "name": session.client_id.decode(errors="replace"),
+        "protocol": "mqtt",
+        "kind": "session",
+        "reads": ", ".join(filters),
+        "lag": 0 if session.here is not None else session_lag(namespace, session),
+        "unacked": len(session.flight),
+        "state": "connected" if session.here is not None else "away",
+    }
+
+
+def session_lag(namespace: Namespace, session: Session) -> int:
+    """Records its filters mean that were appended since its position; each filter is counted for itself."""
+    total = 0
+    for topic_filter in session.subscriptions:
+        if topic_filter.startswith(b"$"):
+            continue
+        source = open_source(namespace, topic_filter=topic_filter.decode(errors="replace"))
+        for reader in source.readers.values():
+            log = getattr(reader, "log", None)
+            if log is not None:
+                total += reader.count(log.offset_of_stamp(session.position), reader.stable_offset)
+    return total

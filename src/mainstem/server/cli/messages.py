@@ -1,0 +1,240 @@
+"""`pub` and `sub`: any protocol by its URL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mainstem.model.errors import InvalidArgument
+from mainstem.server.clients.client import Message, read_address, read_start
+
+PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("payload", required=False)
+@click.option("--key", "-k", help="The record's key.")
+@click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header, or user property. Repeatable."
+)
+@click.option("--count", "-n", default=1, show_default=True, help="Publish so many times.")
+@click.option("--every", metavar="DURATION", help="Pause between messages: 500ms, 1s.")
+@click.option(
+    "--template", is_flag=True, help="Fill in {{n}}, {{ts}}, {{time}}, {{random}}, {{uuid}} in payload and key."
+)
+@click.option("--lines", is_flag=True, help="Publish each line of the input as a message of its own.")
+@click.option(
+    "--json", "as_json", is_flag=True, help='The input is JSON lines: {"value": ..., "key": ..., "headers": {...}}.'
+)
+@click.option("--qos", type=click.IntRange(0, 1), default=1, show_default=True, help="MQTT: 0 is not acknowledged.")
+@click.option("--retain", is_flag=True, help="MQTT: keep it as the topic's retained message.")
+def pub(url: str, payload: str | None, count: int, every: str | None, **given: Any) -> None:
+    """Publish PAYLOAD to URL and wait until the broker has it.
+
+    \b
+    mainstem pub mqtt://localhost/sensors/kitchen/temp 21.5
+    mainstem pub kafka://localhost/orders @order.json -k 42 -H source=web
+    mainstem pub amqp://localhost/jobs.images --lines < jobs.txt
+    mainstem pub mqtt://localhost/load '{{n}} at {{time}}' --template --count 1000
+
+    PAYLOAD is text, @FILE, or - for standard input (the default if something is piped in). The path of the URL is the
+    topic as the protocol spells it; amqp:// publishes to amq.topic, or ?exchange=NAME.
+    """
+    from mainstem.server.cli.output import Progress
+    from mainstem.server.clients import open_client
+    from mainstem.server.units import parse_duration_ms
+
+    address = read_address(url)
+    if not address.path and not (address.scheme == "amqp" and "exchange" in address.options):
+        raise InvalidArgument(f"{url} names no topic", fix=f"{address.scheme}://{address.host}/TOPIC")
+    if address.scheme == "mqtt":
+        address.options.update(qos=str(given["qos"]), retain="1" if given["retain"] else "0")
+    pause_s = parse_duration_ms(every) / 1000 if every else 0.0
+    messages = list(_inputs(payload, **given)) if count > 1 else _inputs(payload, **given)
+    sent = 0
+    with contextlib.closing(open_client(address)) as client, _progress(Progress, count) as progress:
+        for _ in range(count):
+            for message in messages:
+                sent += 1
+                message = _filled(message, sent) if given["template"] else message
+                message.topic = message.topic or address.path
+                client.publish(message)
+                progress(sent)
+                if pause_s:
+                    client.flush()
+                    time.sleep(pause_s)
+        client.flush()
+    if sent != 1:
+        click.echo(f"published {sent} messages", err=True)
+
+
+@contextlib.contextmanager
+def _progress(kind: Any, count: int) -> Iterator[Any]:
+    """A bar only where there is something to wait for."""
+    if count < 1000:
+        yield lambda done: None
+        return
+    with kind("published", count, unit="messages") as progress:
+        yield progress.set
+
+
+def _inputs(
+    payload: str | None, key: str | None, headers: tuple[str, ...], lines: bool, as_json: bool, **_: Any
+) -> Iterator[Message]:
+    pairs: list[tuple[str, bytes | None]] = []
+    for header in headers:
+        name, mark, text = header.partition("=")
+        if not mark:
+            raise InvalidArgument(f"header {header!r} must be NAME=VALUE")
+        pairs.append((name, text.encode()))
+    key_bytes = None if key is None else key.encode()
+    for value in _values(payload, lines or as_json):
+        if not as_json:
+            yield Message(value, key=key_bytes, headers=list(pairs))
+            continue
+        yield _from_json(value, key_bytes, pairs)
+
+
+def _values(payload: str | None, lines: bool) -> Iterator[bytes]:
+    if payload is not None and payload.startswith("@"):
+        data: Any = _open_file(payload[1:])
+    elif payload == "-" or (payload is None and not sys.stdin.isatty()):
+        data = sys.stdin.buffer
+    elif payload is None:
+        raise InvalidArgument("nothing to publish", fix="give a payload, @FILE, or pipe something in")
+    else:
+        yield payload.encode()
+        return
+    with data:
+        if lines:
+            for line in data:
+                yield line.rstrip(b"\r\n")
+        else:
+            yield data.read()
+
+
+def _open_file(name: str) -> Any:
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise InvalidArgument(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _from_json(line: bytes, key: bytes | None, headers: list[tuple[str, bytes | None]]) -> Message:
+    try:
+        given = json.loads(line)
+        value = given.get("value")
+    except (ValueError, AttributeError):
+        raise InvalidArgument(f"not a JSON object: {line[:80].decode(errors='replace')}") from None
+    if not isinstance(value, str | None):
+        value = json.dumps(value, ensure_ascii=False)
+    more = [(name, None if one is None else str(one).encode()) for name, one in (given.get("headers") or {}).items()]
+    own = given.get("key")
+    return Message(
+        None if value is None else value.encode(),
+        str(given.get("topic") or ""),
+        key if own is None else str(own).encode(),
+        [*headers, *more],
+    )
+
+
+def _filled(message: Message, number: int) -> Message:
+    import uuid
+
+    now = time.time()
+    values = {
+        "n": str(number),
+        "ts": str(int(now * 1000)),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)),
+        "random": str(random.randrange(1_000_000)),
+        "uuid": str(uuid.uuid4()),
+    }
+
+    def fill(data: bytes | None) -> bytes | None:
+        if data is None:
+            return None
+        text = PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), data.decode(errors="surrogateescape"))
+        return text.encode(errors="surrogateescape")
+
+    return Message(fill(message.value), message.topic, fill(message.key), message.headers)
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="WHERE",
+    help="earliest, latest, -10, 5m, @offset, ts:<RFC 3339>.",
+)
+@click.option("--count", "-n", type=int, help="Stop after so many messages.")
+@click.option("--idle", metavar="DURATION", help="Stop when nothing came for so long.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines with topic, key, value, headers, offset.")
+@click.option("--format", "template", metavar="TEMPLATE", help="For example '{{topic}} {{key}} {{value}}'.")
+@click.option("--verbose", "-v", is_flag=True, help="Topic, key and headers beside the value.")
+def sub(url: str, start: str, count: int | None, idle: str | None, **shown: Any) -> None:
+    """Consume from URL and print what arrives, live or from history.
+
+    \b
+    mainstem sub mqtt://localhost/sensors/#
+    mainstem sub kafka://localhost/sensors.kitchen.temp --from -10
+    mainstem sub kafka://localhost/all-sensors --from 5m --json      a view is a Kafka topic
+    mainstem sub amqp://localhost/sensors.*.temp                     a pattern of amq.topic
+    mainstem sub amqp://localhost/?queue=jobs                        a queue; what is printed is acknowledged
+
+    Stop with Ctrl-C.
+    """
+    from mainstem.server.clients import open_client
+    from mainstem.server.units import parse_duration_ms
+
+    address = read_address(url)
+    idle_s = parse_duration_ms(idle) / 1000 if idle else None
+    seen = 0
+    with contextlib.closing(open_client(address)) as client, contextlib.suppress(KeyboardInterrupt):
+        client.subscribe(address.path, read_start(start))
+        for message in client.messages(idle_s):
+            click.echo(_show(message, **shown))
+            seen += 1
+            if count is not None and seen >= count:
+                break
+
+
+def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str:
+    value = "" if message.value is None else message.value.decode(errors="replace")
+    if as_json:
+        return json.dumps(_json_of(message), ensure_ascii=False)
+    key = "" if message.key is None else message.key.decode(errors="replace")
+    if template is not None:
+        facts = {"topic": message.topic, "key": key, "value": value, **{k: str(v) for k, v in message.facts.items()}}
+        return PLACEHOLDER.sub(lambda match: facts.get(match[1], match[0]), template)
+    if not verbose:
+        return value
+    headers = " ".join(f"{name}={(one or b'').decode(errors='replace')}" for name, one in message.headers)
+    at = f" @{message.facts['offset']}" if "offset" in message.facts else ""
+    return f"{message.topic}{at}  {f'{key}  ' if key else ''}{f'[{headers}]  ' if headers else ''}{value}"
+
+
+def _json_of(message: Message) -> dict[str, Any]:
+    row: dict[str, Any] = {"topic": message.topic}
+    for name, data in (("key", message.key), ("value", message.value)):
+        try:
+            row[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            import base64
+
+            row[name] = None
+            row[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+    row["headers"] = [[name, None if one is None else one.decode(errors="replace")] for name, one in message.headers]
+    return {**row, **message.facts}

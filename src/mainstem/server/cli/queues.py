@@ -1,0 +1,139 @@
+"""`queue`, `group` and `cursor`: how far consumers have come."""
+
+from __future__ import annotations
+
+import click
+
+from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.output import json_option, print_facts, print_rows
+
+
+@click.group()
+def queue() -> None:
+    """List, describe, purge and remove queues. AMQP and MQTT ($queue/...) clients declare them."""
+
+
+@queue.command("ls")
+@json_option
+@url_option
+def queue_ls(as_json: bool, url: str) -> None:
+    """Queues of all protocols."""
+    columns = ["name", "kind", "durable", "ready", "unacked", "dead", "consumers", "filters"]
+    print_rows(Api(url).rows("/v1/queues"), columns, as_json=as_json, empty="no queues")
+
+
+@queue.command("describe")
+@click.argument("name")
+@json_option
+@url_option
+def queue_describe(name: str, as_json: bool, url: str) -> None:
+    """One queue in full."""
+    print_facts(Api(url).get(f"/v1/queues/{segment(name)}"), as_json=as_json)
+
+
+@queue.command("purge")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def queue_purge(name: str, yes: bool, url: str) -> None:
+    """Take everything that is ready out of a queue; the records stay in the log."""
+    if not yes:
+        click.confirm(f"Purge queue {name}?", abort=True)
+    answer = Api(url).post(f"/v1/queues/{segment(name)}/purge")
+    click.echo(f"purged {answer['purged']} messages from {name}")
+
+
+@queue.command("rm")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def queue_rm(name: str, yes: bool, url: str) -> None:
+    """Remove a queue; the records stay in the log."""
+    if not yes:
+        click.confirm(f"Remove queue {name}?", abort=True)
+    Api(url).delete(f"/v1/queues/{segment(name)}")
+    click.echo(f"removed queue {name}")
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset and remove Kafka consumer groups."""
+
+
+@group.command("ls")
+@json_option
+@url_option
+def group_ls(as_json: bool, url: str) -> None:
+    """Groups, with their lag."""
+    columns = ["name", "kind", "state", "members", "reads", "lag"]
+    print_rows(Api(url).rows("/v1/groups"), columns, as_json=as_json, empty="no consumer groups")
+
+
+@group.command("describe")
+@click.argument("name")
+@json_option
+@url_option
+def group_describe(name: str, as_json: bool, url: str) -> None:
+    """One group: members, offsets and lag of each partition."""
+    print_facts(Api(url).get(f"/v1/groups/{segment(name)}"), as_json=as_json)
+
+
+@group.command("lag")
+@click.argument("name", required=False)
+@json_option
+@url_option
+def group_lag(name: str | None, as_json: bool, url: str) -> None:
+    """The lag of each partition of a group, or of all groups."""
+    api = Api(url)
+    names = [name] if name else [row["name"] for row in api.rows("/v1/groups")]
+    rows = [{"group": one, **row} for one in names for row in api.get(f"/v1/groups/{segment(one)}")["offsets"]]
+    columns = ["group", "topic", "partition", "offset", "end_offset", "lag"]
+    print_rows(rows, columns, as_json=as_json, empty="no committed offsets")
+
+
+@group.command("reset")
+@click.argument("name")
+@click.option("--topic", help="Only this topic, as Kafka spells it.")
+@click.option("--to", required=True, metavar="WHERE", help="earliest, latest, @offset, -10, ts:<RFC 3339>.")
+@click.option("--execute", is_flag=True, help="Do it; without, only what would change is shown.")
+@json_option
+@url_option
+def group_reset(name: str, topic: str | None, to: str, execute: bool, as_json: bool, url: str) -> None:
+    """Move a group's offsets. The group must have no members."""
+    body = {"group": name, "topic": topic, "to": to, "dry_run": not execute}
+    answer = Api(url).post("/v1/groups-reset", body)
+    print_rows(answer["changes"], ["topic", "partition", "from", "to"], as_json=as_json, empty="nothing to change")
+    if answer["changes"] and not execute and not as_json:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+@group.command("rm")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def group_rm(name: str, yes: bool, url: str) -> None:
+    """Forget a group and its offsets."""
+    if not yes:
+        click.confirm(f"Forget group {name} and its offsets?", abort=True)
+    Api(url).delete(f"/v1/groups/{segment(name)}")
+    click.echo(f"removed group {name}")
+
+
+@click.group()
+def cursor() -> None:
+    """All cursors of all protocols: consumer groups, queues, MQTT sessions."""
+
+
+@cursor.command("ls")
+@click.option(
+    "--sort", type=click.Choice(["name", "lag"]), default="name", show_default=True, help="Order of the rows."
+)
+@json_option
+@url_option
+def cursor_ls(sort: str, as_json: bool, url: str) -> None:
+    """One table, with how far each has come."""
+    rows = list(Api(url).rows("/v1/cursors"))
+    if sort == "lag":
+        rows.sort(key=lambda row: -row["lag"])
+    columns = ["name", "protocol", "kind", "reads", "lag", "unacked", "state"]
+    print_rows(rows, columns, as_json=as_json, empty="no cursors")

@@ -1,0 +1,188 @@
+"""`topic` and `view`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mainstem.model.errors import InvalidArgument
+from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.output import json_option, print_facts, print_rows
+
+set_option = click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting, by our name or Kafka's: retention.ms=7d. Repeatable.",
+)
+setting_options = [
+    set_option,
+    click.option("--partitions", type=int, help="Partitions; more than one makes the topic dedicated."),
+    click.option("--engine", type=click.Choice(["segment", "rocksdb", "memory"]), help="Where its bytes rest."),
+    click.option("--layout", type=click.Choice(["shared", "dedicated"]), help="In the main stem, or a log of its own."),
+    click.option("--durability", help="sync, interval:<ms>, os or none."),
+    click.option("--retention", help="How long records are kept: 7d, unlimited."),
+]
+
+
+def with_settings(command: Any) -> Any:
+    for option in reversed(setting_options):
+        command = option(command)
+    return command
+
+
+def read_settings(pairs: tuple[str, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Options and --set pairs as the API wants them: numbers in milliseconds and bytes."""
+    from mainstem.server.config import setting_of
+
+    given = [pair.partition("=")[::2] for pair in pairs]
+    if named.get("retention"):
+        given.append(("retention_ms", named["retention"]))
+    given += [(name, str(value)) for name, value in named.items() if value is not None and name != "retention"]
+    settings = {}
+    for name, text in given:
+        known = setting_of(("policies", "", name))
+        if known is None:
+            raise InvalidArgument(f"unknown topic setting {name!r}", fix="see [policies] in: mainstem config reference")
+        key, setting = known
+        try:
+            settings[key] = setting.kind.parse(text)
+        except ValueError as error:
+            raise InvalidArgument(f"{name}: {error}") from None
+    return settings
+
+
+@click.group()
+def topic() -> None:
+    """List, describe, create, alter and remove topics. Names are spelled as in MQTT: sensors/kitchen/temp."""
+
+
+@topic.command("ls")
+@click.argument("topic_filter", metavar="[FILTER]", required=False)
+@click.option("--search", help="Only names that contain this.")
+@click.option("--limit", type=int, default=1000, show_default=True, help="At most so many.")
+@json_option
+@url_option
+def ls(topic_filter: str | None, search: str | None, limit: int, as_json: bool, url: str) -> None:
+    """Topics, or those a FILTER such as 'sensors/#' means."""
+    import itertools
+
+    rows = itertools.islice(Api(url).rows("/v1/topics", filter=topic_filter, search=search), limit)
+    print_rows(
+        rows,
+        ["name", "layout", "engine", "partitions", "records", "end_offset"],
+        as_json=as_json,
+        empty="no topics; publish to one: mainstem pub mqtt://localhost/hello world",
+    )
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@url_option
+def describe(name: str, as_json: bool, url: str) -> None:
+    """One topic: its spelling in each protocol, settings with their sources, where its bytes are."""
+    facts = Api(url).get(f"/v1/topics/{segment(name)}")
+    if not as_json:
+        facts["settings"] = {key: f"{one['value']}  ({one['source']})" for key, one in facts["settings"].items()}
+    print_facts(facts, as_json=as_json)
+
+
+@topic.command()
+@click.argument("name")
+@with_settings
+@json_option
+@url_option
+def create(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: Any) -> None:
+    """Declare a topic with settings of its own. Without any, just publish: topics make themselves."""
+    facts = Api(url).post("/v1/topics", {"name": name, "settings": read_settings(pairs, named)})
+    _done(f"created {name}: {facts['layout']}, {facts['engine']}, {facts['partitions']} partition(s)", facts, as_json)
+
+
+@topic.command()
+@click.argument("name")
+@with_settings
+@json_option
+@url_option
+def alter(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: Any) -> None:
+    """Change settings while it is used: engine, layout, retention, ... Offsets are kept."""
+    settings = read_settings(pairs, named)
+    if not settings:
+        raise InvalidArgument("nothing to change", fix="--set retention.ms=7d, --engine rocksdb, ...")
+    facts = Api(url).patch(f"/v1/topics/{segment(name)}", {"settings": settings})
+    _done(f"changed {name}", facts, as_json)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def rm(name: str, yes: bool, url: str) -> None:
+    """Remove a topic and its records."""
+    _confirm(f"Remove topic {name} and all its records?", yes)
+    Api(url).delete(f"/v1/topics/{segment(name)}")
+    click.echo(f"removed {name}")
+
+
+@click.group()
+def view() -> None:
+    """List, describe, create and remove views: named filters over everything stored, readable by every protocol."""
+
+
+@view.command("ls")
+@json_option
+@url_option
+def view_ls(as_json: bool, url: str) -> None:
+    """Views by name."""
+    rows = Api(url).rows("/v1/views")
+    empty = "no views; make one: mainstem view create all-sensors 'sensors/#'"
+    print_rows(rows, ["name", "filter", "where", "slots"], as_json=as_json, empty=empty)
+
+
+@view.command("describe")
+@click.argument("name")
+@json_option
+@url_option
+def view_describe(name: str, as_json: bool, url: str) -> None:
+    """One view, with what it shows of each log."""
+    print_facts(Api(url).get(f"/v1/views/{segment(name)}"), as_json=as_json)
+
+
+@view.command("create")
+@click.argument("name")
+@click.argument("topic_filter", metavar="FILTER")
+@click.option("--where", help="A condition: \"key ^= 'dev-' and header.region = 'eu' and header.trace exists\".")
+@json_option
+@url_option
+def view_create(name: str, topic_filter: str, where: str | None, as_json: bool, url: str) -> None:
+    """Make a view of what FILTER means. It shows everything already stored, and costs nothing to make."""
+    facts = Api(url).post("/v1/views", {"name": name, "filter": topic_filter, "where": where})
+    records = sum(part.get("records") or 0 for part in facts["partitions"])
+    _done(
+        f"created view {name}: {records} records stored so far; read it as Kafka topic {facts['spellings']['kafka']}",
+        facts,
+        as_json,
+    )
+
+
+@view.command("rm")
+@click.argument("name")
+@url_option
+def view_rm(name: str, url: str) -> None:
+    """Forget a view; its records stay."""
+    Api(url).delete(f"/v1/views/{segment(name)}")
+    click.echo(f"removed view {name}")
+
+
+def _done(text: str, facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_facts(facts, as_json=True)
+    else:
+        click.echo(text)
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes:
+        click.confirm(question, abort=True)
