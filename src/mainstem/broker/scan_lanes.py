@@ -17,7 +17,7 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.errors import InvalidArgument, InvalidName, NotFound, Overloaded
-from mainstem.model.topic import topic_of_kafka
+from mainstem.model.topic import kafka_name, topic_of_kafka
 from mainstem.model.topic_filter import check_filter, matches
 
 STEM = "#"

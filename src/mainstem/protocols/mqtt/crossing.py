@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mainstem.broker.live import RecordRef
+from mainstem.model.crossing import mqtt_properties
 from mainstem.protocols.mqtt.properties import Property, encode_property
 
 
 def translate(record: RecordRef, now_ns: int) -> bytes | None:
     """The PUBLISH properties of a record that another protocol wrote; None if it has expired."""
-    pairs = [(name, value) for name, value in record.headers if value is not None]
-    return b"".join(encode_property(Property.USER_PROPERTY, pair) for pair in pairs)
+    return mqtt_properties(record.copy(), now_ns)
 
 
 def describe(record: RecordRef) -> bytes:
