@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, take_client_field
+from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import kafka_name, topic_of_kafka
@@ -34,8 +35,8 @@ def _take(message: Message, name: bytes, value: bytes) -> bool:
     elif name == b"reply-to":
         try:
             message.reply_to = topic_of_kafka(value.decode())
-        except UnicodeDecodeError:
-            return False
+        except (UnicodeDecodeError, InvalidName):
+            return False  # an address of the sender's own, not one of our topics
     elif name == b"ms-ts" and value.isdigit() and int(value) // 1000 != (message.event_time_us or 0) // 1000:
         return False  # it refines the record's own time, or it is none of ours
     elif name in CLIENT_NAMES and name != b"ms-key":

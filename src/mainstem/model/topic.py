@@ -295,24 +295,3 @@ def _cut(name: bytes, topic: bytes) -> bytes:
         start = start[:-1]
     digest = base64.b32encode(hashlib.blake2b(topic, digest_size=16).digest())
     return start + b"_h" + digest[:26].lower()
-
-
-def levels_of(topic: bytes) -> list[bytes]:
-    """The levels as MQTT spells them; `topic_levels` has them as text."""
-    return topic.split(b"/")
-
-
-def level_of_amqp(word: bytes) -> bytes:
-    """One word of a routing key as a canonical level."""
-    return _MQTT.spell(_AMQP.read(word))
-
-
-def word_of_level(level: bytes) -> bytes:
-    """One canonical level as a word of a routing key: the inverse of `level_of_amqp`."""
-    return _AMQP.spell(_MQTT.read(level))
-
-
-# The names by which the protocols call the codec.
-to_kafka = kafka_name
-from_kafka = topic_of_kafka
-amqp_of_topic = amqp_key
