@@ -53,16 +53,17 @@ class PartitionReader:
     def stable_offset(self) -> int:
         return self._partition.stable_offset
 
-    def read(self, offset: int, bytes_max: int) -> Fetched:
-        """Batches from `offset`; Kafka's own as they were sent, the others in Kafka's words."""
+    def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched:
+        """Batches from `offset`, none beyond `end`; Kafka's own as they were sent, the others in Kafka's words."""
         span = self._span_at(offset)
         if span is None:
             return Fetched(next_offset=max(offset, self.stable_offset))
+        last = span.end_offset if end is None else min(end, span.end_offset)
         if span.shared:
             number = self._number(span.log)
             chosen = Chosen(span.log, self._topic_of, number=number)
-            return chosen.batches(max(offset, span.first), span.end_offset, bytes_max)
-        return _stored_batches(span.log, max(offset, span.first), span.end_offset, bytes_max, self._topic_of)
+            return chosen.batches(max(offset, span.first), last, bytes_max)
+        return _stored_batches(span.log, max(offset, span.first), last, bytes_max, self._topic_of)
 
     def records(self, offset: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
         """Records as stored, and where to go on."""

@@ -77,9 +77,9 @@ class ViewSlot:
     def epoch(self) -> int:
         return self.log.epoch
 
-    def read(self, offset: int, bytes_max: int) -> Fetched:
+    def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched:
         if self.log.index is not None:
-            return self._chosen().batches(offset, self.log.stable, bytes_max)
+            return self._chosen().batches(offset, self.log.stable if end is None else end, bytes_max)
         return stored_batches_of(self.log, offset, bytes_max, self._topic_of, self._topic(), self.view.condition)
 
     def records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]:
