@@ -280,6 +280,11 @@ def stored_batches_of(
 ) -> Fetched:
     """The same in Kafka's words; each record tells the topic it came from."""
     records, after = stored_records_of(log, offset, bytes_max, topic_of, topic, condition)
+    return batches_of(records, after, log)
+
+
+def batches_of(records: list[Record], after: int, log: Log) -> Fetched:
+    """A view's records in Kafka's words, the last batch covering all that was looked through."""
     fetched = Fetched(next_offset=after)
     if records:
         mapped = [kafka_record(record, through_view=True) for record in records]

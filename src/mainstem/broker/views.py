@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.reading import Chosen, Fetched, stored_batches_of, stored_records_of
+from mainstem.broker.last_values import LastValues
+from mainstem.broker.reading import Chosen, Fetched, batches_of, stored_batches_of, stored_records_of
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.record import Record
@@ -39,6 +40,7 @@ class View:
         self.options = options
         self.created = created
         self.slots: list[int | None] = []  # slot → log id, None once the log is gone
+        self.table = LastValues(self, options["last_by"]) if "last_by" in options else None
 
     def covers(self, topic: bytes) -> bool:
         return matches(self.filter, topic)
@@ -78,11 +80,27 @@ class ViewSlot:
         return self.log.epoch
 
     def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched:
+        if self.view.table is not None:
+            return self._read_table(offset, bytes_max)
         if self.log.index is not None:
             return self._chosen().batches(offset, self.log.stable if end is None else end, bytes_max)
         return stored_batches_of(self.log, offset, bytes_max, self._topic_of, self._topic(), self.view.condition)
 
+    def _read_table(self, offset: int, bytes_max: int) -> Fetched:
+        """As a compacted topic: of each key the newest record only."""
+        records, after = self.records(offset, bytes_max)
+        return batches_of(records, after, self.log)
+
     def records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]:
+        """Matching records from `offset` on, and where to go on; of a last-value view the newest of each key."""
+        records, after = self.all_records(offset, bytes_max, count_max=count_max)
+        table = self.view.table
+        if table is not None:
+            table.refresh()
+            records = [record for record in records if table.is_last(record)]
+        return records, after
+
+    def all_records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]:
         if self.log.index is not None:
             return self._chosen().records(offset, self.log.stable, bytes_max, count_max=count_max)
         return stored_records_of(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.messages import record_facts
 from mainstem.admin.spellings import spellings
 from mainstem.broker.access import Action
 from mainstem.broker.views import View
-from mainstem.model.errors import NotAuthorized, NotFound
+from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 
 
 def view_row(view: View) -> dict[str, Any]:
@@ -53,7 +54,9 @@ async def create_view(call: Call) -> Any:
     call.require(Action.CREATE, name)
     if not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter):
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {call.body['filter']} means")
-    view = call.running.broker.create_view(call.namespace, name, topic_filter, where=call.body.get("where") or "")
+    options = {"last_by": call.body["last_by"]} if call.body.get("last_by") else {}
+    where = call.body.get("where") or ""
+    view = call.running.broker.create_view(call.namespace, name, topic_filter, where=where, options=options)
     await call.running.broker.store.flush()
     return view_facts(view)
 
@@ -62,6 +65,26 @@ async def describe_view(call: Call) -> Any:
     view = view_named(call)
     call.require(Action.DESCRIBE, view.name)
     return view_facts(view)
+
+
+async def read_table(call: Call) -> Any:
+    """The rows of a last-value view: one key's, or a page of them in the order of their keys."""
+    view = view_named(call)
+    call.require(Action.CONSUME, view.name)
+    if view.table is None:
+        raise InvalidArgument(
+            f"view {call.path['name']} is no table", fix=f"mainstem view create NAME '{view.filter.decode()}' --last-by key"
+        )
+    key = call.query.get("key")
+    if key is not None:
+        found = view.table.get(key.encode())
+        if found is None:
+            raise NotFound(f"view {call.path['name']} has no row {key!r}")
+        return record_facts(0, found)
+    prefix, after = call.query.get("prefix", "").encode(), call.query.get("after", "").encode()
+    rows = view.table.items(prefix, after, call.limit)
+    last = view.table.key_of(rows[-1]) if len(rows) == call.limit else None
+    return page([record_facts(0, row) for row in rows], last.decode(errors="replace") if last else None)
 
 
 async def delete_view(call: Call) -> Any:
@@ -82,6 +105,19 @@ OPERATIONS = (
             Field("name", "string", "Its name: a Kafka topic, a stream queue, a subscription.", required=True),
             Field("filter", "string", "A topic filter, for example sensors/#.", required=True),
             Field("where", "string", "A condition on key and headers: key ^= 'dev-' and header.region = 'eu'."),
+            Field("last_by", "string", "key or topic: a table of the newest record of each."),
+        ),
+    ),
+    Operation(
+        "GET",
+        "/v1/tables/{name:path}",
+        read_table,
+        "The newest record of each key of a last-value view.",
+        query=(
+            LIMIT,
+            AFTER,
+            Field("key", "string", "This row only."),
+            Field("prefix", "string", "Keys that begin so."),
         ),
     ),
     Operation("GET", "/v1/views/{name:path}", describe_view, "One view in full."),

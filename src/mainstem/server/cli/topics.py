@@ -154,17 +154,37 @@ def view_describe(name: str, as_json: bool, url: str) -> None:
 @click.argument("name")
 @click.argument("topic_filter", metavar="FILTER")
 @click.option("--where", help="A condition: \"key ^= 'dev-' and header.region = 'eu' and header.trace exists\".")
+@click.option("--last-by", type=click.Choice(["key", "topic"]), help="A table: only the newest record of each.")
 @json_option
 @url_option
-def view_create(name: str, topic_filter: str, where: str | None, as_json: bool, url: str) -> None:
+def view_create(
+    name: str, topic_filter: str, where: str | None, last_by: str | None, as_json: bool, url: str
+) -> None:
     """Make a view of what FILTER means. It shows everything already stored, and costs nothing to make."""
-    facts = Api(url).post("/v1/views", {"name": name, "filter": topic_filter, "where": where})
+    wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by}
+    facts = Api(url).post("/v1/views", wanted)
     records = sum(part.get("records") or 0 for part in facts["partitions"])
     _done(
         f"created view {name}: {records} records stored so far; read it as Kafka topic {facts['spellings']['kafka']}",
         facts,
         as_json,
     )
+
+
+@view.command("get")
+@click.argument("name")
+@click.argument("key", required=False)
+@click.option("--prefix", default="", help="Rows whose key begins so.")
+@json_option
+@url_option
+def view_get(name: str, key: str | None, prefix: str, as_json: bool, url: str) -> None:
+    """The newest record of KEY in a last-value view, or all of its rows."""
+    api = Api(url)
+    if key is not None:
+        print_facts(api.get(f"/v1/tables/{segment(name)}", key=key), as_json=as_json)
+        return
+    rows = api.rows(f"/v1/tables/{segment(name)}", prefix=prefix)
+    print_rows(rows, ["key", "topic", "value", "offset"], as_json=as_json, empty="the table is empty")
 
 
 @view.command("rm")
