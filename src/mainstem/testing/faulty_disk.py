@@ -149,10 +149,9 @@ class FaultyDisk:
         except PowerCut:
             self._put(file, position, data[: self._rng.randint(0, len(data))])
             raise
-        room = self._capacity_bytes - sum(len(other.seen) for other in self._names.values())
-        growth = max(position + len(data) - len(file.seen), 0)
-        if growth > room:
-            data = data[: len(data) - (growth - max(room, 0))]
+        room = self.free_bytes(Path()) + _blocks(len(file.seen))
+        if _blocks(position + len(data)) > room:
+            data = data[: max(room - position, 0)]
             if not data:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         elif len(data) > 1 and self._rng.random() < self._short_write_chance:
@@ -230,7 +229,7 @@ class FaultyDisk:
         return names
 
     def free_bytes(self, directory: Path) -> int:
-        return self._capacity_bytes - sum(len(file.seen) for file in self._names.values())
+        return self._capacity_bytes - sum(_blocks(len(file.seen)) for file in self._names.values())
 
     # Inside
 
@@ -256,6 +255,11 @@ class FaultyDisk:
         self._durable_names.pop(old, None)
         if file is not None:
             self._durable_names[new] = file
+
+
+def _blocks(size: int) -> int:
+    """What a file of that size takes on the disk."""
+    return -(-size // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def _write(content: bytearray, position: int, data: bytes) -> None:

@@ -28,6 +28,7 @@ from mainstem.storage.segment.open_files import OpenFiles
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.recovery import Progress, recover
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
+from mainstem.storage.segment.torn import forget_torn
 from mainstem.storage.state_file import TEMPORARY, remove
 
 SEGMENT_BYTES = 64 << 20
@@ -119,9 +120,8 @@ class SegmentEngine:
                     break
                 dropped.append(segment)
             if dropped:
-                kept = self._segments[len(dropped) :]
                 self._touch()
-                self._sync(start_offset=kept[0].base_offset if kept else self._end_offset, checkpoint=True)
+                self._announce_start(dropped)
                 with self._lock:
                     self._segments = self._segments[len(dropped) :]
                     for segment in dropped:
@@ -437,6 +437,18 @@ class SegmentEngine:
                 self._seal_active()
             start_offset = None if self._segments else offset
             self._sync(start_offset=start_offset, next_offset=offset, checkpoint=True)
+
+    def _announce_start(self, dropped: list[Segment]) -> None:
+        """A checkpoint says where the log begins before files go: what is missing later was not lost."""
+        kept = self._segments[len(dropped) :]
+        start_offset = kept[0].base_offset if kept else self._end_offset
+        try:
+            self._sync(start_offset=start_offset, checkpoint=True)
+        except DiskFull:  # a trim must work just then: give up what can be made again, or was never acknowledged
+            for segment in dropped:
+                remove(self._disk, segment.index_path)
+            forget_torn(self._disk, self._directory)
+            self._sync(start_offset=start_offset, checkpoint=True)
 
     def _settle(self) -> None:
         with self._lock:

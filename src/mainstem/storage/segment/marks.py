@@ -38,18 +38,19 @@ class Checkpoint:
         write_state(disk, directory / CHECKPOINT_NAME, "checkpoint", asdict(self))
 
     @classmethod
-    def read(cls, disk: Disk, directory: Path) -> Checkpoint | None:
-        """The newest that validates; None if there never was one. An older one is true too, it only says less.
-
-        CorruptFrame if there was one and none validates."""
+    def read(cls, disk: Disk, directory: Path) -> tuple[Checkpoint | None, bool]:
+        """The newest that validates, None if there is none; and whether a newer one is lost. An older one is true
+        too, but does not know what was trimmed, rewritten or skipped since."""
         path = directory / CHECKPOINT_NAME
-        try:
-            state = read_state(disk, path, "checkpoint")
-        except CorruptFrame:
-            state = read_state(disk, path.with_name(path.name + PREVIOUS), "checkpoint")
-            if state is None:
-                raise
-        return None if state is None else cls(**state)
+        lost = False
+        for candidate in (path, path.with_name(path.name + PREVIOUS)):
+            try:
+                state = read_state(disk, candidate, "checkpoint")
+            except CorruptFrame:
+                lost = True
+                continue
+            return (None if state is None else cls(**state)), lost
+        return None, lost
 
 
 @dataclass(frozen=True, slots=True)

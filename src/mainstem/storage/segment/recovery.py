@@ -83,11 +83,9 @@ class _Recovery:
         self._disk, self._directory, self._log_id = disk, directory, log_id
         self._progress = progress
         self._done = self._total = self._told = 0
-        self._skips_anywhere = False
-        try:
-            checkpoint = Checkpoint.read(disk, directory)
-        except CorruptFrame:  # then only a walk over everything can tell, and where offsets were skipped is unknown
-            checkpoint, self._skips_anywhere = None, True
+        checkpoint, self._skips_anywhere = Checkpoint.read(disk, directory)
+        if self._skips_anywhere:  # what the lost one knew of trims, rewrites and skips is unknown: walk everything
+            checkpoint = None
         self._checkpoint = checkpoint or Checkpoint(log_id, 0, 0, 0, 0, None, 0)
         _check_log_id(directory, self._checkpoint.log_id, log_id)
 
@@ -209,13 +207,13 @@ class _Recovery:
 
     def _walk_suspect(self, segment: Segment, size: int, marked: bool) -> bool:
         """False if it ends in a bad frame; that before the checkpoint's position is damage at once."""
+        dense = segment.generation == 0  # a rewritten one has holes
         if marked:
             durable = self._checkpoint.position
-            dense = segment.generation == 0
             if not self._walk(segment, min(durable, size), verify=False, dense=dense) or segment.size < durable:
                 raise self._bad(segment.path, segment.size, segment.end_offset)
             segment.end_offset = self._checkpoint.end_offset  # a rewritten one may have lost its last frames
-        return self._walk(segment, size, verify=True, dense=True)
+        return self._walk(segment, size, verify=True, dense=dense)
 
     def _walk(self, segment: Segment, end: int, *, verify: bool, dense: bool) -> bool:
         """Take frames into the segment from its size on, up to `end`; False if one is not whole or not in place."""

@@ -24,14 +24,21 @@ def cut_file(disk: Disk, path: Path, size: int) -> None:
         disk.fsync(fd)
     finally:
         disk.close(fd)
-    _forget_oldest(disk, path.parent)
+    forget_torn(disk, path.parent, TORN_FILES_MAX)
 
 
 def put_aside(disk: Disk, path: Path) -> None:
     """Take a whole file out of the log."""
     remove(disk, path.with_suffix(INDEX_SUFFIX))
     disk.rename(path, path.with_name(f"{path.name}.0{TORN_SUFFIX}"))
-    _forget_oldest(disk, path.parent)
+    forget_torn(disk, path.parent, TORN_FILES_MAX)
+
+
+def forget_torn(disk: Disk, directory: Path, keep: int = 0) -> None:
+    """Remove what was kept aside, the oldest first."""
+    torn = sorted(name for name in disk.listdir(directory) if name.endswith(TORN_SUFFIX))
+    for name in torn[: max(len(torn) - keep, 0)]:
+        remove(disk, directory / name)
 
 
 def _copy(disk: Disk, fd: int, begin: int, end: int, target: Path) -> None:
@@ -47,9 +54,3 @@ def _copy(disk: Disk, fd: int, begin: int, end: int, target: Path) -> None:
         remove(disk, target)  # starting matters more than a curiosity that was never acknowledged
     finally:
         disk.close(copy)
-
-
-def _forget_oldest(disk: Disk, directory: Path) -> None:
-    torn = sorted(name for name in disk.listdir(directory) if name.endswith(TORN_SUFFIX))
-    for name in torn[:-TORN_FILES_MAX]:
-        remove(disk, directory / name)
