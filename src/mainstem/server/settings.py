@@ -144,11 +144,6 @@ class Topics:
     )
     segment_ms: int = setting(7 * DAY, DURATION, "Segments are sealed at this age.")
     auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.", live=True)
-    stem_shards: int = setting(
-        1,
-        count(1, 16),
-        "Shards of a new namespace's main stem (Kafka partitions of its views).",
-    )
 
 
 @dataclass(slots=True)
