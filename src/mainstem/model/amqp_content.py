@@ -172,7 +172,7 @@ def decode_value(data: bytes, at: int = 0) -> tuple[Value, int]:
     end = value_end(data, at, 0)
     raw = data[start:end]
     if kind in "bBsuUIilLT":
-        return int.from_bytes(raw, "big", signed=kind not in "BuT"), end
+        return int.from_bytes(raw, "big", signed=kind not in "BuiT"), end
     if kind == "t":
         return raw != b"\0", end
     if kind == "f" or kind == "d":

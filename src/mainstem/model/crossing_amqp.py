@@ -8,7 +8,16 @@ from typing import Any
 from mainstem.model import cloud_events
 from mainstem.model.amqp_content import Content, Value, decode_value, encode_value, join_table
 from mainstem.model.crossing_kafka import ORIGINS
-from mainstem.model.crossing_message import AMQP_NAMES, CLIENT_NAMES, Message, elsewhere, start, take_client_field
+from mainstem.model.crossing_message import (
+    AMQP_NAMES,
+    CLIENT_NAMES,
+    Message,
+    elsewhere,
+    left_out,
+    start,
+    take_client_field,
+    text_name,
+)
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import amqp_key, topic_of_amqp
 
@@ -104,7 +113,8 @@ def write(message: Message, now_ns: int) -> bytes:
 def _write_headers(message: Message, content: Content) -> None:
     grouped: dict[bytes, list[bytes | None]] = {}
     for name, value in cloud_events.to_amqp(message.headers):
-        grouped.setdefault(name, []).append(value)
+        fits = len(text_name(name)) <= SHORT_MAX
+        grouped.setdefault(text_name(name) if fits else b"ms-left-out", []).append(value if fits else left_out(name))
     for name, values in grouped.items():
         back = _NAMES_BACK.get(name)
         if back is not None and len(values) == 1 and values[0] is not None and len(values[0]) <= SHORT_MAX:

@@ -77,6 +77,17 @@ def take_client_field(message: Message, name: bytes, value: bytes) -> bool:
     return True
 
 
+def left_out(name: bytes) -> bytes:
+    """How `ms-left-out` names a header that the reader's protocol cannot carry: whole or not at all, never cut."""
+    return text_name(name)[:200].decode(errors="ignore").encode()
+
+
+def text_name(name: bytes) -> bytes:
+    """A header's name where it must be text: bytes that are not, as %XX."""
+    text = name.decode(errors="surrogateescape").replace("\0", "%00")
+    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text).encode()
+
+
 def elsewhere(name: bytes) -> bytes:
     """What a client's own header is called in other protocols: `ms-` names are the broker's there."""
     return b"client." + name if name.startswith(b"ms-") else name

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mainstem.model import cloud_events
 from mainstem.model.crossing_kafka import ORIGINS
-from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, start, take_client_field
+from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, left_out, start, take_client_field, text_name
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 
@@ -87,6 +87,7 @@ def unmarked(name: bytes, text: bytes) -> tuple[bytes, bytes | None]:
 
 def marked(name: bytes, value: bytes | None) -> tuple[bytes, bytes]:
     """A header as a user property: text as it is, anything else with a mark."""
+    name = text_name(name)
     if value is None:
         return name + b";null", b""
     if not _is_text(value) or name.endswith((b";b64", b";null")):
@@ -110,15 +111,18 @@ def write(message: Message, now_ns: int) -> bytes:
     if message.expires_at_us is not None:
         left_s = -(-(message.expires_at_us * 1000 - now_ns) // 1_000_000_000)
         parts.append(bytes((EXPIRY,)) + min(max(left_s, 0), 0xFFFFFFFF).to_bytes(4, "big"))
-    if message.content_type is not None and _is_text(message.content_type):
+    if message.content_type is not None and _is_text(message.content_type) and len(message.content_type) <= TEXT_MAX:
         parts.append(_property(CONTENT_TYPE, message.content_type))
     elif message.content_type is not None:
         pairs.append(marked(b"content-type", message.content_type))
     if message.reply_to is not None and _is_text(message.reply_to):
         parts.append(_property(RESPONSE_TOPIC, message.reply_to))
-    if message.correlation is not None:
+    if message.correlation is not None and len(message.correlation) <= TEXT_MAX:
         parts.append(_property(CORRELATION, message.correlation))
+    elif message.correlation is not None:
+        pairs.append((b"ms-left-out", b"correlation-id"))
     pairs += _named_pairs(message)
+    pairs = [pair if _fits(pair) else (b"ms-left-out", left_out(pair[0].removesuffix(b";b64"))) for pair in pairs]
     parts += (_property(USER, name) + _property(USER, value)[1:] for name, value in pairs)
     return b"".join(parts)
 
@@ -144,4 +148,8 @@ def _named_pairs(message: Message) -> list[tuple[bytes, bytes]]:
 
 
 def _property(kind: int, value: bytes) -> bytes:
-    return bytes((kind,)) + len(value[:TEXT_MAX]).to_bytes(2, "big") + value[:TEXT_MAX]
+    return bytes((kind,)) + len(value).to_bytes(2, "big") + value
+
+
+def _fits(pair: tuple[bytes, bytes]) -> bool:
+    return len(pair[0]) <= TEXT_MAX and len(pair[1]) <= TEXT_MAX
