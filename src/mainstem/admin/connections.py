@@ -13,7 +13,7 @@ from mainstem.model.errors import NotFound
 def connection_rows(running: Running, *, protocol: str = "", after: str = "") -> Iterator[dict[str, Any]]:
     for listener, shown in PROTOCOLS.items():
         server = running.servers.get(listener)
-        if server is None or (protocol and shown != protocol):
+        if server is None or listener == "http" or (protocol and shown != protocol):  # HTTP's come and go
             continue
         for connection in sorted(server.connections, key=id):
             row = connection_row(listener, shown, connection)

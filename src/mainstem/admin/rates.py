@@ -13,7 +13,7 @@ from mainstem.admin.running import Running
 SAMPLE_S = 1.0
 SAMPLES_MAX = 600
 COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out", "messages_dropped")
-PROTOCOLS = {"mqtt": "mqtt", "ws": "mqtt", "kafka": "kafka", "amqp": "amqp"}  # listener → protocol shown
+PROTOCOLS = {"mqtt": "mqtt", "ws": "mqtt", "kafka": "kafka", "amqp": "amqp", "http": "http"}  # listener → shown
 
 
 @dataclass(slots=True)

@@ -21,5 +21,8 @@ class Running(Protocol):
     rates: Rates
     ready: bool
 
+    async def try_it(self, protocol: str, topic: str, value: str) -> list[dict[str, Any]]:
+        """Publish by one protocol, receive by all, through the real ports."""
+
 
 Facts = Mapping[str, Any]

@@ -15,8 +15,16 @@ KEEP_ALIVE_S = 75
 REQUESTS_MAX = 1_000  # at once; beyond it 503
 
 
+class HttpCounters:
+    """As the other protocols' counters; HTTP publishes and reads messages too."""
+
+    def __init__(self) -> None:
+        self.messages_in = self.messages_out = 0
+
+
 class AdminServer:
     def __init__(self, running: Running) -> None:
+        self.counters = HttpCounters()
         self.application = make_application(running)
         self._config = uvicorn.Config(
             self.application,

@@ -78,6 +78,14 @@ class App:
             raise
         self.ready = True
 
+    async def try_it(self, protocol: str, topic: str, value: str) -> list[dict[str, Any]]:
+        """The console's "Try it": one publish by a protocol, its arrival by all of them, through the real ports."""
+        from mainstem.server.round_trip import round_trip
+
+        host = self.config.listeners.host
+        found = await asyncio.to_thread(round_trip, self.ports, host, protocol, topic, value.encode())
+        return [arrival.to_document() for arrival in found]
+
     async def stop(self) -> None:
         """Take no one new, say goodbye, write and sync everything, mark it clean."""
         self.ready = False

@@ -155,6 +155,11 @@ CATALOGUE = {
         "Something else answered at that address and port. Check --url, or which process has the port: mainstem\n"
         "doctor.",
     ),
+    "MS-6004": Explanation(
+        "The broker said no",
+        "A client of the command line was connected, and its request was refused in the protocol's own words, which the\n"
+        "message repeats. The broker's log has the details.",
+    ),
     "MS-6003": Explanation(
         "An extra is not installed",
         "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"

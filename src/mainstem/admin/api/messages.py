@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import StreamingResponse
 
-from mainstem.admin.calls import LIMIT, Call, Field, Operation
+from mainstem.admin.calls import ADMIN, LIMIT, Call, Field, Operation
 from mainstem.admin.messages import (
     at_end,
     encode_position,
@@ -47,6 +47,7 @@ async def browse(call: Call) -> Any:
         contains=call.query.get("contains", ""),
         partition=None if partition < 0 else partition,
     )
+    call.running.servers["http"].counters.messages_out += len(rows)
     return {
         "items": rows,
         "next": None if at_end(source, after) else encode_position(after),
@@ -68,6 +69,7 @@ async def publish(call: Call) -> Any:
         origin=Origin.HTTP,
     )
     await durable(ticket)
+    call.running.servers["http"].counters.messages_in += 1
     return {"topic": call.body["topic"], "durable": True}
 
 
@@ -109,6 +111,7 @@ async def tail(call: Call) -> Any:
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
+                call.running.servers["http"].counters.messages_out += len(rows)
                 for row in rows:
                     yield b"data: " + msgspec.json.encode(row) + b"\n\n"
                 if dropped:
@@ -126,6 +129,15 @@ def require_consume(call: Call, topic: str, view: str, topic_filter: str) -> Non
         raise InvalidArgument("say what to read: topic, view or filter")
     elif not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter.encode()):
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {topic_filter} means")
+
+
+async def try_it(call: Call) -> Any:
+    """Only while no user exists: the clients it makes have no login."""
+    if call.running.broker.access.users:
+        raise InvalidArgument("with users defined this needs a login of its own", fix="mainstem pub and mainstem sub")
+    body = call.body
+    arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "")
+    return {"topic": body["topic"], "arrivals": arrivals}
 
 
 OPERATIONS = (
@@ -156,6 +168,18 @@ OPERATIONS = (
             Field("value_base64", "string", "Or as bytes."),
             Field("key", "string", "The key; the topic's name if there is none."),
             Field("headers", "any", "An object, or a list of [name, value] pairs."),
+        ),
+    ),
+    Operation(
+        "POST",
+        "/v1/try",
+        try_it,
+        "Publish by one protocol and tell how it arrived by all of them, with the microseconds since the append.",
+        ADMIN,
+        body=(
+            Field("protocol", "string", "mqtt, kafka or amqp.", required=True),
+            Field("topic", "string", "The topic, as MQTT spells it.", required=True),
+            Field("value", "string", "The value as text."),
         ),
     ),
     Operation(

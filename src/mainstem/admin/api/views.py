@@ -73,7 +73,8 @@ async def read_table(call: Call) -> Any:
     call.require(Action.CONSUME, view.name)
     if view.table is None:
         raise InvalidArgument(
-            f"view {call.path['name']} is no table", fix=f"mainstem view create NAME '{view.filter.decode()}' --last-by key"
+            f"view {call.path['name']} is no table",
+            fix=f"mainstem view create NAME '{view.filter.decode()}' --last-by key",
         )
     key = call.query.get("key")
     if key is not None:

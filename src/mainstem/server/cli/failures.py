@@ -23,3 +23,9 @@ class MissingExtra(MainstemError):
     """A part of Mainstem that needs packages which are not installed."""
 
     code = "MS-6003"
+
+
+class Refused(MainstemError):
+    """The broker answered, and said no."""
+
+    code = "MS-6004"

@@ -119,7 +119,7 @@ def announce(app: App, seconds: float) -> None:
 
 
 def next_commands(ports: dict[str, int]) -> list[str]:
-    mainstem = "mainstem" if shutil.which("mainstem") else f"{sys.executable} -m mainstem"
+    mainstem = command_name()
 
     def at(name: str, usual: int) -> str:
         return "localhost" if ports.get(name) in (usual, None) else f"localhost:{ports[name]}"
@@ -130,3 +130,11 @@ def next_commands(ports: dict[str, int]) -> list[str]:
         f"{mainstem} view create all-sensors 'sensors/#'"
         + (f" --url http://localhost:{ports['http']}" if ports.get("http", 7070) != 7070 else ""),
     ]
+
+
+def command_name() -> str:
+    """How this command was called, so that what is printed can be copied."""
+    called = Path(sys.argv[0])
+    if called.name == "mainstem":
+        return "mainstem" if shutil.which("mainstem") else os.path.relpath(called)
+    return f"{Path(sys.executable).name} -m mainstem"

@@ -157,9 +157,7 @@ def view_describe(name: str, as_json: bool, url: str) -> None:
 @click.option("--last-by", type=click.Choice(["key", "topic"]), help="A table: only the newest record of each.")
 @json_option
 @url_option
-def view_create(
-    name: str, topic_filter: str, where: str | None, last_by: str | None, as_json: bool, url: str
-) -> None:
+def view_create(name: str, topic_filter: str, where: str | None, last_by: str | None, as_json: bool, url: str) -> None:
     """Make a view of what FILTER means. It shows everything already stored, and costs nothing to make."""
     wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by}
     facts = Api(url).post("/v1/views", wanted)

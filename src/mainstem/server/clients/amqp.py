@@ -13,7 +13,7 @@ from pamqp.base import Frame
 from pamqp.exceptions import AMQPFrameError, UnmarshalingException
 
 from mainstem.model.errors import InvalidArgument, MainstemError
-from mainstem.server.cli.failures import WrongPeer
+from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import ANSWER_S, Address, Message, Start, Stream
 
 CHANNEL = 1
@@ -138,7 +138,7 @@ class AmqpClient:
             else:
                 self._unconfirmed.discard(got.delivery_tag)
         elif isinstance(got, commands.Basic.Nack):
-            raise MainstemError("the broker did not take the message")
+            raise Refused("the broker did not take the message")
 
     def _call(self, command: Frame, answer: type[Any], *, channel: int = CHANNEL) -> Any:
         self._send(command, channel)
@@ -167,7 +167,7 @@ class AmqpClient:
             raise WrongPeer(f"{self._stream.where} does not answer like AMQP 0-9-1 ({error})") from error
         self._stream.skip(size)
         if isinstance(got, commands.Connection.Close | commands.Channel.Close):
-            raise MainstemError(f"the broker ended it: {got.reply_code} {got.reply_text}")
+            raise Refused(f"the broker ended it: {got.reply_code} {got.reply_text}")
         return got
 
 

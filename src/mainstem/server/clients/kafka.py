@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from mainstem.codec.batch import BATCH_HEAD_SIZE, decode_batch, read_batch_head, rebuild_batches
-from mainstem.model.errors import MainstemError, NotFound
+from mainstem.model.errors import NotFound
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Record
 from mainstem.protocols.kafka.wire import decode, encode_request, message, shape_of
-from mainstem.server.cli.failures import WrongPeer
+from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import ANSWER_S, Address, Message, Start, Stream
 
 VERSIONS = {
@@ -232,4 +232,4 @@ def _whole_batches(data: Any) -> Iterator[tuple[int, Any]]:
 
 def _check(code: int, what: str, said: str | None = None) -> None:
     if code:
-        raise MainstemError(f"{what}: {said or f'Kafka error {code}'}")
+        raise Refused(f"{what}: {said or f'Kafka error {code}'}")

@@ -20,7 +20,7 @@ from mainstem.protocols.mqtt.properties import (
     encode_varint,
 )
 from mainstem.protocols.mqtt.reasons import Reason
-from mainstem.server.cli.failures import WrongPeer
+from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import ANSWER_S, Address, Message, Start, Stream
 
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = 1, 2, 3, 4, 8, 9, 12, 14
@@ -69,7 +69,7 @@ class MqttClient:
         reader = Reader(answer, 2)
         said = decode_properties(reader, ALL_PROPERTIES).get(Property.REASON_STRING, b"") if kind == SUBACK else b""
         if kind != SUBACK or answer[-1] >= 0x80:
-            raise MainstemError(f"the broker refuses to subscribe to {target}: {said.decode() or _reason(answer[-1])}")
+            raise Refused(f"the broker refuses to subscribe to {target}: {said.decode() or _reason(answer[-1])}")
 
     def messages(self, idle_s: float | None = None) -> Iterator[Message]:
         heard = time.monotonic()
@@ -108,7 +108,7 @@ class MqttClient:
         if kind != CONNACK or len(answer) < 2:
             raise WrongPeer(f"{self._stream.where} does not answer like MQTT")
         if answer[1]:
-            raise MainstemError(f"{self._stream.where} refuses the connection: {_reason(answer[1])}")
+            raise Refused(f"{self._stream.where} refuses the connection: {_reason(answer[1])}")
         told = decode_properties(Reader(answer, 2), ALL_PROPERTIES)
         self._unacked_max = min(UNACKED_MAX, told.get(Property.RECEIVE_MAXIMUM, 65_535))
 
@@ -117,7 +117,7 @@ class MqttClient:
         if kind == PUBACK:
             self._unacked -= 1
             if len(body) > 2 and body[2] >= 0x80:
-                raise MainstemError(f"the broker refuses the message: {_reason(body[2])}")
+                raise Refused(f"the broker refuses the message: {_reason(body[2])}")
         elif kind == DISCONNECT:
             raise WrongPeer(f"the broker ended the connection: {_reason(body[0] if body else 0)}")
 

@@ -1,0 +1,159 @@
+"""`demo`: the whole idea in a few lines, and the smoke test: it fails if any leg does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mainstem import __version__
+
+PAYLOADS = {"mqtt": b"21.5", "kafka": b"22.0", "amqp": b"22.5"}
+TOPICS = {"mqtt": "sensors/kitchen/temp", "kafka": "sensors/hall/temp", "amqp": "sensors/garden/temp"}
+SQL_S_MAX = 300.0
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Keep the broker running at the end, until Ctrl-C.")
+@click.option(
+    "--sql/--no-sql", default=True, show_default=True, help="Run the Spark SQL query too; needs Spark and Java."
+)
+def demo(keep: bool, sql: bool) -> int:
+    """One message by each protocol, appended once, arriving by all others; then a view and SQL over the same data.
+
+    Starts a temporary broker on free ports, leaves nothing behind. Exit code 1 if any leg fails.
+    """
+    legs = Legs()
+    with _broker() as broker:
+        ports = "   ".join(f"{name} {port}" for name, port in broker.ports.items() if name != "ws")
+        click.echo(f"  Mainstem {__version__}  data: temporary  console: {broker.http_url}")
+        click.echo(f"  {ports}          ready in {broker.ready_s:.2f} s")
+        _cross(broker, legs)
+        _view(broker, legs)
+        if sql:
+            _sql(broker, legs)
+        click.echo(f"  {legs.summary()}")
+        if keep:
+            click.echo(f"  running until Ctrl-C; console: {broker.http_url}")
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(3600)
+    return 0 if legs.fine else 1
+
+
+class Legs:
+    """What was tried and how it went."""
+
+    def __init__(self) -> None:
+        self.tried = self.failed = self.skipped = 0
+
+    @property
+    def fine(self) -> bool:
+        return not self.failed
+
+    def line(self, arrow: str, who: str, what: str, text: str, end: str = "", *, error: str | None = None) -> None:
+        self.tried += 1
+        if error is not None:
+            self.failed += 1
+            click.echo(click.style(f"  {arrow} {who:<6}{what:<10}{text:<26}{error}", fg="red"))
+        else:
+            click.echo(f"  {arrow} {who:<6}{what:<10}{text:<26}{end}")
+
+    def skip(self, who: str, why: str) -> None:
+        self.skipped += 1
+        click.echo(click.style(f"  · {who:<6}skipped: {why}", fg="yellow"))
+
+    def summary(self) -> str:
+        if self.failed:
+            return f"{self.failed} of {self.tried} legs failed"
+        done = f"{self.tried} legs, one append each, no bridge"
+        return f"{done}; {self.skipped} skipped" if self.skipped else done
+
+
+@contextlib.contextmanager
+def _broker() -> Iterator[Any]:
+    from mainstem.testing import Broker
+
+    with tempfile.TemporaryDirectory(prefix="mainstem-demo-", ignore_cleanup_errors=True) as directory:
+        began = time.monotonic()
+        with Broker(engine="segment", data=Path(directory) / "data") as broker:
+            broker.ready_s = time.monotonic() - began  # type: ignore[attr-defined]
+            yield broker
+
+
+def _cross(broker: Any, legs: Legs) -> None:
+    from mainstem.model.errors import MainstemError
+    from mainstem.server.round_trip import round_trip, spelled
+
+    for protocol, topic in TOPICS.items():
+        value = PAYLOADS[protocol]
+        legs.line("→", protocol, "publish", spelled(protocol, topic), value.decode())
+        try:
+            arrivals = round_trip(broker.ports, broker.host, protocol, topic, value)
+        except MainstemError as error:
+            legs.line("✖", protocol, "publish", topic, error=str(error))
+            continue
+        for arrival in arrivals:
+            end = f"{arrival.value:<8}+{arrival.microseconds} µs"
+            legs.line("←", arrival.protocol, "receive", arrival.name, end, error=arrival.error)
+
+
+def _view(broker: Any, legs: Legs) -> None:
+    """A wildcard view over what is already stored, read as a Kafka topic."""
+    from mainstem.model.errors import MainstemError
+    from mainstem.server.cli.api import Api
+    from mainstem.server.clients import open_client
+    from mainstem.server.clients.client import Address, Start
+
+    try:
+        Api(broker.http_url).post("/v1/views", {"name": "all-sensors", "filter": "sensors/#"})
+        legs.line("+", "view", "create", "all-sensors", "sensors/#")
+        address = Address("kafka", broker.host, broker.kafka_port, "", "", "all-sensors", {})
+        with contextlib.closing(open_client(address)) as client:
+            client.subscribe("all-sensors", Start("earliest"))
+            values = []
+            for message in client.messages(2.0):
+                values.append((message.value or b"").decode())
+                if len(values) == len(PAYLOADS):
+                    break
+    except MainstemError as error:
+        legs.line("✖", "kafka", "read view", "all-sensors", error=str(error))
+        return
+    wanted = sorted(value.decode() for value in PAYLOADS.values())
+    error_text = None if sorted(values) == wanted else f"expected {wanted}, got {sorted(values)}"
+    legs.line("←", "kafka", "read view", "all-sensors", " ".join(values), error=error_text)
+
+
+def _sql(broker: Any, legs: Legs) -> None:
+    """The same records by Spark SQL, in a process of its own: Spark wants a JVM and its own standard output."""
+    import shutil
+    import subprocess
+
+    if shutil.which("java") is None:
+        legs.skip("sql", "no Java: apt install openjdk-17-jre-headless")
+        return
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        legs.skip("sql", "no Spark: pip install 'mainstem[pipeline]'")
+        return
+    query = "select count(*) as records, round(avg(cast(cast(value as string) as double)), 2) as average from records"
+    command = [sys.executable, "-m", "mainstem", "sql", query, "--url", broker.http_url, "--topic", "all-sensors"]
+    began = time.monotonic()
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SQL_S_MAX, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        legs.line("✖", "sql", "select", "all-sensors", error=f"no answer within {SQL_S_MAX:.0f} s")
+        return
+    lines = [line for line in ran.stdout.splitlines() if "22.0" in line and "3" in line]
+    error = None if ran.returncode == 0 and lines else (ran.stderr.strip().splitlines() or ["no answer"])[-1]
+    shown = " ".join(lines[-1].replace("|", " ").split()) if lines else ""
+    legs.line("←", "sql", "select", "count, avg(value)", f"{shown}   {time.monotonic() - began:.0f} s", error=error)
