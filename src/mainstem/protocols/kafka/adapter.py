@@ -183,7 +183,7 @@ class KafkaConnection(Connection):
             return
         if self.principal is None and head.key not in BEFORE_LOGIN:
             raise PeerViolation(f"{api.name} before the login")
-        body = wire.decode(f"{api.name}Request", head.version, data, head.body_at)
+        body = wire.decode(f"{api.name}Request", head.version, data, head.body_at, rest_allowed=True)
         slot = Slot(api, head.version, head.correlation)
         if head.key != PRODUCE or body.acks != 0:
             self.session.expect(slot)

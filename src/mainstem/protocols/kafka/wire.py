@@ -161,15 +161,18 @@ def _compile(name: str, shape: Shape, source: str, entry: str) -> Any:
     return space[entry]
 
 
-def decode(name: str, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """One whole message; bytes left over or missing are the peer's fault."""
+def decode(name: str, version: int, buffer: Buffer, at: int = 0, *, rest_allowed: bool = False) -> Any:
+    """One whole message; bytes missing are the peer's fault, and so are bytes left over unless they are allowed.
+
+    A broker must allow them, as Kafka does: librdkafka asks for all topics with a length of the older form.
+    """
     view = memoryview(buffer)
     end = len(view)
     try:
         value, at = decoder(name, version)(view, at, end)
     except (struct.error, IndexError, ValueError) as fault:  # ValueError: not UTF-8
         raise malformed(f"{name} v{version}: {fault}") from fault
-    if at != end:
+    if at != end and not rest_allowed:
         raise malformed(f"{name} v{version}: {end - at} bytes too many")
     return value
 
