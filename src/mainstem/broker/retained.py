@@ -156,6 +156,10 @@ class Retained:
             return record
         return None
 
+    @property
+    def topics(self) -> list[bytes]:
+        return [self._topics.name(number) for number in self._pointers]
+
     # -- holding and recovering
 
     def held_offsets(self, log: Log) -> list[int]:

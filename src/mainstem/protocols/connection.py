@@ -189,6 +189,9 @@ class Connection(asyncio.Protocol):
         """The peer has read on."""
         self.release(HOLD_OUTPUT)
 
+    def on_released(self) -> None:
+        """Reading goes on; what was read before and not handled can be now."""
+
     # What a subclass calls.
 
     def send(self, data: bytes) -> None:
@@ -225,8 +228,12 @@ class Connection(asyncio.Protocol):
         """What waits here and in the transport."""
         return self.out_bytes + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
 
-    def close(self, reason: str = "") -> None:
-        """Send what is collected, then close. A reason is logged: someone will ask why a client was disconnected."""
+    def close(self, reason: str = "", *, linger: bool = False) -> None:
+        """Send what is collected, then close. A reason is logged: someone will ask why a client was disconnected.
+
+        Closing with input unread resets the connection, and our last words with it. With `linger` only our side is
+        closed and input goes on being read, unheard, until the peer closes too or CLOSE_SECONDS_MAX have passed.
+        """
         if self.closing:
             return
         self.closing = True
@@ -235,7 +242,12 @@ class Connection(asyncio.Protocol):
         if self.transport is None:
             return
         self.flush()
-        self.transport.close()
+        if linger and self.transport.can_write_eof():
+            if self.held:
+                self.transport.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
         if self in self.server.connections:  # else the transport is already gone
             self.server.deadlines.watch(self, CLOSE_SECONDS_MAX)
 
@@ -257,6 +269,14 @@ class Connection(asyncio.Protocol):
         self.held &= ~reason
         if not self.held and self.transport is not None and not self.closing:
             self.transport.resume_reading()
+            self.on_released()
+
+    def hold_for_log(self) -> None:
+        """More is unsynced than may be (`ticker.press`)."""
+        self.hold(HOLD_LOG)
+
+    def release_from_log(self) -> None:
+        self.release(HOLD_LOG)
 
     def label(self) -> str:
         """How the log names this peer."""

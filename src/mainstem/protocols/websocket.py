@@ -158,6 +158,17 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """The closing handshake ends our side; the peer's answer, or its silence, ends the socket."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(1000)
+            self._send_pending()
+        elif self._transport is not None:
+            self._transport.close()
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()

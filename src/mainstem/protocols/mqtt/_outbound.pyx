@@ -21,7 +21,7 @@ cdef extern from "Python.h":
 cdef enum:
     OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
-    ALIAS_TOPIC_MIN = 8  # an alias costs three bytes
+    ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
     ORIGIN_MQTT = 1
     ORIGIN_KAFKA = 2
     FLAG_RETAIN = 4

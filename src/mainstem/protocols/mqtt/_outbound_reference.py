@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainstem.protocols.connection import Ticker
 
 OUT_BYTES_MAX = 1 << 20
-ALIAS_TOPIC_MIN = 8  # an alias costs three bytes
+ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
 IDS_END = 65_536
 AWAIT_PUBACK, AWAIT_PUBREC, AWAIT_PUBCOMP = 1, 2, 3
 PACKET_ID_NOT_FOUND = 0x92
@@ -28,6 +28,8 @@ class Source(Protocol):
     """Where a delivery came from that no route brought."""
 
     def settle(self, reason: int) -> None: ...
+
+    def give_back(self) -> None: ...
 
 
 class Grant:

@@ -51,6 +51,7 @@ class MqttServer(Server):
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
         self.broker = broker
         self.service = MqttService.of(broker, config)
+        self.service.counters.append(self.counters)
 
     def make_connection(self) -> asyncio.Protocol:
         self.service.ensure_recovered()
@@ -58,11 +59,13 @@ class MqttServer(Server):
 
     async def run_deadlines(self) -> None:
         self.service.ensure_recovered()
-        second = asyncio.get_running_loop().create_task(self._run_seconds())
+        loop = asyncio.get_running_loop()
+        tasks = loop.create_task(self._run_seconds()), loop.create_task(self.service.sys_topics.run())
         try:
             await super().run_deadlines()
         finally:
-            second.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _run_seconds(self) -> None:
         while True:
@@ -79,6 +82,7 @@ class MqttWebSocketServer(Server):
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
         self.service = MqttService.of(broker, config)
+        self.service.counters.append(self.counters)
         self._rules = WebSocketRules(
             config.mqtt.ws_path,
             ("mqtt", "mqttv3.1"),
@@ -143,6 +147,9 @@ class MqttConnection(Connection):
         self.inbound.receive(data)
         self._drain()
 
+    def on_released(self) -> None:
+        self._drain()
+
     def _drain(self) -> None:
         """Handle packets until none is left, or one of them must be decided elsewhere first."""
         if self.draining:
@@ -168,6 +175,9 @@ class MqttConnection(Connection):
                 self._handle(event)
         finally:
             counters.messages_in += inbound.messages - before
+        ticker: Any = self.server.ticker
+        if ticker.pressed and inbound.messages != before:
+            ticker.press(self)
         if inbound.waiting:
             self._release_received()
         if self.outbound.progress:
@@ -236,13 +246,7 @@ class MqttConnection(Connection):
         else:
             if not self.closing:
                 self._admit(connect, principal)
-                self._go_on()
-
-    def _go_on(self) -> None:
-        """What had to be decided elsewhere is: read on."""
-        self.release(HOLD_QUEUE)
-        if not self.held and not self.closing:
-            self._drain()
+                self.release(HOLD_QUEUE)
 
     def _admit(self, connect: Connect, principal: Principal) -> None:
         client_id = connect.client_id
@@ -360,7 +364,7 @@ class MqttConnection(Connection):
             self._turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
             return
         self._accept(connack, connect)
-        self._go_on()
+        self.release(HOLD_QUEUE)
 
     def _accept(self, connack: bytes, connect: Connect) -> None:
         self.state = "on"
@@ -380,7 +384,7 @@ class MqttConnection(Connection):
         properties: Properties = {Property.REASON_STRING: why.encode()} if self.version == V5 else {}
         self.outbound.write(encode_connack(self.version or 4, False, reason, properties))
         self.state = "gone"
-        self.close(why)
+        self.close(why, linger=True)
 
     # -- acknowledgements and positions
 
@@ -480,16 +484,16 @@ class MqttConnection(Connection):
         if self.version == V5 and self.state == "on" and not self.closing:
             properties: Properties = {Property.REASON_STRING: why.encode()} if self.problem_information else {}
             self.outbound.write(encode_disconnect(reason, properties))
-        self.close(f"{why} ({Reason(reason).name.lower()})")
+        self.close(f"{why} ({Reason(reason).name.lower()})", linger=True)
 
     def fail(self, error: Exception) -> None:
         """What was promised cannot be kept (the disk is full): the client must try again elsewhere or later."""
         self._say_goodbye(Reason.QUOTA_EXCEEDED, str(error))
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "", *, linger: bool = False) -> None:
         if reason == "the broker is shutting down" and not self.closing and self.version == V5 and self.state == "on":
             self.outbound.write(encode_disconnect(Reason.SERVER_SHUTTING_DOWN))
-        super().close(reason)
+        super().close(reason, linger=linger)
 
     def on_silence(self) -> None:
         if self.state == "on":
@@ -525,6 +529,9 @@ class MqttConnection(Connection):
         if service.clients.get(self.key) is self:
             del service.clients[self.key]
         service.broker.pump.stop(self.outbound)
+        service.count_gone(self.outbound)
+        for held in self.outbound.take_sources():
+            held.give_back()
         assert self.subscriptions is not None
         self.subscriptions.close()
         if saved is not None:

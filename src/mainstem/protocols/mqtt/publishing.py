@@ -1,15 +1,165 @@
-"""Publishes that the hot path leaves to us: `$` topics, and user properties with a meaning to the broker."""
+"""Publishes that the hot path leaves to us: `$` topics, and user properties with a meaning to the broker.
+
+    $delayed/<seconds>/<topic>      published to <topic> when it is due
+    $SYS $share $queue $stream      refused: nobody publishes there
+    any other $ topic               an ordinary topic that no leading wildcard matches
+
+    ms-key          the record's key (`ms-key;b64`: in base 64), instead of the topic
+    ms-ts           event time, µs since 1970
+    ms-expires-at   ms since 1970; takes the place of a longer message expiry
+    ms-deliver-at   ms since 1970: published when it is due
+
+They stay among the user properties: what goes back to MQTT is what came. All other `ms-` names are a client's own.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.protocols.mqtt.packets import Publish
-from mainstem.protocols.mqtt.reasons import Reason
+from mainstem.broker.access import Action
+from mainstem.log.gather import Ticket
+from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, NotAuthorized
+from mainstem.model.record import Header
+from mainstem.model.topic_filter import check_topic
+from mainstem.protocols.mqtt.packets import V5, Publish
+from mainstem.protocols.mqtt.properties import (
+    IN_PUBLISH,
+    Properties,
+    Property,
+    Reader,
+    decode_properties,
+    encode_bare,
+    encode_varint,
+)
+from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
 
+REFUSED = (b"$SYS", b"$share", b"$queue", b"$stream")
+DELAY_SECONDS_MAX = 366 * 86_400
+NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class Special:
+    """What a publish says beyond its bytes."""
+
+    topic: bytes
+    properties: bytes
+    key: bytes | None = None
+    time_ms: int | None = None
+    due_ms: int | None = None
+
 
 def publish_special(connection: MqttConnection, event: Publish) -> None:
-    connection.inbound.answer(None, event.qos, event.packet_id, Reason.TOPIC_NAME_INVALID)
+    """Store it, or answer why not; a client that cannot be told is disconnected."""
+    connection.service.check_topic_bytes(event.topic)
+    try:
+        ticket = _publish(connection, event)
+    except MainstemError as error:
+        if isinstance(error, Violation):
+            raise
+        reason = reason_of(error)
+        if not event.qos or (connection.version != V5 and reason != Reason.NOT_AUTHORIZED):
+            raise Violation(reason, error.message) from None
+        connection.inbound.answer(None, event.qos, event.packet_id, reason)
+    else:
+        connection.inbound.answer(ticket, event.qos, event.packet_id)
+
+
+def _publish(connection: MqttConnection, event: Publish) -> Ticket:
+    service, namespace = connection.service, connection.namespace
+    assert namespace is not None and connection.principal is not None
+    now_ms = service.broker.clock.now_ns() // NS_PER_MS
+    special = _understand(event, now_ms)
+    limits = service.limits
+    check_topic(special.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+    if not service.broker.access.allows(connection.principal, Action.PUBLISH, special.topic):
+        raise NotAuthorized(f"user {connection.principal.name} may not publish {special.topic.decode()!r}")
+    client_id = connection.outbound.client_id
+    headers: tuple[Header, ...] = ()
+    if event.qos == 2 and connection.inbound.durable:
+        headers = ((b"ms-qos2", event.packet_id.to_bytes(2, "big") + client_id),)
+    if special.due_ms is not None and special.due_ms > now_ms:
+        return service.delay(
+            namespace,
+            special.due_ms,
+            special.topic,
+            event.payload,
+            qos=event.qos,
+            retain=event.retain,
+            properties=special.properties,
+            client_id=client_id,
+            key=special.key,
+            time_ms=special.time_ms,
+            headers=headers,
+        )
+    return service.publish(
+        namespace,
+        special.topic,
+        event.payload,
+        qos=event.qos,
+        retain=event.retain,
+        properties=special.properties,
+        client_id=client_id,
+        key=special.key,
+        headers=headers,
+        time_ms=special.time_ms,
+    )
+
+
+def _understand(event: Publish, now_ms: int) -> Special:
+    special = Special(event.topic, event.properties)
+    first, _, rest = event.topic.partition(b"/")
+    if first in REFUSED:
+        raise InvalidName(f"nobody publishes to {first.decode()}")
+    if first == b"$delayed":
+        seconds, _, special.topic = rest.partition(b"/")
+        if not seconds.isdigit() or int(seconds) > DELAY_SECONDS_MAX or not special.topic:
+            raise InvalidName(f"a delayed topic is $delayed/<seconds, at most {DELAY_SECONDS_MAX}>/<topic>")
+        if special.topic.startswith(b"$"):
+            raise InvalidName("a delayed message goes to an ordinary topic")
+        special.due_ms = now_ms + int(seconds) * 1000
+    if event.properties:
+        _understand_properties(special, now_ms)
+    return special
+
+
+def _understand_properties(special: Special, now_ms: int) -> None:
+    data = encode_varint(len(special.properties)) + special.properties
+    properties = decode_properties(Reader(data), IN_PUBLISH, user_properties_max=len(data))
+    for name, value in properties.get(Property.USER_PROPERTY, ()):
+        if name == b"ms-key":
+            special.key = value
+        elif name == b"ms-key;b64":
+            special.key = _base64(value)
+        elif name == b"ms-ts":
+            special.time_ms = _number(name, value) // 1000
+        elif name == b"ms-deliver-at":
+            special.due_ms = _number(name, value)
+        elif name == b"ms-expires-at":
+            _shorten_expiry(special, properties, _number(name, value), now_ms)
+
+
+def _shorten_expiry(special: Special, properties: Properties, expires_ms: int, now_ms: int) -> None:
+    left = max(0, -(-(expires_ms - now_ms) // 1000))
+    if left < properties.get(Property.MESSAGE_EXPIRY, 0xFFFFFFFF):
+        properties[Property.MESSAGE_EXPIRY] = left
+        special.properties = encode_bare(properties)
+
+
+def _number(name: bytes, value: bytes) -> int:
+    if not value.isdigit() or len(value) > 19:
+        raise InvalidArgument(f"user property {name.decode()} is {value[:30]!r}, not a number")
+    return int(value)
+
+
+def _base64(value: bytes) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error:
+        raise InvalidArgument("user property ms-key;b64 is not base 64") from None

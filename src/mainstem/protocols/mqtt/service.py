@@ -11,21 +11,25 @@ from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.queue import Queue
 from mainstem.broker.retained import Retained
-from mainstem.broker.sessions import PLACE_MS, Session, Sessions
+from mainstem.broker.sessions import PLACE_MS, Session, Sessions, Subscription
 from mainstem.codec.batch import decode_frames
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
 from mainstem.model.topic_filter import check_topic, literal_filter
 from mainstem.model.topic_tries import FilterTrie
+from mainstem.protocols.connection import Counters
 from mainstem.protocols.mqtt.crossing import describe, translate
+from mainstem.protocols.mqtt.filters import share_name
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.outbound import Encoder, Outbound
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.sys_topics import SysTopics
 from mainstem.protocols.mqtt.wire import MARK_CLIENT_WANTED, RouteTable
 
 if TYPE_CHECKING:
@@ -87,6 +91,13 @@ class MqttService:
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
         self._wills: dict[bytes, asyncio.TimerHandle] = {}
+        self._shares: dict[str, set[bytes]] = {}  # shared group's queue → keys of the sessions that subscribe to it
+        self._busy_keys: dict[Queue, set[bytes]] = {}
+        self._flush_planned = False
+        self.counters: list[Counters] = []  # of each listener
+        self.expired_total = 0
+        self._sent_before = self._dropped_before = 0  # by connections that are gone
+        self.sys_topics = SysTopics(self, interval_seconds=config.mqtt.sys_interval_ms / 1000)
         broker.journal.register("retained", self._apply_retained, self._dump_retained)
         broker.access.listeners.append(self._rights_changed)
         broker.maintenance.holders.append(self.holds)
@@ -185,6 +196,10 @@ class MqttService:
             self.retained(namespace).note(route, gather.ticket, index, value is not None)
         return gather.ticket
 
+    def delay(self, namespace: Namespace, due_ms: int, topic: bytes, payload: bytes, **publish: Any) -> Ticket:
+        """Publish when it is due, also after a restart."""
+        raise Overloaded("delayed messages are not offered")
+
     # -- sessions
 
     def session_key(self, namespace: Namespace, client_id: bytes) -> bytes:
@@ -207,12 +222,66 @@ class MqttService:
         else:
             outbound.live = True
 
+    # -- queues
+
+    def join_share(self, name: str, key: bytes) -> None:
+        self._shares.setdefault(name, set()).add(key)
+
+    def leave_share(self, namespace: Namespace, name: str, key: bytes) -> None:
+        """A group ends with its last session."""
+        members = self._shares.get(name, set())
+        members.discard(key)
+        if not members:
+            self._shares.pop(name, None)
+            queues = self.broker.queues.of(namespace)
+            queue = queues.find(name)
+            if queue is not None:
+                queues.delete(queue)
+
+    def busy_keys(self, queue: Queue) -> set[bytes]:
+        """Keys of unsettled records of a queue that is ordered by key; all its members share them."""
+        return self._busy_keys.setdefault(queue, set())
+
+    def flush_settled_soon(self) -> None:
+        """Acks collect until the end of the loop's turn."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            asyncio.get_running_loop().call_soon(self._flush_settled)
+
+    def _flush_settled(self) -> None:
+        self._flush_planned = False
+        self.broker.queues.flush_settled()
+
+    # -- figures
+
+    @property
+    def all_retained(self) -> list[bytes]:
+        return [topic for retained in self._retained.values() for topic in retained.topics]
+
+    def subscription_count(self) -> int:
+        absent = sum(len(session.subscriptions) for session in self.sessions if session.here is None)
+        present = sum(len(one.subscriptions.by_filter) for one in self.clients.values() if one.subscriptions)
+        return absent + present
+
+    def share_count(self) -> int:
+        return sum(len(members) for members in self._shares.values())
+
+    def delivered(self) -> tuple[int, int]:
+        """Publishes sent to clients, and dropped on the way, since the start."""
+        sent = self._sent_before + sum(one.outbound.messages for one in self.clients.values())
+        return sent, self._dropped_before + sum(one.outbound.dropped for one in self.clients.values())
+
+    def count_gone(self, outbound: Outbound) -> None:
+        self._sent_before += outbound.messages
+        self._dropped_before += outbound.dropped
+
     # -- every second
 
     def tick_second(self) -> None:
         now_ns = self.broker.clock.now_ns()
         self.encoder.now_ns = now_ns
         for session in self.sessions.expired(now_ns):
+            self.expired_total += 1
             self.end_session(session)
         self._checkpoint()
 
@@ -221,8 +290,15 @@ class MqttService:
         for subscription in session.subscriptions.values():
             if subscription.no_local:
                 self.unwant_client(subscription.filter, session)
+            if subscription.filter.startswith(b"$share/"):
+                self._end_share(session, subscription)
         self.fire_will(session.key)
         return self.sessions.end(session)
+
+    def _end_share(self, session: Session, subscription: Subscription) -> None:
+        namespace = self.broker.namespaces.get(session.key.partition(b"\0")[0].decode())
+        if namespace is not None:
+            self.leave_share(namespace, share_name(subscription.filter), session.key)
 
     def _checkpoint(self) -> None:
         """Once everything below a past head is stable, state derived from records below it is journaled, then it."""
@@ -280,11 +356,17 @@ class MqttService:
             for log in logs:
                 self._recover_log(namespace, log)
         self.sessions.recovered(self.broker.clock.now_ns(), self._recover_session)
+        for namespace in self.broker.namespaces.values():
+            queues = self.broker.queues.of(namespace)
+            for queue in [one for one in queues if one.name.startswith("$share/") and one.name not in self._shares]:
+                queues.delete(queue)  # its members were connections, and are gone
 
     def _recover_session(self, session: Session) -> None:
         for subscription in session.subscriptions.values():
             if subscription.no_local:
                 self.no_local.add(literal_filter(subscription.filter), session)
+            if subscription.filter.startswith(b"$share/"):
+                self.join_share(share_name(subscription.filter), session.key)
 
     def _recover_log(self, namespace: Namespace, log: Log) -> None:
         checkpoint = self.sessions.checkpoint

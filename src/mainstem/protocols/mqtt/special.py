@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mainstem.broker.sessions import Subscription
-from mainstem.model.errors import InvalidArgument
-from mainstem.protocols.mqtt.filters import Asked
+from mainstem.protocols.mqtt.filters import Asked, Kind
+from mainstem.protocols.mqtt.members import Member, join_group, join_queue
+from mainstem.protocols.mqtt.streams import Stream
+from mainstem.protocols.mqtt.sys_topics import SysSubscription
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -23,4 +25,14 @@ class Special(Protocol):
 def open_special(
     connection: MqttConnection, asked: Asked, subscription: Subscription, properties: dict[bytes, bytes]
 ) -> Special:
-    raise InvalidArgument(f"{asked.kind.value} is not there yet")
+    """Begins at once; what it sends before SUBACK is allowed to. May lower the QoS it grants."""
+    if asked.kind is Kind.STREAM:
+        return Stream(connection, asked, subscription, properties)
+    if asked.kind is Kind.SYS:
+        subscription.qos = 0
+        return SysSubscription(connection, asked.filter, subscription)
+    # QoS 2 would bind a message to one member even when that member never comes back [MQTT-4.8.2-4, -5].
+    subscription.qos = min(subscription.qos, 1)
+    join = join_group if asked.kind is Kind.SHARE else join_queue
+    queue = join(connection, asked, properties)
+    return Member(connection, queue, subscription, forced=asked.kind is Kind.QUEUE)
