@@ -141,10 +141,14 @@ cdef class IndexCore:
             try:
                 chunk.check()
             except CorruptFrame:
-                del self.chunks[chunk_id]
-                self.lost.add(chunk_id)
+                self.lose(chunk_id)
                 raise
         return chunk
+
+    def lose(self, int64_t chunk_id):
+        """A chunk turned out to be damaged: it must be added again."""
+        self.chunks.pop(chunk_id, None)
+        self.lost.add(chunk_id)
 
     def find_one(self, uint32_t number, int64_t start, int64_t end, int64_t limit=_UNLIMITED):
         """The offsets of one topic's records: cost follows what is found."""

@@ -303,9 +303,13 @@ class IndexCore:
             try:
                 chunk.check()
             except CorruptFrame:
-                del self.chunks[chunk_id]
-                self.lost.add(chunk_id)
+                self.lose(chunk_id)
                 raise
+
+    def lose(self, chunk_id: int) -> None:
+        """A chunk turned out to be damaged: it must be added again."""
+        self.chunks.pop(chunk_id, None)
+        self.lost.add(chunk_id)
 
     # -- for the files -----------------------------------------------------------------------------------------------
 

@@ -85,6 +85,13 @@ class TopicIndex(IndexCore):
         self._removed.extend(gone)
         return gone
 
+    def lose(self, chunk_id: int) -> None:
+        """Without its file the next start builds the chunk again, if nobody does so before."""
+        super().lose(chunk_id)
+        if self._path is not None:
+            logger.warning("topic index chunk %d in %s is damaged and will be built again", chunk_id, self._path)
+            self._file(self._path, chunk_id).unlink(missing_ok=True)
+
     def checkpoint(self, stable_end: int | None = None) -> int:
         """Pack and save the full chunks, only those below `stable_end` if it is given; returns how many.
 

@@ -393,6 +393,24 @@ def test_a_damaged_chunk_is_missing_until_it_is_added_again(path: Path, damage: 
     ledger.check()
 
 
+def test_damage_that_a_search_finds_is_known_after_a_restart(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.add(0, b"a", b"b")
+    ledger.add(C, b"c")
+    ledger.index.close()
+    file = path / "0000000000.chunk"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    ledger.index = door.TopicIndex.open(path, TopicTrie())
+    with pytest.raises(CorruptFrame):
+        ledger.index.find_one(1, 0, 1 << 60)
+    ledger.index = door.TopicIndex.open(path, TopicTrie())
+    assert ledger.index.missing == [(0, C)]
+    ledger.recover()
+    ledger.check()
+
+
 def test_every_flipped_bit_of_the_names_is_noticed(path: Path) -> None:
     ledger = Ledger(path)
     ledger.add(0, b"a", b"b")
