@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -168,7 +168,7 @@ def engine_name(log: Log) -> str:
 
 
 def children(
-    namespace: Namespace, prefix: str, *, after: str, limit: int
+    namespace: Namespace, prefix: str, *, after: str, limit: int, allowed: Callable[[bytes], bool]
 ) -> tuple[list[dict[str, Any]], str | None, bool]:
     """The levels below a prefix, with how many topics are below each; whether all topics were looked at."""
     base = f"{prefix}/" if prefix else ""
@@ -182,7 +182,7 @@ def children(
         if looked > SCAN_MAX:
             complete = False
             break
-        levels = _text(name).split("/") if name else []
+        levels = _text(name).split("/") if name and allowed(name) else []
         if len(levels) <= depth:
             continue
         counts[levels[depth]] = counts.get(levels[depth], 0) + 1

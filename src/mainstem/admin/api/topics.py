@@ -30,7 +30,11 @@ async def list_topics(call: Call) -> Any:
 
 async def tree(call: Call) -> Any:
     rows, after, complete = children(
-        call.namespace, call.query.get("prefix", "").strip("/"), after=call.query.get("after", ""), limit=call.limit
+        call.namespace,
+        call.query.get("prefix", ""),
+        after=call.query.get("after", ""),
+        limit=call.limit,
+        allowed=lambda name: call.allows(Action.DESCRIBE, name),
     )
     return page(rows, after, complete=complete)
 

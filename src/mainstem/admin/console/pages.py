@@ -76,7 +76,13 @@ async def topics_page(call: Call) -> dict[str, Any]:
     }
     if mode == "tree":
         prefix = query.get("prefix", "")
-        items, after, complete = children(namespace, prefix, after=query.get("after", ""), limit=ROWS)
+        items, after, complete = children(
+            namespace,
+            prefix,
+            after=query.get("after", ""),
+            limit=ROWS,
+            allowed=lambda name: call.allows(Action.DESCRIBE, name),
+        )
         levels = prefix.split("/") if prefix else []
         crumbs = [{"level": level, "path": "/".join(levels[: at + 1])} for at, level in enumerate(levels)]
         return {**facts, "items": items, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
@@ -144,9 +150,13 @@ async def messages_page(call: Call) -> dict[str, Any]:
 async def views_page(call: Call) -> dict[str, Any]:
     namespace = call.namespace
     service = queue_service(call.running)
-    queues = sorted(service.of(namespace), key=lambda one: one.name) if service is not None else []
+    if service is None or not call.principal.admin:
+        queues = []
+    else:
+        queues = sorted(service.of(namespace), key=lambda one: one.name)
+    views = [view for name, view in sorted(namespace.views.items()) if call.allows(Action.DESCRIBE, name)]
     return {
-        "views": [view_row(view) for _, view in sorted(namespace.views.items())][:ROWS],
+        "views": [view_row(view) for view in views[:ROWS]],
         "queues": [queue_row(queue) for queue in queues[:ROWS]],
     }
 

@@ -1,0 +1,148 @@
+"""One test per page: it shows what it should, its actions work, it fits a phone, and its JSON twin says the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from mainstem.admin.console.pages import PAGES
+from mainstem.testing import Broker
+
+Shoot = Callable[[Page, str], None]
+
+
+def twin(broker: Broker, page: Page) -> Any:
+    address = page.locator("footer a[rel=alternate]").get_attribute("href")
+    return httpx.get(broker.http_url + str(address)).json()
+
+
+def publish(broker: Broker, topic: str, value: str) -> None:
+    assert httpx.post(f"{broker.http_url}/v1/messages", json={"topic": topic, "value": value}).status_code == 200
+
+
+def test_overview(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    for name in ("mqtt", "kafka", "amqp", "http"):
+        expect(page.locator("dl.facts .tag", has_text=name).first).to_be_visible()
+    expect(page.locator(".chart canvas")).to_be_visible()
+    topics = page.locator(".number", has_text="topics").locator("b")
+    before = topics.inner_text()
+    publish(broker, f"fresh/{time.time_ns()}", "x")
+    expect(topics).not_to_have_text(before)  # the numbers are live
+    assert twin(broker, page)["ready"] is True
+    shoot(page, "overview")
+
+
+def test_topics_as_tree_and_table(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/topics")
+    page.locator(".tree a", has_text="sensors").first.click()
+    expect(page.locator(".tree li")).to_have_count(3)
+    shoot(page, "topics")
+    page.locator(".tree a", has_text="kitchen").click()
+    page.locator(".tree a.tag").click()
+    expect(page.locator("h1")).to_have_text("sensors/kitchen/temp")
+    page.goto("/topics?mode=table&filter=sensors/%2B/temp")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    assert len(twin(broker, page)["items"]) == 3
+    page.keyboard.press("/")
+    page.keyboard.type("payments")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_topic_is_declared_changed_and_deleted(page: Page, broker: Broker) -> None:
+    page.goto("/topics")
+    page.locator("input[name=name]").fill("made/here")
+    page.locator("input[name='settings.partitions']").fill("2")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator("h1")).to_have_text("made/here")
+    page.locator("input[name='settings.retention_ms']").fill("60000")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator("tr", has_text="retention_ms").locator("td").nth(2)).to_have_text("topic")
+    page.on("dialog", lambda dialog: dialog.accept("made/here"))
+    page.get_by_role("button", name="Delete").click()
+    page.wait_for_url("**/topics")
+    assert httpx.get(f"{broker.http_url}/v1/topics/made/here").status_code == 404
+
+
+def test_topic(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/topic?name=sensors/kitchen/temp")
+    expect(page.locator("code", has_text="sensors.kitchen.temp").first).to_be_visible()
+    expect(page.locator("tr", has_text="durability").locator("td").nth(2)).to_have_text("default")
+    expect(page.get_by_text("Where its bytes are")).to_be_visible()
+    assert twin(broker, page)["spellings"]["kafka"] == "sensors.kitchen.temp"
+    shoot(page, "topic")
+
+
+def test_messages(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/messages?topic=sensors/kitchen/temp&from=-10&field=celsius")
+    expect(page.locator("#messages tr")).to_have_count(10)
+    expect(page.locator(".chart canvas")).to_be_visible()
+    page.locator("#messages summary").first.click()
+    expect(page.locator("#messages dd", has_text="eu").first).to_be_visible()
+    assert len(twin(broker, page)["items"]) == 10
+    shoot(page, "messages")
+    page.goto("/messages?topic=sensors/kitchen/temp&from=earliest&contains=kitchen-1")
+    expect(page.locator("#messages tr")).to_have_count(40)
+
+
+def test_live_tail_and_publish(page: Page, broker: Broker) -> None:
+    page.goto("/messages?topic=live/topic/here&from=-10".replace("live/topic/here", "orders"))
+    rows = page.locator("#messages tr")
+    expect(rows).to_have_count(1)
+    with page.expect_response(lambda response: "/v1/tail" in response.url):
+        page.get_by_role("button", name="Live tail").click()
+    form = page.locator("form[data-api='/v1/messages']")
+    form.locator("[name=value]").fill('{"from": "the browser"}')
+    form.locator("[name=headers]").fill("a=1\nb=2")
+    form.get_by_role("button").click()
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("the browser")
+    newest = httpx.get(f"{broker.http_url}/v1/messages?topic=orders&from=-1").json()["items"][0]
+    assert json.loads(newest["value"]) == {"from": "the browser"}
+    assert [pair for pair in newest["headers"] if pair[0] in "ab"] == [["a", "1"], ["b", "2"]]
+
+
+def test_views_and_queues(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/views")
+    expect(page.locator("td.name", has_text="all-sensors")).to_be_visible()
+    shoot(page, "views")
+    page.locator("input[name=name]").fill("kitchen-only")
+    page.locator("input[name=filter]").fill("sensors/kitchen/#")
+    page.get_by_role("button", name="Make it").click()
+    page.locator("td.name a", has_text="kitchen-only").click()
+    expect(page.locator("#messages tr")).to_have_count(40)
+    page.goto("/views")
+    page.locator("tr", has_text="kitchen-only").get_by_role("button", name="Forget").click()
+    expect(page.locator("td.name", has_text="kitchen-only")).to_have_count(0)
+
+
+def test_settings(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/settings")
+    row = page.locator("tr", has_text="topics.engine")
+    expect(row.locator("td").nth(1)).to_have_text("memory")
+    expect(row.locator("td").nth(2)).to_have_text("--set")
+    assert any(one["key"] == "limits.connections_max" for one in twin(broker, page)["items"])
+    shoot(page, "settings")
+
+
+def test_a_page_that_does_not_work_says_why(page: Page) -> None:
+    answer = page.request.get("/topic?name=nowhere")
+    assert answer.status == 404
+    assert "there is no topic nowhere" in answer.text()
+
+
+@pytest.mark.parametrize("path", [one.path for one in PAGES])
+def test_every_page_reads_well_without_javascript(broker: Broker, path: str) -> None:
+    query = "?name=orders" if path == "/topic" else ""
+    html = httpx.get(f"{broker.http_url}{path}{query}").text
+    assert "<h1>" in html
+    twin_path = "/overview.json" if path == "/" else f"{path}.json"
+    assert isinstance(httpx.get(f"{broker.http_url}{twin_path}{query}").json(), dict)
