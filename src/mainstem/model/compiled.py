@@ -32,6 +32,7 @@ MODULES = (
     "mainstem.log._topic_index",
     "mainstem.broker._live",
     "mainstem.broker._queue_lane",
+    "mainstem.protocols.mqtt._outbound",
     "mainstem.protocols.mqtt._wire",
     "mainstem.protocols.amqp._wire",
 )

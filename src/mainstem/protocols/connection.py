@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         self.out = None
         size, self.out_bytes = self.out_bytes, 0
         transport = self.transport
-        if transport is None:
+        if transport is None or self.closing:
             return
         self.server.counters.bytes_out += size
         if len(out) == 1:
@@ -236,12 +236,12 @@ class Connection(asyncio.Protocol):
         """
         if self.closing:
             return
-        self.closing = True
         if reason:
             logger.info("%s disconnected: %s", self.label(), reason)
+        self.flush()
+        self.closing = True
         if self.transport is None:
             return
-        self.flush()
         if linger and self.transport.can_write_eof():
             if self.held:
                 self.transport.resume_reading()

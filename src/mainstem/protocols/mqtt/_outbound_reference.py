@@ -77,9 +77,7 @@ def ref_of(record: Record) -> RecordRef:
 class Encoder:
     """What is worked out once per record, however many subscribers it has. One for all connections of a server."""
 
-    def __init__(
-        self, translate: Callable[[Any, int], bytes | None], describe: Callable[[Any], bytes]
-    ) -> None:
+    def __init__(self, translate: Callable[[Any, int], bytes | None], describe: Callable[[Any], bytes]) -> None:
         self.translate = translate
         self.describe = describe
         self.now_ns = 0

@@ -140,9 +140,7 @@ class Inbound:
             raise _not_a_length()
         start, end = at + 1, at + 1 + size
         if end - self._at > self.packet_bytes_max:
-            raise Violation(
-                Reason.PACKET_TOO_LARGE, f"packet of {end - self._at} bytes, limit {self.packet_bytes_max}"
-            )
+            raise Violation(Reason.PACKET_TOO_LARGE, f"packet of {end - self._at} bytes, limit {self.packet_bytes_max}")
         if end > len(data):
             return None
         first, self._at = data[self._at], end
@@ -183,9 +181,7 @@ class Inbound:
             self._answer(None, fields.qos, fields.packet_id, Reason.PAYLOAD_FORMAT_INVALID)
             return None
         if fields.is_special or fields.topic.startswith(b"$"):
-            return Publish(
-                fields.topic, fields.payload, fields.qos, fields.retain, fields.packet_id, fields.properties
-            )
+            return Publish(fields.topic, fields.payload, fields.qos, fields.retain, fields.packet_id, fields.properties)
         assert self.routes is not None
         route, reason, marks = self.routes.find(fields.topic)
         if route is not None:
@@ -377,9 +373,7 @@ class Inbound:
 
 
 def _not_a_length() -> Violation:
-    return Violation(
-        Reason.MALFORMED_PACKET, "remaining length is not a variable byte integer in its shortest form"
-    )
+    return Violation(Reason.MALFORMED_PACKET, "remaining length is not a variable byte integer in its shortest form")
 
 
 def _is_utf8(payload: bytes) -> bool:

@@ -206,7 +206,7 @@ class MqttConnection(Connection):
 
     def flush(self) -> None:
         data = self.outbound.take()
-        if data and self.transport is not None:
+        if data and self.transport is not None and not self.closing:
             self.server.counters.bytes_out += len(data)
             self.transport.write(data)
 

@@ -1,11 +1,11 @@
 """What a topic filter asks for, by its first level.
 
-    a/+/b                          plain: live messages, and what a persistent session missed
-    $share/<group>/<filter>        a group whose members share the messages
-    $queue/<name>[/<filter>]       a named queue, of any protocol; with a filter it is made if it is not there
-    $stream/<filter>               history, then live; from where says the user property `stream-offset`
-    $stream/@<offset>/<filter>     the same for clients without user properties; `@` so that no topic is meant by it
-    $SYS/...                       the broker's own figures, which are in no log
+a/+/b                          plain: live messages, and what a persistent session missed
+$share/<group>/<filter>        a group whose members share the messages
+$queue/<name>[/<filter>]       a named queue, of any protocol; with a filter it is made if it is not there
+$stream/<filter>               history, then live; from where says the user property `stream-offset`
+$stream/@<offset>/<filter>     the same for clients without user properties; `@` so that no topic is meant by it
+$SYS/...                       the broker's own figures, which are in no log
 """
 
 from __future__ import annotations

@@ -269,7 +269,9 @@ def encode_packet(kind: int, flags: int, *parts: bytes) -> bytes:
     return bytes([kind << 4 | flags]) + encode_varint(len(body)) + body
 
 
-def encode_connack(version: int, session_present: bool, reason: int, properties: Mapping[int, Any] | None = None) -> bytes:
+def encode_connack(
+    version: int, session_present: bool, reason: int, properties: Mapping[int, Any] | None = None
+) -> bytes:
     if version != V5:
         code = RETURN_CODES.get(Reason(reason), 3)
         return bytes([0x20, 2, session_present and code == 0, code])
@@ -277,7 +279,9 @@ def encode_connack(version: int, session_present: bool, reason: int, properties:
     return encode_packet(Packet.CONNACK, 0, body)
 
 
-def encode_suback(version: int, packet_id: int, reasons: list[int], properties: Mapping[int, Any] | None = None) -> bytes:
+def encode_suback(
+    version: int, packet_id: int, reasons: list[int], properties: Mapping[int, Any] | None = None
+) -> bytes:
     head = packet_id.to_bytes(2, "big")
     if version != V5:
         codes = bytes(0x80 if reason >= 0x80 else reason for reason in reasons)

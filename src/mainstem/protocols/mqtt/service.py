@@ -124,9 +124,7 @@ class MqttService:
     def retained(self, namespace: Namespace) -> Retained:
         found = self._retained.get(namespace.name)
         if found is None:
-            found = Retained(
-                namespace, self.broker.journal, self.broker.ticker, retained_max=self.limits.retained_max
-            )
+            found = Retained(namespace, self.broker.journal, self.broker.ticker, retained_max=self.limits.retained_max)
             self._retained[namespace.name] = found
         return found
 

@@ -51,7 +51,9 @@ class Subscriptions:
                 reasons.append(reason)
                 why = error.message
         connection = self._connection
-        properties: Properties = {Property.REASON_STRING: why.encode()} if why and connection.problem_information else {}
+        properties: Properties = (
+            {Property.REASON_STRING: why.encode()} if why and connection.problem_information else {}
+        )
         suback = encode_suback(connection.version, event.packet_id, reasons, properties)
         if self._saved is not None and any(reason < 0x80 for reason in reasons):
             self._when_saved(lambda: self._answer(suback, wanted))
@@ -128,7 +130,9 @@ class Subscriptions:
         """A persistent session goes on: its subscriptions count again."""
         for subscription in list(self.by_filter.values()):
             limits = self._connection.service.limits
-            asked = parse_filter(subscription.filter, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            asked = parse_filter(
+                subscription.filter, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max
+            )
             if asked.kind is Kind.PLAIN:
                 interest = self._session.subscribe(subscription)
                 namespace = self._connection.namespace
