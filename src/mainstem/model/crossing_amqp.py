@@ -136,6 +136,8 @@ def _write_headers(message: Message, content: Content) -> None:
         content.headers.append(("ms-key", _typed(message.key)))
     if message.value is None:
         content.set_header("ms-null", "1")
+    if message.deliver_at_us is not None:
+        content.set_header("ms-deliver-at", str(message.deliver_at_us // 1000))
     if message.format_utf8:
         content.set_header("ms-format", "utf8")
     if message.retain:

@@ -139,6 +139,8 @@ def _named_pairs(message: Message) -> list[tuple[bytes, bytes]]:
         pairs.append(marked(b"message-id", message.message_id))
     if message.priority is not None:
         pairs.append((b"priority", b"%d" % message.priority))
+    if message.deliver_at_us is not None:
+        pairs.append((b"ms-deliver-at", b"%d" % (message.deliver_at_us // 1000)))
     if message.event_time_us is not None and message.origin != Origin.MQTT:
         pairs.append((b"ms-ts", b"%d" % message.event_time_us))
     if message.amqp_headers is not None:

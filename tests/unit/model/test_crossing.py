@@ -428,6 +428,21 @@ def test_microseconds_survive_into_every_protocol() -> None:
     assert table[b"ms-ts"] == ("S", b"%d" % micros)
 
 
+def test_when_to_deliver_reaches_every_protocol() -> None:
+    due_ms = NOW_NS // 1_000_000 + 5000
+    for record in (
+        kafka_written([(b"ms-deliver-at", b"%d" % due_ms)], None, b"v"),
+        mqtt_record(user(b"ms-deliver-at", b"%d" % due_ms)),
+        amqp_record(amqp_content(headers=amqp_table([(b"ms-deliver-at", long_string(b"%d" % due_ms))]))),
+    ):
+        assert (b"ms-deliver-at", b"%d" % due_ms) in kafka_record(record).headers
+        as_mqtt, as_amqp = mqtt_properties(record, NOW_NS), amqp_properties(record, NOW_NS)
+        assert as_mqtt is not None
+        assert as_amqp is not None
+        assert (b"ms-deliver-at", b"%d" % due_ms) in read_mqtt(as_mqtt)[1]
+        assert read_amqp(as_amqp)[1][b"ms-deliver-at"] == ("S", b"%d" % due_ms)
+
+
 EVENT = {b"specversion": b"1.0", b"id": b"1", b"source": b"/x", b"type": b"t", b"time": b"2026-01-01T00:00:00Z"}
 
 
