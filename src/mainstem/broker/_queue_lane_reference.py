@@ -26,7 +26,12 @@ class Entry:
     """Why the records of one topic enter a queue."""
 
     def __init__(
-        self, *, anything: bool = False, default: bool = False, plain: bool = False, exchanges: frozenset[bytes] = frozenset()
+        self,
+        *,
+        anything: bool = False,
+        default: bool = False,
+        plain: bool = False,
+        exchanges: frozenset[bytes] = frozenset(),
     ) -> None:
         self.anything = anything
         self.default = default
@@ -58,7 +63,6 @@ class Taker:
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
         """Take the record, or say False for want of room (then the queue offers it to another, or keeps it)."""
         raise NotImplementedError
-
 
     def on_queue_deleted(self) -> None:
         """The queue is gone; nothing more comes."""

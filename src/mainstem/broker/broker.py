@@ -15,6 +15,7 @@ from typing import Any
 
 from mainstem.broker.access import Access
 from mainstem.broker.catch_up import Pump
+from mainstem.broker.delayed import Delayed
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.maintenance import Maintenance
@@ -85,11 +86,13 @@ class Broker:
         self.ticker.head_stamp = self.stamps.next
         self.queues = QueueService(self)
         self.queues.load(catalog.items)
+        self.delayed = Delayed(self)
 
     def recover_journal(self) -> int:
         """After every owner has registered: replay what they journaled."""
         count = self.journal.recover()
         self.queues.start()
+        self.delayed.start()
         return count
 
     def start(self) -> None:
@@ -104,6 +107,7 @@ class Broker:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.pump.close()
         self.queues.close()
+        self.delayed.close()
         self.ticker.drain()
         logs = list(self.logs.by_id.values())
         await self.ticker.settle([log for log in logs if log.durability.acks_wait])

@@ -334,6 +334,17 @@ class Exchanges:
             headers.append((b"ms-routing-key", key.encode("utf-8", "surrogateescape")))
         return headers
 
+    def publish(
+        self, name: str, key: str, properties: bytes, value: bytes | None, time_ms: int | None = None
+    ) -> Ticket:
+        """Route and store, as a client's publish would be."""
+        content = Content.parse(properties)
+        keys = [key, *carbon_copies(content)]
+        plain = len(keys) == 1 and self.is_simple(name)
+        return self.append(
+            name, key, properties, value, time_ms, targets=None if plain else self.route(name, keys, content)
+        )
+
     def append(
         self,
         name: str,
@@ -354,9 +365,7 @@ class Exchanges:
         mode = Content.parse(properties).number("delivery_mode")
         flags = int(RecordFlag.QOS_1) if mode == PERSISTENT else 0
         flags |= RecordFlag.DEFAULT_EXCHANGE if name == DEFAULT else 0
-        return self.namespace.publish(
-            topic, value, headers=headers, time_ms=time_ms, flags=flags, origin=Origin.AMQP
-        )
+        return self.namespace.publish(topic, value, headers=headers, time_ms=time_ms, flags=flags, origin=Origin.AMQP)
 
     def origin_of(self, record: Record) -> tuple[str, str]:
         """The exchange and routing key a record was published with, or that stand for where it was."""
@@ -374,6 +383,12 @@ class Exchanges:
         if record.origin == Origin.AMQP:
             return Content.parse(record.header(b"ms-amqp") or b"")
         return Content.parse(crossing.amqp_properties(record, self.queues.service.broker.clock.now_ns()) or b"")
+
+
+def carbon_copies(content: Content) -> list[str]:
+    """The further routing keys in the CC header."""
+    copies = content.header_value("CC")
+    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
 
 
 class _Headers:

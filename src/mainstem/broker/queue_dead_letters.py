@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
+from mainstem.broker.exchanges import carbon_copies
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
@@ -56,6 +57,20 @@ class DeadLetters:
             name, queue.settings.dead_letter_key or key, content.encode(), record.value, record.time_ms, targets=targets
         )
 
+    def send_refused(self, queue: Queue, exchange: str, key: str, content: Content, body: bytes | None) -> None:
+        """A full queue refused a publish: its dead letter is all that is stored of it there."""
+        name = queue.settings.dead_letter_exchange
+        exchanges = self._queues.exchanges
+        if name is None or exchanges.find(name) is None:
+            return
+        letter = Content.parse(content.encode())
+        keys = [key, *carbon_copies(letter)]
+        record_death(letter, queue.name, "maxlen", exchange, keys, self._queues.now_ms() // 1000)
+        dead_key = queue.settings.dead_letter_key or key
+        targets = exchanges.route(name, [dead_key, *keys[1:]], letter)
+        if targets:
+            exchanges.append(name, dead_key, letter.encode(), body, targets=targets)
+
 
 class _Leaving:
     """Waits until the dead letter is durable, then takes the source off the queue."""
@@ -72,11 +87,6 @@ class _Leaving:
             logger.warning("a dead letter of queue %s was not stored: %s; it stays", self._queue.name, ticket.error)
         elif not self._queue.deleted:
             self._queue.dead_lettered(self._level, [self._position])
-
-
-def carbon_copies(content: Content) -> list[str]:
-    copies = content.header_value("CC")
-    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
 
 
 def record_death(

@@ -33,9 +33,7 @@ class Level:
     def __init__(self, queue: Queue, priority: int, start: int) -> None:
         self.queue = queue
         self.priority = priority
-        self.cursor = QueueCursor(
-            start, deliveries_max=queue.settings.deliveries_max, journaled=queue.settings.durable
-        )
+        self.cursor = QueueCursor(start, deliveries_max=queue.settings.deliveries_max, journaled=queue.settings.durable)
         self.backlog = Backlog(queue.lane)
         self.scanned = start  # the log was looked through up to here
         self.reading = False

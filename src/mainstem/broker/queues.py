@@ -262,9 +262,7 @@ class Queues:
         """Write its declaration; None for a transient queue, which no restart sees."""
         if not queue.settings.durable or queue.settings.exclusive:
             return None
-        return self.service.broker.store.put_item(
-            ItemKind.QUEUE, self.namespace.name, queue.name, queue.to_document()
-        )
+        return self.service.broker.store.put_item(ItemKind.QUEUE, self.namespace.name, queue.name, queue.to_document())
 
     def load(self, item: Item) -> None:
         document: dict[str, Any] = item.body
@@ -273,7 +271,9 @@ class Queues:
         queue.condition = parse_condition(document.get("condition", ""))
         self._add(queue)
         for reach in document["reaches"]:
-            queue.add_reach(Reach(reach["kind"], reach["filter"].encode(), reach["exchange"], reach["start"], reach["end"]))
+            queue.add_reach(
+                Reach(reach["kind"], reach["filter"].encode(), reach["exchange"], reach["start"], reach["end"])
+            )
         queue.begin(min((reach.start for reach in queue.reaches.all), default=queue.created), count=False)
 
     def delete(self, queue: Queue) -> Written | None:

@@ -33,7 +33,6 @@ cdef class Outbound:
     cdef public object ticker
     cdef public object describe
     cdef public object translate
-    cdef public object decorate
     cdef public bint blocked
     cdef public bint dirty
     cdef public uint32_t frame_max
@@ -103,6 +102,7 @@ cdef class Consumer(Taker):
     cdef public Lane lane
     cdef public object tag
     cdef public object decorator
+    cdef public int prefetch
     cdef public bint stalled
     cdef bytes head
 
@@ -114,6 +114,7 @@ cdef class Inbound:
     cdef public uint32_t frame_max
     cdef public int64_t body_bytes_max
     cdef public int channel_number
+    cdef public uint32_t method_number
     cdef public uint64_t messages
     cdef list channels
     cdef list touched

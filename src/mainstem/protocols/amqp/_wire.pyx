@@ -229,11 +229,10 @@ cdef class Outbound:
         self.buf = NULL
         self.size = self.capacity = 0
 
-    def __init__(self, ticker, describe, translate, decorate):
+    def __init__(self, ticker, describe, translate):
         self.ticker = ticker
         self.describe = describe
         self.translate = translate
-        self.decorate = decorate
         self.frame_max = 4096
         self.stalled = []
 
@@ -261,6 +260,11 @@ cdef class Outbound:
         if not self.dirty:
             self.mark()
         return self.buf + self.size - need
+
+    def touch(self):
+        """Be flushed by this turn's tick."""
+        if not self.dirty:
+            self.mark()
 
     cdef int mark(self) except -1:
         self.dirty = True
@@ -633,34 +637,35 @@ cdef class ChannelWire:
         self.touched = False
         if self.ticket is not None:
             self._close_ticket(self.published)
-        elif not self.waiting:
-            return True
-        else:
-            self.waiting.append((self.published, None))
-        return False
+        else:  # nothing to wait for but this tick's write
+            self.waiting.append((self.published, self.out.ticker.ticks))
 
-    def confirm_now(self):
-        """Everything published so far needs no more than to be written, which this tick has done."""
-        if not self.waiting:
-            self.session.confirmed(self.published)
-        else:
-            self.waiting.append((self.published, None))
+    def refuse_next(self):
+        """One more publish, which was not stored."""
+        self.after_read()
+        self.published += 1
+        self.waiting.append((self.published, False))
 
     def released(self, ticket):
-        """A ticket is due; answers leave in publish order."""
+        """A ticket is due, or a tick is over; answers leave in publish order."""
         cdef uint64_t until = 0
         while self.waiting:
             end, first = self.waiting[0]
-            if first is not None and not first.stable:
-                if first.error is None:
+            refused = first is False
+            if isinstance(first, Ticket):
+                refused = (<Ticket>first).error is not None
+                if not refused and not (<Ticket>first).stable:
                     break
-                if until:
-                    self.session.confirmed(until)
-                until = 0
-                self.session.refused(end)
-            else:
-                until = end
+            elif not refused and first >= self.out.ticker.ticks:
+                break
             del self.waiting[0]
+            if not refused:
+                until = end
+                continue
+            if until:
+                self.session.confirmed(until)
+                until = 0
+            self.session.refused(end)
         if until:
             self.session.confirmed(until)
 
@@ -727,6 +732,12 @@ cdef class Inbound:
         if number < len(self.channels):
             self.channels[number] = None
 
+    def touch(self, ChannelWire channel):
+        """A publish of the slow path is to be confirmed with this read's."""
+        if not channel.touched:
+            channel.touched = True
+            self.touched.append(channel)
+
     def take_touched(self):
         """Confirming channels that published since the last call."""
         if not self.touched:
@@ -758,12 +769,13 @@ cdef class Inbound:
             at += size + FRAME_OVERHEAD
             self.at = at
             self.channel_number = channel_number
+            self.method_number = BASIC_PUBLISH
             channel = <ChannelWire>self.channels[channel_number] if channel_number < PyList_GET_SIZE(self.channels) \
                 else None
             if kind == FRAME_METHOD:
                 if size < 4:
                     raise Fault(502, "a method frame without a method")
-                number = get_u32(payload)
+                number = self.method_number = get_u32(payload)
                 if channel is not None:
                     if channel.expect != EXPECT_METHOD:
                         raise Fault(505, _expected(channel.expect))

@@ -1,7 +1,7 @@
 """AMQP 0-9-1 methods: their numbers and fields, to and from bytes. The hot four (publish, deliver, get-ok, ack) are in wire.
 
-    method frame payload = u16 class, u16 method, fields
-    s short string   S long string   F table   B u8   H u16   I u32   Q u64   t bit (up to eight share an octet)
+method frame payload = u16 class, u16 method, fields
+s short string   S long string   F table   B u8   H u16   I u32   Q u64   t bit (up to eight share an octet)
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ METHODS = (
     _method("exchange.bind-ok", 40, 31),
     _method("exchange.unbind", 40, 40, "Hreserved1 sdestination ssource srouting_key tno_wait Farguments"),
     _method("exchange.unbind-ok", 40, 51),
-    _method(
-        "queue.declare", 50, 10, "Hreserved1 squeue tpassive tdurable texclusive tauto_delete tno_wait Farguments"
-    ),
+    _method("queue.declare", 50, 10, "Hreserved1 squeue tpassive tdurable texclusive tauto_delete tno_wait Farguments"),
     _method("queue.declare-ok", 50, 11, "squeue Imessage_count Iconsumer_count"),
     _method("queue.bind", 50, 20, "Hreserved1 squeue sexchange srouting_key tno_wait Farguments"),
     _method("queue.bind-ok", 50, 21),
@@ -76,7 +74,9 @@ METHODS = (
     _method("queue.unbind-ok", 50, 51),
     _method("basic.qos", 60, 10, "Iprefetch_size Hprefetch_count tglobal"),
     _method("basic.qos-ok", 60, 11),
-    _method("basic.consume", 60, 20, "Hreserved1 squeue sconsumer_tag tno_local tno_ack texclusive tno_wait Farguments"),
+    _method(
+        "basic.consume", 60, 20, "Hreserved1 squeue sconsumer_tag tno_local tno_ack texclusive tno_wait Farguments"
+    ),
     _method("basic.consume-ok", 60, 21, "sconsumer_tag"),
     _method("basic.cancel", 60, 30, "sconsumer_tag tno_wait"),
     _method("basic.cancel-ok", 60, 31, "sconsumer_tag"),
@@ -104,17 +104,27 @@ METHODS = (
 BY_NUMBER = {method.number: method for method in METHODS}
 BY_NAME = {method.name: method for method in METHODS}
 # What a server may be asked; everything else from a client is 503.
-ASKED = frozenset(
-    method.number
-    for method in METHODS
-    if not method.name.endswith("-ok")
-    and method.name
-    not in ("connection.start", "connection.secure", "connection.tune", "connection.blocked", "connection.unblocked")
-    and method.name not in ("basic.return", "basic.deliver", "basic.get-empty")
-) | {
-    BY_NAME[name].number
-    for name in ("connection.start-ok", "connection.secure-ok", "connection.tune-ok", "connection.close-ok")
-} | {BY_NAME[name].number for name in ("channel.flow-ok", "channel.close-ok", "basic.cancel-ok")}
+ASKED = (
+    frozenset(
+        method.number
+        for method in METHODS
+        if not method.name.endswith("-ok")
+        and method.name
+        not in (
+            "connection.start",
+            "connection.secure",
+            "connection.tune",
+            "connection.blocked",
+            "connection.unblocked",
+        )
+        and method.name not in ("basic.return", "basic.deliver", "basic.get-empty")
+    )
+    | {
+        BY_NAME[name].number
+        for name in ("connection.start-ok", "connection.secure-ok", "connection.tune-ok", "connection.close-ok")
+    }
+    | {BY_NAME[name].number for name in ("channel.flow-ok", "channel.close-ok", "basic.cancel-ok")}
+)
 
 _NUMBERS = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
@@ -138,7 +148,10 @@ def decode(number: int, payload: bytes) -> dict[str, Any]:
             continue
         if bit:
             at, bit = at + 1, 0
+        start = at
         values[name], at = _field(kind, payload, at, name_of(number))
+        if kind == "F":
+            values[name + "_raw"] = payload[start + 4 : at]  # types that Python does not tell apart
     return values
 
 

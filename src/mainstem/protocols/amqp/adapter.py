@@ -1,0 +1,484 @@
+"""AMQP words to broker words: the listener and one connection, from protocol header to its last frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from mainstem.broker.access import Principal
+from mainstem.broker.broker import Broker
+from mainstem.broker.exchange_names import DEFAULT, TOPIC, key_of
+from mainstem.broker.live import RecordRef
+from mainstem.broker.queue import Queue
+from mainstem.log.gather import Ticket
+from mainstem.model.crossing import amqp_properties
+from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
+from mainstem.model.origin import Origin, RecordFlag
+from mainstem.protocols.amqp.channel import Channel
+from mainstem.protocols.amqp.consuming import StreamConsumer
+from mainstem.protocols.amqp.events import Event, MethodEvent
+from mainstem.protocols.amqp.faults import Fault, fault_of
+from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
+from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
+from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
+from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection, Server
+
+logger = logging.getLogger("mainstem.amqp")
+
+HANDSHAKE_S = 10
+FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
+HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
+CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
+    BY_NAME[name].number for name in ("channel.open", "channel.close", "channel.close-ok")
+)
+COMPATIBLE_VERSION = "4.1.0"  # the RabbitMQ whose behaviour clients may expect
+
+
+def server_properties() -> dict[str, Any]:
+    """Clients switch features on by these; `product` is what they look for before they trust RabbitMQ's semantics."""
+    try:
+        own = version("mainstem")
+    except PackageNotFoundError:
+        own = "0"
+    return {
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+        "cluster_name": "mainstem",
+        "copyright": "",
+        "information": "Mainstem, speaking RabbitMQ's AMQP 0-9-1",
+        "platform": f"Mainstem {own}",
+        "product": "RabbitMQ",
+        "version": COMPATIBLE_VERSION,
+    }
+
+
+class AmqpServer(Server):
+    """The TCP listener."""
+
+    def __init__(self, broker: Broker, config: Any) -> None:
+        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.broker = broker
+        self.config = config
+        self.replies = Replies()
+        self.properties = server_properties()
+        self._vhosts: dict[str, Vhost] = {}
+        self._beats: dict[int, list[AmqpConnection]] = {}
+        self._described: dict[tuple[bytes, int, bytes | None, bytes | None], bytes] = {}
+
+    def make_connection(self) -> asyncio.Protocol:
+        return AmqpConnection(self)
+
+    def vhost(self, name: str) -> Vhost:
+        found = self._vhosts.get(name)
+        if found is None:
+            found = self._vhosts[name] = Vhost(self.broker, self.broker.namespace(name))
+        return found
+
+    async def run_deadlines(self) -> None:
+        beats = asyncio.get_running_loop().create_task(self._run_beats())
+        try:
+            await super().run_deadlines()
+        finally:
+            beats.cancel()
+
+    async def _run_beats(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            for due in [second for second in self._beats if second <= self.deadlines.second]:
+                for connection in self._beats.pop(due):
+                    connection.beat()
+
+    def plan_beat(self, connection: AmqpConnection, in_s: int) -> None:
+        self._beats.setdefault(self.deadlines.second + in_s, []).append(connection)
+
+    # What the wire asks of a record that is to be delivered.
+
+    def describe(self, record: RecordRef) -> bytes:
+        """Exchange and routing key as two short strings."""
+        exchange_name = key_name = None
+        if record.origin == Origin.AMQP:
+            exchange_name, key_name = record.header(b"ms-exchange"), record.header(b"ms-routing-key")
+        is_default = record.origin == Origin.AMQP and bool(record.flags & RecordFlag.DEFAULT_EXCHANGE)
+        known = (record.topic, is_default, exchange_name, key_name)
+        found = self._described.get(known)
+        if found is None:
+            exchange = DEFAULT if is_default else (exchange_name or TOPIC.encode()).decode("utf-8", "surrogateescape")
+            key = (
+                key_name if key_name is not None else key_of(exchange, record.topic).encode("utf-8", "surrogateescape")
+            )
+            name = exchange.encode("utf-8", "surrogateescape")
+            found = bytes((len(name),)) + name + bytes((len(key[:255]),)) + key[:255]
+            if len(self._described) >= 10_000:
+                self._described.clear()
+            self._described[known] = found
+        return found
+
+    def translate(self, record: RecordRef) -> bytes:
+        """Another protocol's record in AMQP's properties."""
+        return amqp_properties(record.copy(), self.broker.clock.now_ns()) or b""
+
+
+class AmqpConnection(Connection):
+    """One client."""
+
+    __slots__ = (
+        "blocked_told",
+        "channels",
+        "closing_channels",
+        "connected_ms",
+        "draining",
+        "header",
+        "inbound",
+        "outbound",
+        "own_queues",
+        "principal",
+        "publisher",
+        "session",
+        "to_confirm",
+        "to_resume",
+        "vhost",
+        "written_second",
+    )
+
+    server: AmqpServer
+
+    def __init__(self, server: AmqpServer) -> None:
+        super().__init__(server)
+        self.session = Session(self, server.properties)
+        self.inbound = Inbound()
+        self.outbound = Outbound(server.ticker, server.describe, server.translate)
+        self.outbound.connection = self
+        self.header = b""
+        self.channels: dict[int, Channel] = {}
+        self.closing_channels: set[int] = set()
+        self.own_queues: set[Queue] = set()
+        self.principal = Principal("anonymous")
+        self.vhost: Vhost | None = None
+        self.publisher: Publisher | None = None
+        self.to_confirm: list[ChannelWire] = []
+        self.to_resume: set[StreamConsumer] = set()
+        self.draining = False
+        self.blocked_told = False
+        self.written_second = 0
+        self.connected_ms = int(time.time() * 1000)
+
+    def vhost_of(self) -> Vhost:
+        assert self.vhost is not None
+        return self.vhost
+
+    # -- bytes in
+
+    def on_open(self) -> None:
+        self.server.deadlines.watch(self, HANDSHAKE_S)
+
+    def on_data(self, data: bytes) -> None:
+        if self.session.state is State.HEADER:
+            data = self._read_header(data)
+            if not data:
+                return
+        self.inbound.receive(data)
+        self.drain()
+
+    def _read_header(self, data: bytes) -> bytes:
+        """The first eight bytes, however they are cut; what follows them."""
+        missing = 8 - len(self.header)
+        self.header += data[:missing]
+        if len(self.header) < 8 and PROTOCOL_HEADER.startswith(self.header):
+            return b""
+        if not self.session.on_header(self.header):
+            self.outbound.write(PROTOCOL_HEADER)
+            self.close(f"spoke {self.header!r} instead of AMQP 0-9-1")
+            return b""
+        return data[missing:]
+
+    def drain(self) -> None:
+        """Handle frames until none is whole, or something must be decided or written first."""
+        if self.draining:
+            return
+        self.draining = True
+        try:
+            self._drain()
+        finally:
+            self.draining = False
+
+    def _drain(self) -> None:
+        inbound, broker = self.inbound, self.server.broker
+        time_ms = broker.clock.now_ns() // 1_000_000
+        before = inbound.messages
+        if self.publisher is not None:
+            self.publisher.check()
+        while not self.held and not self.closing:
+            try:
+                event = inbound.next(time_ms)
+                if event is None:
+                    break
+                self._handle(event)
+            except Fault as fault:
+                self._fail(fault)
+            except MainstemError as error:
+                self._fail(fault_of(error))
+        published = inbound.messages - before
+        self.server.counters.messages_in += published
+        broker.queues.flush_settled()
+        self._after_read()
+        if published and self.server.ticker.pressed:
+            self.server.ticker.press(self)
+
+    def _after_read(self) -> None:
+        touched = self.inbound.take_touched()
+        if touched:
+            for channel in touched:
+                channel.after_read()
+            self.to_confirm += touched
+            self.outbound.touch()
+        if self.outbound.stalled:
+            self.retry_stalled()
+        if self.to_resume:
+            waiting, self.to_resume = self.to_resume, set()
+            for consumer in waiting:
+                consumer.resume()
+
+    def note_confirm(self, wire: ChannelWire) -> None:
+        """A publish of the slow path is to be confirmed with this read."""
+        self.inbound.touch(wire)
+
+    def _handle(self, event: Event) -> None:
+        if not isinstance(event, MethodEvent):
+            channel = self.channels.get(event.channel)
+            if channel is not None:
+                channel.publish(event)
+            return
+        state = self.session.state
+        if state is State.CLOSING and event.number not in (
+            BY_NAME["connection.close"].number,
+            BY_NAME["connection.close-ok"].number,
+        ):
+            return  # after our close only theirs counts
+        if event.channel == 0:
+            self.session.handle(name_of(event.number), decode(event.number, event.payload))
+        else:
+            self._handle_channel(event)
+        if self.publisher is not None:
+            self.publisher.check()
+
+    def _handle_channel(self, event: MethodEvent) -> None:
+        number = event.channel
+        channel = self.channels.get(number)
+        if channel is not None:
+            channel.handle(event.number, event.payload)
+        elif number in self.closing_channels:
+            if event.number == CHANNEL_CLOSE:
+                self.send_method(number, encode("channel.close-ok"))
+            if event.number in (CHANNEL_CLOSE_OK, CHANNEL_CLOSE):
+                self.closing_channels.discard(number)
+        elif event.number == CHANNEL_OPEN:
+            self.session.check_channel(number, len(self.channels))
+            self.channels[number] = opened = Channel(self, number)
+            self.inbound.open(opened.wire)
+            opened.send("channel.open-ok")
+        elif event.number != CHANNEL_CLOSE_OK:
+            raise Fault(504, "expected 'channel.open'")
+
+    def _fail(self, fault: Fault) -> None:
+        """Close the channel, or everything, with the reason."""
+        number = self.inbound.channel_number
+        failed = self.inbound.method_number
+        if fault.hard or number not in self.channels:
+            if self.session.state in (State.CLOSING, State.CLOSED):
+                return
+            logger.info("%s: %s", self.label(), fault)
+            self.session.close(fault, failed)
+            self._close_channels()
+            self.server.deadlines.watch(self, HANDSHAKE_S)
+            if fault.code == 501:
+                self.close(str(fault))  # in step no more: nothing that follows can be read
+            return
+        logger.info("%s, channel %d: %s", self.label(), number, fault)
+        self.drop_channel(number)
+        self.closing_channels.add(number)
+        payload = encode(
+            "channel.close",
+            reply_code=fault.code,
+            reply_text=fault.text,
+            class_id=failed >> 16,
+            method_id=failed & 0xFFFF,
+        )
+        self.send_method(number, payload)
+
+    def drop_channel(self, number: int) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            self.inbound.close(number)
+            channel.close()
+
+    def _close_channels(self) -> None:
+        for number in list(self.channels):
+            self.drop_channel(number)
+
+    # -- what the session asks
+
+    def send_method(self, channel: int, payload: bytes) -> None:
+        self.outbound.write_frame(FRAME_METHOD, channel, payload)
+
+    def login(self, name: str, password: bytes, mechanism: str) -> None:
+        principal = self.server.broker.access.login_now(name, password)
+        if principal is not None:
+            self._logged_in(principal)
+            return
+        self.hold(HOLD_QUEUE)
+        asyncio.get_running_loop().create_task(self._login(name, password))
+
+    async def _login(self, name: str, password: bytes) -> None:
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        try:
+            principal = await self.server.broker.access.login(name, password, str(peer[0]) if peer else "")
+        except (NotAuthorized, Overloaded) as error:
+            logger.info("%s: login of %r refused: %s", self.label(), name, error)
+            self.session.refused()
+        else:
+            self._logged_in(principal)
+        self.release(HOLD_QUEUE)
+        if not self.closing:
+            self.drain()
+
+    def _logged_in(self, principal: Principal) -> None:
+        self.principal = principal
+        self.session.logged_in()
+
+    def tuned(self, frame_max: int, heartbeat_s: int) -> None:
+        self.inbound.frame_max = self.outbound.frame_max = frame_max
+        self.server.deadlines.watch(self, 2 * heartbeat_s)
+        if heartbeat_s:
+            self.server.plan_beat(self, max(1, heartbeat_s // 2))
+
+    def open_namespace(self, name: str) -> None:
+        principal = self.principal
+        if name not in self.server.broker.namespaces:
+            raise Fault(530, f"vhost {name} not found")
+        if not principal.admin and principal.namespace != name:
+            raise Fault(530, f"access to vhost '{name}' refused for user '{principal.name}'")
+        self.vhost = self.server.vhost(name)
+        self.publisher = self.vhost.publisher(principal)
+        self.inbound.targets = self.publisher.targets
+        self.inbound.body_bytes_max = self.vhost.namespace.defaults.message_bytes_max
+
+    def end(self, reason: str) -> None:
+        self.close(reason)
+
+    # -- bytes out
+
+    def send(self, data: bytes) -> None:
+        self.outbound.write(data)
+
+    def flush(self) -> None:
+        if self.to_confirm:
+            waiting, self.to_confirm = self.to_confirm, []
+            for channel in waiting:
+                channel.released(None)
+        out = self.outbound
+        data = out.take()
+        if data and self.transport is not None:
+            self.written_second = self.server.deadlines.second
+            self.server.counters.bytes_out += len(data)
+            self.transport.write(data)
+        if out.stalled and not out.blocked:
+            self.server.ticker.after_tick(self.retry_stalled)
+
+    def beat(self) -> None:
+        """Half an interval is over: say that we live, unless something was said."""
+        if self.transport is None or self.closing:
+            return
+        half = max(1, self.session.heartbeat_s // 2)
+        if self.server.deadlines.second - self.written_second >= half:
+            self.outbound.write(HEARTBEAT)
+        self.server.plan_beat(self, half)
+
+    def on_silence(self) -> None:
+        self.close("missed heartbeats from client" if self.session.state is State.RUNNING else "handshake_timeout")
+
+    def on_blocked(self) -> None:
+        self.outbound.blocked = True
+
+    def on_room(self) -> None:
+        self.outbound.blocked = False
+        self.retry_stalled()
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                if isinstance(consumer, StreamConsumer):
+                    consumer.resume()
+
+    def retry_stalled(self) -> None:
+        """Consumers that had no room are offered records again."""
+        stalled, self.outbound.stalled = self.outbound.stalled, []
+        for consumer in stalled:
+            consumer.stalled = False
+            consumer.queue.wake()
+
+    # -- waiting
+
+    def wait_for(self, written: Future[None], then: Callable[[], None] | None) -> None:
+        """Handle nothing more until it is durable."""
+        self.hold(HOLD_QUEUE)
+        loop = asyncio.get_running_loop()
+
+        def done(_: Future[None]) -> None:
+            loop.call_soon_threadsafe(self._go_on, then)
+
+        written.add_done_callback(done)
+
+    def wait_for_ticket(self, ticket: Ticket, then: Callable[[], None]) -> None:
+        self.hold(HOLD_QUEUE)
+        ticket.wait(_Going(self, then))
+
+    def _go_on(self, then: Callable[[], None] | None) -> None:
+        if self.transport is None:
+            return
+        if then is not None:
+            then()
+        self.release(HOLD_QUEUE)
+        if not self.closing:
+            self.drain()
+
+    def hold_for_log(self) -> None:
+        """The disk does not keep up: this publisher is read no more until it does, and is told."""
+        self.hold(HOLD_LOG)
+        if self.session.can("connection.blocked") and not self.blocked_told:
+            self.blocked_told = True
+            self.session.send("connection.blocked", reason="low on disk throughput")
+
+    def release_from_log(self) -> None:
+        self.release(HOLD_LOG)
+        if self.blocked_told:
+            self.blocked_told = False
+            self.session.send("connection.unblocked")
+        if not self.closing:
+            self.drain()
+
+    def close(self, reason: str = "") -> None:
+        if not self.closing and self.session.state is State.RUNNING and reason:
+            self.session.close(Fault(320, reason, hard=True))
+        super().close(reason)
+
+    def on_lost(self) -> None:
+        self._close_channels()
+        for queue in list(self.own_queues):
+            queue.queues.delete(queue)
+        self.own_queues.clear()
+
+
+class _Going:
+    """Goes on once a ticket is released."""
+
+    __slots__ = ("_connection", "_then")
+
+    def __init__(self, connection: AmqpConnection, then: Callable[[], None]) -> None:
+        self._connection = connection
+        self._then = then
+
+    def released(self, ticket: Ticket) -> None:
+        self._connection._go_on(self._then)

@@ -1,0 +1,192 @@
+"""Methods that take messages: consume, cancel, get, qos, ack and its kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queue import Outcome, Queue
+from mainstem.broker.queue_bindings import ANYTHING, Reach
+from mainstem.broker.queue_settings import Kind, QueueSettings
+from mainstem.model.amqp_content import split_table
+from mainstem.protocols.amqp.channel_core import CONSUMERS_MAX, ChannelCore
+from mainstem.protocols.amqp.channel_declare import REPLY_TO, server_name
+from mainstem.protocols.amqp.consuming import (
+    Getter,
+    ReplyConsumer,
+    StreamConsumer,
+    delivery_count,
+    settle_all,
+    stream_position,
+)
+from mainstem.protocols.amqp.declaring import quoted
+from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.wire import Consumer
+
+UNLIMITED = 1 << 62
+
+
+class Consumes(ChannelCore):
+    # -- consuming
+
+    def on_basic_consume(self, a: dict[str, Any]) -> None:
+        tag = a["consumer_tag"] or server_name("amq.ctag-")
+        if tag in self.consumers:
+            raise Fault(530, f"attempt to reuse consumer tag '{tag}'")
+        if len(self.consumers) >= CONSUMERS_MAX:
+            raise Fault(530, f"reached maximum ({CONSUMERS_MAX}) of consumers per channel")
+        if a["queue"] == REPLY_TO:
+            self._consume_replies(tag, a)
+            return
+        queue = self._readable(a["queue"])
+        named = quoted("queue", queue.name, self.vhost.name)
+        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
+        if queue.settings.kind is Kind.STREAM:
+            self._consume_stream(queue, tag, a, named)
+            return
+        if queue.exclusive_taker is not None or (a["exclusive"] and queue.takers):
+            raise Fault(403, f"{named} in exclusive use")
+        self._check_priority(a["arguments"], named)
+        consumer = Consumer(
+            self.wire,
+            queue,
+            tag,
+            priority=a["arguments"].get("x-priority", 0),
+            credit=self.prefetch if self.prefetch and not a["no_ack"] else UNLIMITED,
+            no_ack=a["no_ack"],
+            decorator=delivery_count if queue.settings.kind is Kind.QUORUM else None,
+        )
+        consumer.prefetch = self.prefetch
+        if a["exclusive"]:
+            queue.exclusive_taker = consumer
+        self.consumers[tag] = consumer
+        self.answer("basic.consume-ok", a["no_wait"], consumer_tag=tag)
+        queue.attach(consumer)
+
+    def _readable(self, name: str) -> Queue:
+        """A queue, or a view under its own name: that reads as a stream."""
+        view = (
+            None
+            if not name or self.vhost.queues.find(name)
+            else self.vhost.namespace.views.get(topic_of(DEFAULT, name))
+        )
+        if view is None:
+            return self.queue(name)
+        settings = QueueSettings(durable=False, kind=Kind.STREAM)
+        queue = Queue(self.vhost.queues, 0, name, settings, self.vhost.now())
+        queue.condition = view.condition
+        queue.reaches.add(Reach(ANYTHING, view.filter))
+        return queue
+
+    def _check_priority(self, arguments: dict[str, Any], named: str) -> None:
+        priority = arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise Fault(406, f"invalid arg 'x-priority' for {named}: expected integer, got {type(priority).__name__}")
+
+    def _consume_replies(self, tag: str, a: dict[str, Any]) -> None:
+        if not a["no_ack"]:
+            raise Fault(406, "reply consumer cannot acknowledge")
+        if any(isinstance(consumer, ReplyConsumer) for consumer in self.consumers.values()):
+            raise Fault(406, "reply consumer already set")
+        consumer = ReplyConsumer(self, tag, server_name(REPLY_TO + "."))  # type: ignore[arg-type]
+        self.consumers[tag] = consumer
+        self.connection.server.replies.add(consumer)
+        self.answer("basic.consume-ok", a["no_wait"], consumer_tag=tag)
+
+    def _consume_stream(self, queue: Queue, tag: str, a: dict[str, Any], named: str) -> None:
+        if a["no_ack"]:
+            raise Fault(540, f"basic.consume with no_ack is not supported by stream queues: {named}")
+        if not self.prefetch:
+            raise Fault(406, f"consumer prefetch count is not set for stream {named}")
+        raw = dict(split_table(a["arguments_raw"])).get("x-stream-offset", b"")
+        offset = a["arguments"].get("x-stream-offset")
+        position = stream_position(queue, offset, is_time=raw[:1] == b"T")
+        self.answer("basic.consume-ok", a["no_wait"], consumer_tag=tag)
+        consumer = StreamConsumer(self, queue, tag, position, self.prefetch)  # type: ignore[arg-type]
+        self.consumers[tag] = consumer
+        consumer.resume()
+
+    def on_basic_cancel(self, a: dict[str, Any]) -> None:
+        consumer = self.consumers.pop(a["consumer_tag"], None)
+        if consumer is not None:
+            self.end_consumer(consumer)
+        self.answer("basic.cancel-ok", a["no_wait"], consumer_tag=a["consumer_tag"])
+
+    def on_basic_cancel_ok(self, a: dict[str, Any]) -> None:
+        """The client knows that its consumer is gone."""
+
+    def end_consumer(self, consumer: Any) -> None:
+        """It gets no more; what it was given stays the channel's to settle."""
+        if isinstance(consumer, StreamConsumer):
+            consumer.close()
+        elif isinstance(consumer, ReplyConsumer):
+            self.connection.server.replies.remove(consumer)
+        else:
+            consumer.queue.detach(consumer)
+
+    def consumer_lost(self, consumer: Consumer) -> None:
+        """Its queue was deleted."""
+        if self.consumers.pop(consumer.tag, None) is not None and self.connection.session.can("consumer_cancel_notify"):
+            self.send("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
+
+    def on_basic_get(self, a: dict[str, Any]) -> None:
+        self.settle_writes()
+        queue = self.queue(a["queue"])
+        named = quoted("queue", queue.name, self.vhost.name)
+        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
+        if queue.settings.kind is Kind.STREAM:
+            raise Fault(540, f"basic.get not supported by stream queues {named}")
+        if queue.exclusive_taker is not None:
+            raise Fault(403, f"{named} in exclusive use")
+        decorator = delivery_count if queue.settings.kind is Kind.QUORUM else None
+        getter = Getter(self.wire, queue, no_ack=a["no_ack"], decorator=decorator)
+        queue.limits.expire_now()
+        getter.count_left = min(max(0, queue.ready - 1), 0xFFFFFFFF)
+        queue.pull(getter)
+        if getter.credit:
+            self.send("basic.get-empty")
+        else:
+            queue.totals.pulled += 1
+
+    # -- how much at a time
+
+    def on_basic_qos(self, a: dict[str, Any]) -> None:
+        if a["prefetch_size"]:
+            raise Fault(540, f"prefetch_size!=0 ({a['prefetch_size']})")
+        if a["global"]:
+            self.wire.unacked_max = a["prefetch_count"]
+            self.connection.retry_stalled()
+        else:
+            self.prefetch = a["prefetch_count"]
+        self.send("basic.qos-ok")
+
+    def on_channel_flow(self, a: dict[str, Any]) -> None:
+        if not a["active"]:
+            raise Fault(540, "active=false")
+        self.send("channel.flow-ok", active=True)
+
+    # -- settling
+
+    def on_basic_ack(self, a: dict[str, Any]) -> None:
+        self.wire.acknowledge(a["delivery_tag"], a["multiple"])
+
+    def on_basic_nack(self, a: dict[str, Any]) -> None:
+        self.settle(a["delivery_tag"], a["multiple"], Outcome.RELEASE if a["requeue"] else Outcome.REJECT)
+
+    def on_basic_reject(self, a: dict[str, Any]) -> None:
+        self.settle(a["delivery_tag"], False, Outcome.RELEASE if a["requeue"] else Outcome.REJECT)
+
+    def on_basic_recover(self, a: dict[str, Any]) -> None:
+        self.on_basic_recover_async(a)
+        self.send("basic.recover-ok")
+
+    def on_basic_recover_async(self, a: dict[str, Any]) -> None:
+        if not a["requeue"]:
+            raise Fault(540, "requeue=false")
+        self.settle(0, True, Outcome.RELEASE)
+
+    def settle(self, tag: int, multiple: bool, outcome: Outcome) -> None:
+        """Everything but an ack."""
+        self.connection.server.broker.queues.flush_settled()  # acks that came before
+        settle_all(self.wire.take_held(tag, multiple), outcome)

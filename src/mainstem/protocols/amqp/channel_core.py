@@ -1,0 +1,92 @@
+"""What all of a channel's methods share: finding things by name, answering, waiting for the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.exchanges import Exchange
+from mainstem.broker.queue import Queue
+from mainstem.metadata.store import Written
+from mainstem.protocols.amqp.declaring import quoted
+from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.methods import encode
+from mainstem.protocols.amqp.wire import ChannelWire
+
+if TYPE_CHECKING:
+    from mainstem.protocols.amqp.adapter import AmqpConnection
+    from mainstem.protocols.amqp.consuming import AnyConsumer
+
+CONSUMERS_MAX = 10_000  # per channel
+
+
+class ChannelCore:
+    def __init__(self, connection: AmqpConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.vhost = connection.vhost_of()
+        self.out = connection.outbound
+        self.wire = ChannelWire(number, self.out, self)
+        self.last_queue = ""
+        self.prefetch = 0  # of consumers started from now on; 0: no limit
+        self.consumers: dict[str, AnyConsumer] = {}
+        self.transactional = False
+
+    # -- answering
+
+    def send(self, name: str, **values: Any) -> None:
+        self.connection.send_method(self.number, encode(name, **values))
+
+    def answer(self, name: str, no_wait: bool = False, written: Written | None = None, **values: Any) -> None:
+        """Answer once what was asked would survive a power cut; the connection's other requests wait behind it."""
+        if written is not None and not written.done():
+            self.connection.wait_for(written, None if no_wait else lambda: self.send(name, **values))
+        elif not no_wait:
+            self.send(name, **values)
+
+    # -- finding
+
+    def queue(self, name: str) -> Queue:
+        """By name (empty: the last one declared here), unless it is another connection's own."""
+        if not name:
+            name = self.last_queue
+            if not name:
+                raise Fault(404, "no previously declared queue")
+        queue = self.vhost.queues.find(name)
+        if queue is None:
+            raise self.no_queue(name)
+        self.check_owner(queue)
+        return queue
+
+    def no_queue(self, name: str) -> Fault:
+        return Fault(404, f"no {quoted('queue', name, self.vhost.name)}")
+
+    def check_owner(self, queue: Queue) -> None:
+        if queue.owner is not None and queue.owner is not self.connection:
+            raise self.locked(queue)
+
+    def locked(self, queue: Queue) -> Fault:
+        return Fault(
+            405,
+            f"cannot obtain exclusive access to locked {quoted('queue', queue.name, self.vhost.name)}. It could be "
+            "originally declared on another connection or the exclusive property value does not match that of the "
+            "original declaration.",
+        )
+
+    def exchange(self, name: str) -> Exchange:
+        exchange = self.vhost.exchanges.find(name)
+        if exchange is None:
+            raise Fault(404, f"no {quoted('exchange', name, self.vhost.name)}")
+        return exchange
+
+    def require(self, action: Action, topic: bytes, what: str) -> None:
+        """The one list of rights, on canonical topics."""
+        connection = self.connection
+        if not connection.server.broker.access.allows(connection.principal, action, topic):
+            word = {"publish": "write", "consume": "read"}.get(action.value, "configure")
+            raise Fault(403, f"{word} access to {what} refused for user '{connection.principal.name}'")
+
+    def settle_writes(self) -> None:
+        """What was published before this request is counted by it."""
+        self.connection.server.broker.queues.flush_settled()
+        self.connection.server.ticker.write_now()

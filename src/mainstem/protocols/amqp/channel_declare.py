@@ -1,0 +1,195 @@
+"""Methods that make, bind and remove queues and exchanges."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.exchange_names import DEFAULT, topic_of
+from mainstem.broker.exchanges import Binding, Exchange
+from mainstem.broker.queue import Queue
+from mainstem.broker.queue_bindings import ANYTHING, Reach
+from mainstem.metadata.store import Written
+from mainstem.protocols.amqp.channel_core import ChannelCore
+from mainstem.protocols.amqp.declaring import (
+    check_reserved,
+    check_same_exchange,
+    check_same_queue,
+    exchange_type,
+    queue_settings,
+    quoted,
+)
+from mainstem.protocols.amqp.faults import Fault
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def server_name(prefix: str) -> str:
+    return prefix + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+
+
+class Declares(ChannelCore):
+    # -- queues
+
+    def on_queue_declare(self, a: dict[str, Any]) -> None:
+        name, no_wait = a["queue"], a["no_wait"]
+        self.settle_writes()
+        if name.startswith(REPLY_TO):
+            if name != REPLY_TO and self.connection.server.replies.find(name) is None:
+                raise self.no_queue(name)
+            self.answer("queue.declare-ok", no_wait, queue=name, consumer_count=1)
+            return
+        if a["passive"]:
+            queue = self.queue(name)
+            self._declared(queue, no_wait, None)
+            return
+        written = None
+        found = self.vhost.queues.find(name) if name else None
+        if found is None:
+            if not name:
+                a["queue"] = name = server_name("amq.gen-")
+            else:
+                check_reserved("queue", name)
+            found, written = self._make_queue(a)
+        else:
+            if found.owner is not self.connection and (found.owner is not None or a["exclusive"]):
+                raise self.locked(found)
+            check_same_queue(found, a, self.vhost.name)
+            found.used()
+        self._declared(found, no_wait, written)
+
+    def _declared(self, queue: Queue, no_wait: bool, written: Written | None) -> None:
+        self.last_queue = queue.name
+        self.answer(
+            "queue.declare-ok",
+            no_wait,
+            written,
+            queue=queue.name,
+            message_count=min(queue.ready, 0xFFFFFFFF),
+            consumer_count=len(queue.takers),
+        )
+
+    def _make_queue(self, a: dict[str, Any]) -> tuple[Queue, Written | None]:
+        name, vhost = a["queue"], self.vhost
+        settings = queue_settings(a, vhost.name)
+        self.require(Action.CREATE, topic_of(DEFAULT, name), quoted("queue", name, vhost.name))
+        reaches, condition = [vhost.exchanges.default_reach(name, vhost.now())], ""
+        if settings.view:
+            view = vhost.namespace.views.get(topic_of(DEFAULT, settings.view))
+            if view is None:
+                raise Fault(404, f"no view '{settings.view}' in vhost '{vhost.name}'")
+            start = 0 if a["arguments"].get("x-from") == "earliest" else vhost.now()
+            reaches.append(Reach(ANYTHING, view.filter, "", start))
+            condition = view.condition.text if view.condition is not None else ""
+        queue, written = vhost.queues.declare(name, settings, reaches=reaches, condition=condition)
+        if settings.exclusive:
+            queue.owner = self.connection
+            self.connection.own_queues.add(queue)
+        return queue, written
+
+    def on_queue_bind(self, a: dict[str, Any]) -> None:
+        queue = self.queue(a["queue"])
+        binding = self._binding(a["exchange"], True, queue.name, a)
+        self.answer("queue.bind-ok", a["no_wait"], self.vhost.exchanges.bind(binding))
+
+    def on_queue_unbind(self, a: dict[str, Any]) -> None:
+        queue = self.queue(a["queue"])
+        binding = self._binding(a["exchange"], True, queue.name, a)
+        self.answer("queue.unbind-ok", False, self.vhost.exchanges.unbind(binding))
+
+    def _binding(self, source: str, to_queue: bool, destination: str, a: dict[str, Any]) -> Binding:
+        self._refuse_default(source)
+        exchange = self.exchange(source)
+        key = a["routing_key"]
+        if to_queue:
+            key = key or (self.last_queue if not a["queue"] else key)
+            mode = a["arguments"].get("x-match", "all") if exchange.type == "headers" else "all"
+            if mode not in ("all", "any", "all-with-x", "any-with-x"):
+                raise Fault(406, f"Invalid x-match field value {mode!r}; expected all, any, all-with-x, or any-with-x")
+        self.require(Action.CONSUME, topic_of(source, key), quoted("exchange", source, self.vhost.name))
+        return Binding.make(source, to_queue, destination, key, a["arguments"])
+
+    def on_queue_purge(self, a: dict[str, Any]) -> None:
+        self.settle_writes()
+        queue = self.queue(a["queue"])
+        if queue.settings.kind == "stream":
+            raise Fault(
+                540, f"queue.purge not supported by stream queues {quoted('queue', queue.name, self.vhost.name)}"
+            )
+        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), quoted("queue", queue.name, self.vhost.name))
+        self.answer("queue.purge-ok", a["no_wait"], message_count=queue.purge())
+
+    def on_queue_delete(self, a: dict[str, Any]) -> None:
+        self.settle_writes()
+        name = a["queue"] or self.last_queue
+        queue = self.vhost.queues.find(name)
+        if queue is None:
+            self.answer("queue.delete-ok", a["no_wait"], message_count=0)
+            return
+        self.check_owner(queue)
+        named = quoted("queue", name, self.vhost.name)
+        self.require(Action.DELETE, topic_of(DEFAULT, name), named)
+        if a["if_unused"] and queue.takers:
+            raise Fault(406, f"{named} in use")
+        if a["if_empty"] and queue.ready:
+            raise Fault(406, f"{named} not empty")
+        count = min(queue.ready, 0xFFFFFFFF)
+        written = self.vhost.queues.delete(queue)
+        self.answer("queue.delete-ok", a["no_wait"], written, message_count=count)
+
+    # -- exchanges
+
+    def on_exchange_declare(self, a: dict[str, Any]) -> None:
+        name = a["exchange"]
+        self._refuse_default(name)
+        if a["passive"]:
+            self.exchange(name)
+            self.answer("exchange.declare-ok", a["no_wait"])
+            return
+        kind = exchange_type(a)
+        found = self.vhost.exchanges.find(name)
+        written = None
+        if found is None:
+            check_reserved("exchange", name)
+            self.require(Action.CREATE, topic_of(name, ""), quoted("exchange", name, self.vhost.name))
+            arguments = dict(a["arguments"])
+            if kind != a["type"]:
+                arguments["x-declared-type"] = a["type"]
+            exchange = Exchange(name, kind, a["durable"], a["auto_delete"], a["internal"], arguments)
+            written = self.vhost.exchanges.declare(exchange)
+        else:
+            check_same_exchange(found, a, self.vhost.name)
+        self.answer("exchange.declare-ok", a["no_wait"], written)
+
+    def on_exchange_delete(self, a: dict[str, Any]) -> None:
+        name = a["exchange"]
+        self._refuse_default(name)
+        exchanges = self.vhost.exchanges
+        named = quoted("exchange", name, self.vhost.name)
+        if name.startswith("amq."):
+            raise Fault(403, f"deletion of system {named} not allowed")
+        written = None
+        if exchanges.find(name) is not None:
+            self.require(Action.DELETE, topic_of(name, ""), named)
+            if a["if_unused"] and exchanges.in_use(name):
+                raise Fault(406, f"{named} in use")
+            written = exchanges.delete(name)
+        self.answer("exchange.delete-ok", a["no_wait"], written)
+
+    def on_exchange_bind(self, a: dict[str, Any]) -> None:
+        self._refuse_default(a["destination"])
+        self.exchange(a["destination"])
+        binding = self._binding(a["source"], False, a["destination"], a)
+        self.answer("exchange.bind-ok", a["no_wait"], self.vhost.exchanges.bind(binding))
+
+    def on_exchange_unbind(self, a: dict[str, Any]) -> None:
+        self._refuse_default(a["destination"])
+        self.exchange(a["destination"])
+        binding = self._binding(a["source"], False, a["destination"], a)
+        self.answer("exchange.unbind-ok", a["no_wait"], self.vhost.exchanges.unbind(binding))
+
+    def _refuse_default(self, name: str) -> None:
+        if name == DEFAULT:
+            raise Fault(403, "operation not permitted on the default exchange")

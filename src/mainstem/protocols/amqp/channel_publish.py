@@ -1,0 +1,220 @@
+"""Publishes that need a look: mandatory, copies, delays, replies, headers exchanges, full queues, transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.broker.exchange_names import DEFAULT
+from mainstem.broker.queue import Queue
+from mainstem.broker.queue_settings import Overflow
+from mainstem.log.gather import Ticket
+from mainstem.model.amqp_content import Content
+from mainstem.model.errors import MainstemError
+from mainstem.protocols.amqp.channel_core import ChannelCore
+from mainstem.protocols.amqp.channel_declare import REPLY_TO
+from mainstem.protocols.amqp.consuming import ReplyConsumer
+from mainstem.protocols.amqp.declaring import quoted
+from mainstem.protocols.amqp.events import PublishEvent
+from mainstem.protocols.amqp.faults import Fault, fault_of
+from mainstem.protocols.amqp.methods import encode
+
+NO_ROUTE = 312
+TRANSACTION_MAX = 100_000  # publishes and acks of one transaction
+DELAY_MAX_MS = (1 << 32) - 1
+
+
+class Publishes(ChannelCore):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.confirmed_to = 0
+        self.buffered: list[PublishEvent | dict[str, Any]] = []  # of the open transaction
+
+    # -- one publish
+
+    def publish(self, event: PublishEvent) -> None:
+        """A publish that the wire did not settle by itself."""
+        if self.transactional:
+            self._buffer(event)
+            return
+        ticket, refused = self._store(event)
+        if not self.wire.confirming:
+            return
+        self.connection.note_confirm(self.wire)
+        if refused:
+            self.wire.refuse_next()
+        else:
+            self.wire.note_published(ticket if event.persistent else None)
+
+    def _store(self, event: PublishEvent) -> tuple[Ticket | None, bool]:
+        """Store, return or refuse: (what durability waits for, whether a full queue refused it)."""
+        exchange = self.exchange(event.target.exchange)
+        if exchange.internal:
+            raise Fault(403, f"cannot publish to internal {quoted('exchange', exchange.name, self.vhost.name)}")
+        if event.immediate:
+            raise Fault(540, "immediate=true")
+        content = Content.parse(event.properties)
+        key = event.target.key
+        if exchange.name == DEFAULT and key.startswith(REPLY_TO + "."):
+            return self._reply(event, content), False
+        self._check(content)
+        keys = [key, *self._copies(content, "CC"), *self._copies(content, "BCC")]
+        content.remove_header("BCC")
+        delay_ms = self._delay_ms(content)
+        if delay_ms:
+            return self._delay(exchange.name, key, content, event, delay_ms), False
+        targets = self.vhost.exchanges.route(exchange.name, keys, content)
+        if event.mandatory and not self.vhost.exchanges.is_routable(exchange.name, key, targets):
+            self._return(event, exchange.name, key)
+            return None, False
+        refusing = [queue for queue in targets if queue.settings.refuses and queue.full]
+        if refusing:
+            return self._refuse(exchange.name, key, content, event, targets, refusing)
+        plain = len(keys) == 1 and self.vhost.exchanges.is_simple(exchange.name)
+        return self._append(exchange.name, key, content, event, None if plain else targets), False
+
+    def _append(
+        self, exchange: str, key: str, content: Content, event: PublishEvent, targets: list[Queue] | None
+    ) -> Ticket:
+        try:
+            return self.vhost.exchanges.append(
+                exchange, key, content.encode(), event.body, event.time_ms, targets=targets
+            )
+        except MainstemError as error:
+            raise fault_of(error) from None
+
+    def _check(self, content: Content) -> None:
+        expiration = content.text("expiration")
+        if expiration is not None and not (expiration.isascii() and expiration.isdigit()):
+            raise Fault(406, f"invalid expiration '{expiration}': not a number of milliseconds")
+        user = content.text("user_id")
+        name = self.connection.principal.name
+        if user is not None and user != name:
+            raise Fault(406, f"user_id property set to '{user}' but authenticated user was '{name}'")
+        if content.text("reply_to") == REPLY_TO:
+            consumer = next((c for c in self.consumers.values() if isinstance(c, ReplyConsumer)), None)
+            if consumer is None:
+                raise Fault(406, "fast reply consumer does not exist")
+            content.set_text("reply_to", consumer.address)
+
+    def _copies(self, content: Content, name: str) -> list[str]:
+        value = content.header_value(name)
+        if content.header(name) is None:
+            return []
+        if not isinstance(value, list):
+            raise Fault(406, f"invalid message: unacceptable type in '{name}' header, expected an array of strings")
+        return [key for key in value if isinstance(key, str)]
+
+    def _return(self, event: PublishEvent, exchange: str, key: str) -> None:
+        """Before its confirm: nobody takes it, and it is not stored."""
+        method = encode("basic.return", reply_code=NO_ROUTE, reply_text="NO_ROUTE", exchange=exchange, routing_key=key)
+        self.out.write_content(self.number, method, event.properties, event.body)
+
+    def _refuse(
+        self,
+        exchange: str,
+        key: str,
+        content: Content,
+        event: PublishEvent,
+        targets: list[Queue],
+        refusing: list[Queue],
+    ) -> tuple[Ticket | None, bool]:
+        """Some queue is full: the publisher is told, the others get it all the same."""
+        for queue in refusing:
+            if queue.settings.overflow is Overflow.REJECT_DEAD_LETTER:
+                self.vhost.queues.dead_letters.send_refused(queue, exchange, key, content, event.body)
+        left = [queue for queue in targets if queue not in refusing]
+        if left:
+            self._append(exchange, key, content, event, left)
+        return None, True
+
+    # -- delays and replies
+
+    def _delay_ms(self, content: Content) -> int:
+        value = content.header_value("x-delay")
+        if value is None:
+            return 0
+        try:
+            delay_ms = int(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return 0
+        return min(max(0, delay_ms), DELAY_MAX_MS)
+
+    def _delay(self, exchange: str, key: str, content: Content, event: PublishEvent, delay_ms: int) -> Ticket:
+        due_ms = self.vhost.queues.now_ms() + delay_ms
+        return self.connection.server.broker.delayed.add_publish(
+            self.vhost.namespace, exchange, key, content.encode(), event.body, event.time_ms, due_ms
+        )
+
+    def _reply(self, event: PublishEvent, content: Content) -> None:
+        """Straight to the channel that waits for it."""
+        key = event.target.key
+        consumer = self.connection.server.replies.find(key)
+        if consumer is not None:
+            consumer.deliver(key, event.properties, event.body)
+        elif event.mandatory:
+            self._return(event, DEFAULT, key)
+
+    # -- confirms
+
+    def on_confirm_select(self, a: dict[str, Any]) -> None:
+        if self.transactional:
+            raise Fault(406, "cannot switch from tx to confirm mode")
+        self.wire.confirming = True
+        self.answer("confirm.select-ok", a["no_wait"])
+
+    def confirmed(self, until: int) -> None:
+        if until > self.confirmed_to:
+            self.out.write_ack(self.number, until, until - self.confirmed_to > 1)
+            self.confirmed_to = until
+
+    def refused(self, until: int) -> None:
+        """The publishes since the last answer were not stored."""
+        if until > self.confirmed_to:
+            self.out.write_ack(self.number, until, until - self.confirmed_to > 1, False)
+            self.confirmed_to = until
+
+    # -- transactions
+
+    def on_tx_select(self, a: dict[str, Any]) -> None:
+        if self.wire.confirming:
+            raise Fault(406, "cannot switch from confirm to tx mode")
+        self.transactional = self.wire.buffering = True
+        self.send("tx.select-ok")
+
+    def on_tx_commit(self, a: dict[str, Any]) -> None:
+        if not self.transactional:
+            raise Fault(406, "channel is not transactional")
+        buffered, self.buffered = self.buffered, []
+        ticket: Ticket | None = None
+        for event in buffered:
+            if isinstance(event, PublishEvent):
+                stored, _ = self._store(event)
+                ticket = stored or ticket
+            else:
+                self.apply_settled(event)
+        self.connection.server.broker.queues.flush_settled()
+        if ticket is None or ticket.stable:
+            self.send("tx.commit-ok")
+        else:
+            self.connection.wait_for_ticket(ticket, lambda: self.send("tx.commit-ok"))
+
+    def on_tx_rollback(self, a: dict[str, Any]) -> None:
+        if not self.transactional:
+            raise Fault(406, "channel is not transactional")
+        self.buffered.clear()
+        self.send("tx.rollback-ok")
+
+    def buffer_settled(self, name: str, a: dict[str, Any]) -> bool:
+        """In a transaction acks wait for the commit."""
+        if not self.transactional:
+            return False
+        self._buffer({**a, "method": name})
+        return True
+
+    def _buffer(self, event: PublishEvent | dict[str, Any]) -> None:
+        if len(self.buffered) >= TRANSACTION_MAX:
+            raise Fault(506, f"a transaction of more than {TRANSACTION_MAX} publishes and acks")
+        self.buffered.append(event)
+
+    def apply_settled(self, a: dict[str, Any]) -> None:
+        raise NotImplementedError

@@ -1,0 +1,181 @@
+"""Consumers that are not a queue's fast lane: one pull, a stream, the answers of direct reply-to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.queue import Outcome, Queue
+from mainstem.broker.queue_lane import Entry, Lane, Taker
+from mainstem.codec.batch import frame_heads
+from mainstem.model.amqp_content import Content
+from mainstem.protocols.amqp.declaring import age_seconds
+from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.methods import encode
+from mainstem.protocols.amqp.wire import ChannelWire, Consumer
+
+if TYPE_CHECKING:
+    from mainstem.protocols.amqp.channel import Channel
+
+NS = 1_000_000_000
+
+
+def with_header(properties: bytes, name: str, value: int) -> bytes:
+    content = Content.parse(properties)
+    content.set_header(name, value)
+    return content.encode()
+
+
+def delivery_count(record: RecordRef, attempts: int, properties: bytes) -> bytes:
+    """A quorum queue tells how often it was delivered in vain."""
+    return with_header(properties, "x-delivery-count", attempts)
+
+
+def stream_offset(record: RecordRef, attempts: int, properties: bytes) -> bytes:
+    return with_header(properties, "x-stream-offset", record.offset)
+
+
+class Getter(Taker):
+    """Takes the one record of a basic.get; as the holder of its delivery it settles through the queue."""
+
+    def __init__(self, channel: ChannelWire, queue: Queue, *, no_ack: bool, decorator: Any) -> None:
+        super().__init__(credit=1, no_ack=no_ack)
+        self.queue = queue
+        self.count_left = 0
+        self._channel = channel
+        self._decorator = decorator
+
+    def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
+        tail = self.count_left.to_bytes(4, "big")
+        decorator = self._decorator if attempts else None
+        holder = None if self.no_ack else self
+        self._channel.out.write_get_ok(self._channel, record, redelivered, attempts, tail, holder, decorator)
+        return True
+
+    def acked(self, position: int) -> None:
+        if self.queue.lane.ack(position):
+            self.queue.queues.touch(self.queue)
+
+
+class StreamConsumer(Sink):
+    """Reads a stream queue (or a view) from its own position; acks only give back credit, nothing is taken."""
+
+    def __init__(self, channel: Channel, source: Queue, tag: str, position: int, credit: int) -> None:
+        super().__init__(source.namespace, position)
+        self.channel = channel
+        self.queue = source
+        self.tag = tag
+        self.no_ack = False
+        self.credit = credit
+        self.live = False
+        self.closed = False
+        self.priority = 0
+        name = tag.encode("utf-8", "surrogateescape")
+        self._head = b"\0\x3c\0\x3c" + bytes((len(name),)) + name
+        self._entries: dict[bytes, Entry | None] = {}
+        for reach in source.reaches.open_ones():
+            self.namespace.subscribe(reach.filter, self, reach.entry())
+
+    def merge(self, entries: list[Entry]) -> Entry:
+        return self.queue.lane.merge(entries)
+
+    def choose(self, record: RecordRef) -> Entry | None:
+        return Entry(anything=True) if self.queue.takes(record) else None
+
+    def push(self, record: RecordRef, options: Any) -> bool:
+        lane: Lane = self.queue.lane
+        if not options.anything and not lane.accepts(record, options):
+            return True
+        if self.closed:
+            return True
+        out = self.channel.out
+        if self.credit <= 0 or out.blocked or out.out_bytes > 1 << 20:
+            return False
+        self.credit -= 1
+        out.write_deliver(self.channel.wire, self._head, record, self, stream_offset)
+        return True
+
+    def resume(self) -> None:
+        if not self.live and not self.closed and self.credit > 0:
+            self.channel.connection.server.broker.pump.resume(self, self.queue.filters)
+
+    def acked(self, position: int) -> None:
+        self.credit += 1
+        self.channel.connection.to_resume.add(self)
+
+    def close(self) -> None:
+        self.closed = True
+        for reach in self.queue.reaches.open_ones():
+            self.namespace.unsubscribe(reach.filter, self)
+        self.channel.connection.server.broker.pump.stop(self)
+
+
+class ReplyConsumer:
+    """Direct reply-to: answers go from the publisher's channel straight to this one; nothing is stored."""
+
+    def __init__(self, channel: Channel, tag: str, address: str) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.address = address
+        self.queue = None
+        self.no_ack = True
+        self.priority = 0
+
+    def deliver(self, key: str, properties: bytes, body: bytes) -> None:
+        method = encode(
+            "basic.deliver",
+            consumer_tag=self.tag,
+            delivery_tag=self.channel.wire.skip_tag(),
+            exchange="",
+            routing_key=key,
+        )
+        self.channel.out.write_content(self.channel.number, method, properties, body)
+
+
+AnyConsumer = Consumer | StreamConsumer | ReplyConsumer
+
+
+def stream_position(queue: Queue, offset: Any, *, is_time: bool) -> int:
+    """Where `x-stream-offset` begins: first, last, next, an offset, a timestamp (seconds) or an interval (`1h`)."""
+    head = queue.head_stamp
+    first = min((reach.start for reach in queue.reaches.all), default=0)
+    if offset is None or offset == "next":
+        return head
+    if offset == "first":
+        return first
+    if offset == "last":
+        return max(first, queue.level(0).cursor.head - 1)
+    if isinstance(offset, str):
+        seconds = age_seconds(offset)
+        if seconds is not None:
+            return max(first, queue.queues.now_ms() * 1_000_000 - seconds * NS)
+    elif isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0:
+        return max(first, offset * NS if is_time else _stamp_of_offset(queue, offset))
+    raise Fault(406, f"invalid arg 'x-stream-offset' for queue '{queue.name}': {offset!r}")
+
+
+def _stamp_of_offset(queue: Queue, offset: int) -> int:
+    """Offsets are the log's own; where a queue spans several logs they are the first one's."""
+    logs = list(dict(pair for f in queue.filters for pair in queue.namespace.logs_of(f)))
+    if not logs:
+        return 0
+    piece = logs[0].read(offset, 1)
+    if piece is None:
+        return queue.head_stamp
+    head = frame_heads(piece.data, logs[0].id)[0]
+    return head.stamp + max(0, offset - head.base_offset)
+
+
+def settle_all(taken: list[tuple[int, Any, int]], outcome: Outcome) -> None:
+    """End deliveries (tag, holder, position) that were not acked, queue by queue, in order."""
+    by_queue: dict[Queue, list[int]] = {}
+    for _, holder, position in taken:
+        if isinstance(holder, StreamConsumer):
+            holder.acked(position)
+            continue
+        if isinstance(holder, Consumer):
+            holder.credit += 1
+        by_queue.setdefault(holder.queue, []).append(position)
+    for queue, positions in by_queue.items():
+        if not queue.deleted:
+            queue.settle(positions, outcome)

@@ -1,0 +1,215 @@
+"""The arguments of queue.declare and exchange.declare: what they mean, which are wrong, and whether two are the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mainstem.broker.exchanges import TYPES, Exchange
+from mainstem.broker.queue import Queue
+from mainstem.broker.queue_settings import Kind, Overflow, QueueSettings
+from mainstem.protocols.amqp.faults import Fault
+
+DELIVERY_LIMIT_QUORUM = 20
+PRIORITY_MAX = 255
+TTL_MAX_MS = (1 << 32) - 1
+_COMPARED = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-mode",
+    "x-delivery-limit",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-view",
+    "x-from",
+)
+_SHORT_AGES = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def quoted(kind: str, name: str, vhost: str) -> str:
+    """How RabbitMQ names a thing: queue 'x' in vhost '/'."""
+    return (
+        f"{kind} '{name}' in vhost '{vhost}'" if kind != "exchange" or name else f"default exchange in vhost '{vhost}'"
+    )
+
+
+def check_reserved(kind: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise Fault(403, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
+    """What queue.declare asks for. Arguments that make no sense are refused by name."""
+    arguments: dict[str, Any] = a["arguments"]
+    named = quoted("queue", a["queue"], vhost)
+    kind = _kind(arguments, named)
+    _check_kind(kind, a, named)
+    limit = _number(arguments, "x-delivery-limit", named, low=-1)
+    if limit is None and kind is Kind.QUORUM:
+        limit = DELIVERY_LIMIT_QUORUM
+    dead_letter_exchange = _text(arguments, "x-dead-letter-exchange", named)
+    dead_letter_key = _text(arguments, "x-dead-letter-routing-key", named)
+    if dead_letter_key is not None and dead_letter_exchange is None:
+        raise _invalid("x-dead-letter-routing-key", named, "routing_key_but_no_dlx_defined")
+    single = arguments.get("x-single-active-consumer", False)
+    if not isinstance(single, bool):
+        raise _invalid("x-single-active-consumer", named, "unacceptable_type")
+    if (max_age := arguments.get("x-max-age")) is not None and age_seconds(max_age) is None:
+        raise _invalid("x-max-age", named, "invalid_max_age")
+    return QueueSettings(
+        durable=a["durable"],
+        exclusive=a["exclusive"],
+        auto_delete=a["auto_delete"],
+        kind=kind,
+        message_ttl_ms=_number(arguments, "x-message-ttl", named, high=TTL_MAX_MS),
+        expires_ms=_number(arguments, "x-expires", named, low=1, high=TTL_MAX_MS),
+        length_max=_number(arguments, "x-max-length", named),
+        bytes_max=_number(arguments, "x-max-length-bytes", named),
+        overflow=_overflow(arguments, named),
+        dead_letter_exchange=dead_letter_exchange,
+        dead_letter_key=dead_letter_key,
+        priority_max=_number(arguments, "x-max-priority", named, high=PRIORITY_MAX) or 0,
+        single_active=single,
+        deliveries_max=limit + 1 if limit is not None and limit >= 0 else 0,
+        view=_text(arguments, "x-view", named) or "",
+        arguments=json.loads(json.dumps(arguments, default=_shown)),
+    )
+
+
+def _kind(arguments: dict[str, Any], named: str) -> Kind:
+    text = _text(arguments, "x-queue-type", named)
+    if text is None:
+        return Kind.CLASSIC
+    try:
+        return Kind(text)
+    except ValueError:
+        raise _invalid("x-queue-type", named, f"unsupported queue type '{text}'") from None
+
+
+def _check_kind(kind: Kind, a: dict[str, Any], named: str) -> None:
+    """Quorum and stream queues have fewer freedoms."""
+    if kind is Kind.CLASSIC:
+        return
+    for field, allowed in (("durable", True), ("exclusive", False), ("auto_delete", False)):
+        if a[field] != allowed and not (kind is Kind.QUORUM and field == "auto_delete"):
+            name = field.replace("_", "-")
+            raise Fault(406, f"invalid property '{name}' for {named}")
+    refused = ["x-max-priority"] if kind is Kind.QUORUM else [
+        "x-max-priority", "x-message-ttl", "x-dead-letter-exchange", "x-max-length", "x-single-active-consumer",
+    ]  # fmt: skip
+    for name in refused:
+        if name in a["arguments"]:
+            raise Fault(406, f"invalid arg '{name}' for {named} of queue type {kind.value}")
+
+
+def _overflow(arguments: dict[str, Any], named: str) -> Overflow:
+    text = _text(arguments, "x-overflow", named)
+    try:
+        return Overflow(text) if text is not None else Overflow.DROP_HEAD
+    except ValueError:
+        raise _invalid("x-overflow", named, f"invalid_overflow '{text}'") from None
+
+
+def _text(arguments: dict[str, Any], name: str, named: str) -> str | None:
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _invalid(name, named, f"unacceptable_type {type(value).__name__}")
+    return value
+
+
+def _number(arguments: dict[str, Any], name: str, named: str, *, low: int = 0, high: int = (1 << 63) - 1) -> int | None:
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _invalid(name, named, f"expected integer, got {type(value).__name__}")
+    if value < low:
+        raise _invalid(name, named, f"value_zero {value}" if value == 0 else f"value_negative {value}")
+    if value > high:
+        raise _invalid(name, named, f"value_too_big {value}")
+    return value
+
+
+def _invalid(argument: str, named: str, why: str) -> Fault:
+    return Fault(406, f"invalid arg '{argument}' for {named}: {why}")
+
+
+def age_seconds(text: Any) -> int | None:
+    """`7D`, `12h`: RabbitMQ's spelling of a time span; None if it is none."""
+    if not isinstance(text, str) or text[-1:] not in _SHORT_AGES or not text[:-1].isdigit():
+        return None
+    return int(text[:-1]) * _SHORT_AGES[text[-1]]
+
+
+def _shown(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def check_same_queue(queue: Queue, a: dict[str, Any], vhost: str) -> None:
+    """Declaring again must ask for the same."""
+    settings, named = queue.settings, quoted("queue", queue.name, vhost)
+    _same("durable", named, a["durable"], settings.durable)
+    _same("auto_delete", named, a["auto_delete"], settings.auto_delete)
+    asked = json.loads(json.dumps(a["arguments"], default=_shown))
+    for name in _COMPARED:
+        _same_argument(name, named, asked, settings.arguments)
+
+
+def check_same_exchange(exchange: Exchange, a: dict[str, Any], vhost: str) -> None:
+    named = quoted("exchange", exchange.name, vhost)
+    _same("type", named, a["type"], exchange.arguments.get("x-declared-type", exchange.type))
+    _same("durable", named, a["durable"], exchange.durable)
+    _same("auto_delete", named, a["auto_delete"], exchange.auto_delete)
+    _same("internal", named, a["internal"], exchange.internal)
+    _same_argument("alternate-exchange", named, a["arguments"], exchange.arguments)
+
+
+def _same(name: str, named: str, received: Any, current: Any) -> None:
+    if received != current:
+        raise _different(name, named, _plain(received), _plain(current))
+
+
+def _same_argument(name: str, named: str, asked: dict[str, Any], current: dict[str, Any]) -> None:
+    one, other = asked.get(name), current.get(name)
+    if one != other and not (name == "x-queue-type" and {one, other} <= {None, "classic"}):
+        show = _plain if one is not None and other is not None else _typed
+        raise _different(name, named, show(one), show(other))
+
+
+def _different(name: str, named: str, received: str, current: str) -> Fault:
+    return Fault(406, f"inequivalent arg '{name}' for {named}: received {received} but current is {current}")
+
+
+def _plain(value: Any) -> str:
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+def _typed(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"the value {_plain(value)} of type '{_type_name(value)}'"
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    return "signedint" if isinstance(value, int) else "longstr" if isinstance(value, str) else "table"
+
+
+def exchange_type(a: dict[str, Any]) -> str:
+    """The type that routes; the delayed-message plugin's type names it in an argument."""
+    kind: str = a["type"]
+    if kind == "x-delayed-message":
+        kind = a["arguments"].get("x-delayed-type", "direct")
+    if kind not in TYPES:
+        raise Fault(503, f"unknown exchange type '{kind}'")
+    return kind
