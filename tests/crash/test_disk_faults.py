@@ -29,12 +29,16 @@ def test_after_a_failed_write_or_sync_nothing_more_is_promised(operation: str, a
     engine = open_log(disk)
     writer = Writer(engine, LOG_ID)
     acked: list[tuple[int, bytes]] = []
-    disk.fail(operation, errno.EIO, after=after)
-    with pytest.raises(StorageFault):
+
+    def write_until_it_fails() -> None:
         for number in range(100):
             writer.append([b"%d" % number * 100])
             engine.sync()
-            acked = read_everything(engine, LOG_ID)
+            acked[:] = read_everything(engine, LOG_ID)
+
+    disk.fail(operation, errno.EIO, after=after)
+    with pytest.raises(StorageFault):
+        write_until_it_fails()
     for attempt in (engine.sync, lambda: writer.append([b"more"]), engine.roll):
         with pytest.raises(StorageFault):  # the first failure is final: a second sync would lie
             attempt()
@@ -88,15 +92,15 @@ def test_a_full_disk_refuses_writes_keeps_serving_reads_and_takes_writes_again()
 
 
 def test_a_full_disk_refuses_a_reservation_and_keeps_the_old_one() -> None:
-    disk = FaultyDisk(seed=3, capacity_bytes=1024)
+    disk = FaultyDisk(seed=3)
     reservation = Reservation.open(DIRECTORY, disk)
     reservation.extend(100)
+    reservation.extend(200)
+    disk.fail("pwritev", errno.ENOSPC)
     with pytest.raises(DiskFull):
-        for end in range(200, 1000, 100):
-            reservation.extend(end)
-    kept = reservation.end_offset
+        reservation.extend(300)
     disk.restart()
-    assert Reservation.open(DIRECTORY, disk).end_offset == kept
+    assert Reservation.open(DIRECTORY, disk).end_offset == reservation.end_offset == 200
 
 
 def test_a_flipped_bit_in_any_file_is_noticed_or_harmless() -> None:

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rocksdict import (
+    AccessType,
+    Checkpoint,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -38,6 +40,7 @@ from mainstem.model.errors import DamagedLog, DiskFull, InvalidArgument, Storage
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
 
+NAME = "rocksdb"
 PART_BYTES = 64 << 20
 WRITE_BYTES_MAX = 256 << 10
 WRITE_BUFFER_BYTES = 16 << 20
@@ -95,7 +98,7 @@ class RocksDbEngine:
         self._closed = self._touched = False
         REAL_DISK.make_dir(directory)
         try:
-            self._db = Rdict(str(directory / "rocksdb"), options=_options())
+            self._db = Rdict(str(directory / NAME), options=_options())
         except Exception as error:  # the library has no class of its own for this
             raise DamagedLog(
                 f"{directory}: RocksDB does not open the log: {error}",
@@ -215,6 +218,12 @@ class RocksDbEngine:
             ends = self._start_offset, self._end_offset
             return Stat(*ends, self._last_stamp, size, parts, path=None, clean=self._clean)
 
+    def copy_to(self, directory: Path) -> None:
+        """A consistent copy of the database in a new `directory`; tables are hard links where that can be."""
+        with self._lock:
+            self.sync()
+            Checkpoint(self._db).create_checkpoint(str(directory / NAME))
+
     def close(self) -> None:
         with self._lock:
             if self._closed:
@@ -246,12 +255,12 @@ class RocksDbEngine:
         self._end_offset, self._last_stamp = _END.unpack(self._db.get(_END_KEY) or _END.pack(0, 0))
         self._clean = self._db.get(_CLEAN) is not None
         parts: list[_KeyRange] = []
-        for key, value in self._items(b"p", b"q"):
+        for key, value in _items(self._db, b"p", b"q"):
             part_end, first, last, size, generation = _PART.unpack(value)
             parts.append(_KeyRange(_U64.unpack(key[1:])[0], part_end, first, last, size, generation, sealed=True))
         end = parts[-1].end_offset if parts else 0
         active: _KeyRange | None = None
-        for key, value in self._items(b"f" + _U64.pack(end), b"g"):
+        for key, value in _items(self._db, b"f" + _U64.pack(end), b"g"):
             head = read_frame_head(value, 0, self._log_id)
             if active is None:
                 active = _KeyRange(_U64.unpack(key[1:])[0], 0)
@@ -261,15 +270,6 @@ class RocksDbEngine:
             self._end_offset = max(self._end_offset, self._parts[-1].end_offset)
             self._last_stamp = max(self._last_stamp, self._parts[-1].last_stamp)
         self._db.flush_wal(True)
-
-    def _items(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        options = ReadOptions()
-        options.set_iterate_upper_bound(end)
-        iterator = self._db.iter(options)
-        iterator.seek(begin)
-        while iterator.valid():
-            yield iterator.key(), iterator.value()
-            iterator.next()
 
     def _frames(self, part: _KeyRange, offset: int) -> Iterator[tuple[Any, bytes]]:
         """The frames of a part from the one that holds `offset`, or the next one stored."""
@@ -367,6 +367,31 @@ class RocksDbEngine:
     def _break(self, what: str, error: Exception) -> NoReturn:
         self._fault = StorageFault(f"{self._directory}: {what}: {error}; what was not acknowledged may be lost")
         raise self._fault from error
+
+
+def stored_frames(directory: Path) -> Iterator[bytes]:
+    """Every frame of the log, in order, of a running or stopped one; nothing is changed."""
+    database = Rdict(str(directory / NAME), options=_options(), access_type=AccessType.read_only())
+    parts = {key[1:]: _PART.unpack(value) for key, value in _items(database, b"p", b"q")}
+    for base, (end, *_, generation) in sorted(parts.items()):
+        part = _KeyRange(_U64.unpack(base)[0], end, generation=generation)
+        yield from (value for _, value in _items(database, part.key(part.base_offset), part.key(part.end_offset)))
+    open_from = max((part[0] for part in parts.values()), default=0)
+    yield from (value for _, value in _items(database, b"f" + _U64.pack(open_from), b"g"))
+
+
+def repair_database(directory: Path) -> None:
+    Rdict.repair(str(directory / NAME), _options())
+
+
+def _items(database: Rdict, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    iterator = database.iter(options)
+    iterator.seek(begin)
+    while iterator.valid():
+        yield iterator.key(), iterator.value()
+        iterator.next()
 
 
 def _batch() -> WriteBatch:

@@ -91,7 +91,7 @@ def test_a_data_directory_is_made_for_the_owner_only_and_used_by_one(tmp_path: P
 
 def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("do not touch")
-    with pytest.raises(ConfigError, match="thesis.tex"):
+    with pytest.raises(ConfigError, match=r"thesis\.tex"):
         DataDirectory(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

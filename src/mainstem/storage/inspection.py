@@ -1,0 +1,253 @@
+"""Looking into logs on disk: list, dump, verify, repair. Of a stopped or, all but `repair`, a running data directory.
+
+A log is `<data>/logs/<id>/`; its id is the directory's name, and seeds the checksums of its frames.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mainstem.codec.batch import FrameHead, verify_frame
+from mainstem.model.errors import CorruptFrame, InvalidArgument, NotFound, StorageFault
+from mainstem.storage.disk import REAL_DISK, read_all
+from mainstem.storage.engine import Part
+from mainstem.storage.reservation import Reservation
+from mainstem.storage.segment.index import HEAD_SIZE, read_summary
+from mainstem.storage.segment.marks import Checkpoint, CleanMark
+from mainstem.storage.segment.repair import QUARANTINE_SUFFIX, repair_reservation, repair_segments
+from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
+from mainstem.storage.segment.survey import Damage, WholeFrame, missing_files, segment_paths, survey
+from mainstem.storage.segment.torn import TORN_SUFFIX
+
+LOGS = "logs"
+ROCKSDB = "rocksdb"
+Progress = Callable[[int], None]  # bytes looked at so far
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    log_id: int
+    path: Path
+    engine: str  # segment, rocksdb or memory
+    clean: bool  # closed cleanly; a running log is not
+    parts: list[Part]
+    reserved_end: int
+    epoch: int
+    aside: list[str]  # files kept for who wants to look: .torn, .quarantine
+
+    @property
+    def start_offset(self) -> int:
+        return self.parts[0].base_offset if self.parts else 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.parts[-1].end_offset if self.parts else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedFrame:
+    path: Path
+    position: int
+    head: FrameHead
+    data: bytes
+
+
+@dataclass(slots=True)
+class Verification:
+    frames: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    damage: list[Damage] = field(default_factory=list)  # acknowledged data that cannot be read
+    tail: list[Damage] = field(
+        default_factory=list
+    )  # unacknowledged: the next start cuts it, or an append is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    damage: list[Damage]  # each is covered by a marker now
+    quarantined: list[Path]  # the files as they were
+    notes: list[str]
+
+
+def list_logs(data: Path) -> list[LogListing]:
+    """Every log of a data directory, by id."""
+    found = sorted((int(path.name), path) for path in (data / LOGS).glob("*") if path.name.isdigit())
+    return [list_log(path) for _, path in found]
+
+
+def list_log(directory: Path) -> LogListing:
+    """What its files say at a glance; nothing is walked but the segment being written."""
+    log_id, engine = log_id_of(directory), engine_of(directory)
+    try:
+        reservation = Reservation.open(directory)
+    except StorageFault:
+        reservation = Reservation(directory, -1, -1)
+    names = REAL_DISK.listdir(directory)
+    return LogListing(
+        log_id=log_id,
+        path=directory,
+        engine=engine,
+        clean=CleanMark.read(REAL_DISK, directory) is not None,
+        parts=_parts(directory) if engine == "segment" else [],
+        reserved_end=reservation.end_offset,
+        epoch=reservation.epoch,
+        aside=sorted(name for name in names if name.endswith((TORN_SUFFIX, QUARANTINE_SUFFIX))),
+    )
+
+
+def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = None) -> Iterator[DumpedFrame | Damage]:
+    """The frames that hold offsets of the range, with their bytes; what is no frame is told as damage."""
+    log_id = log_id_of(directory)
+    if engine_of(directory) == ROCKSDB:
+        for data in _rocksdb_frames(directory):
+            head = verify_frame(data, 0, log_id)
+            if _wanted(head, start_offset, end_offset):
+                yield DumpedFrame(directory / ROCKSDB, 0, head, data)
+        return
+    for found in survey(REAL_DISK, directory, log_id):
+        if isinstance(found, Damage):
+            if found.next_offset > start_offset and (end_offset is None or found.offset < end_offset):
+                yield found
+        elif _wanted(found.head, start_offset, end_offset):
+            yield DumpedFrame(*found, _read(found.path, found.position, found.head.size))
+
+
+def verify(directory: Path, progress: Progress | None = None) -> Verification:
+    """Compute every checksum of the log."""
+    result = Verification()
+    if engine_of(directory) == ROCKSDB:
+        _verify_rocksdb(directory, result)
+        return result
+    damages = missing_files(REAL_DISK, directory)
+    checkpoint, _ = Checkpoint.read(REAL_DISK, directory)
+    durable_end = checkpoint.end_offset if checkpoint is not None else 0
+    for found in survey(REAL_DISK, directory, log_id_of(directory)):
+        if isinstance(found, Damage):
+            damages.append(found)
+            continue
+        result.frames += 1
+        result.records += found.head.count
+        result.size_bytes += found.head.size
+        durable_end = max(durable_end, found.head.durable_offset)
+        if progress is not None:
+            progress(result.size_bytes)
+    for damage in damages:
+        damage.durable = damage.durable or damage.offset < durable_end
+        (result.damage if damage.durable else result.tail).append(damage)
+    return result
+
+
+def repair(directory: Path, *, quarantine: bool, progress: Progress | None = None) -> Repair:
+    """Give damaged records up knowingly: markers cover their offsets, the files as they were are kept aside.
+
+    The log must not be in use: the caller holds the data directory's lock.
+    """
+    if not quarantine:
+        raise InvalidArgument(
+            "a repair gives up what is damaged",
+            fix=f"mainstem log repair --quarantine {directory}, or restore a backup",
+        )
+    log_id = log_id_of(directory)
+    if engine_of(directory) == ROCKSDB:
+        return _repair_rocksdb(directory)
+    found = verify(directory, progress)
+    quarantined = repair_segments(REAL_DISK, directory, log_id, found.damage) if found.damage else []
+    notes = repair_reservation(REAL_DISK, directory)
+    return Repair(found.damage, quarantined, notes)
+
+
+def log_id_of(directory: Path) -> int:
+    if not directory.is_dir():
+        raise NotFound(f"{directory} is not there")
+    if not directory.name.isdigit():
+        raise InvalidArgument(f"{directory} is not a log's directory", fix="name one: DATA/logs/ID (mainstem log ls)")
+    return int(directory.name)
+
+
+def engine_of(directory: Path) -> str:
+    if (directory / ROCKSDB).is_dir():
+        return ROCKSDB
+    names = REAL_DISK.listdir(directory)
+    is_segment = any(parse_name(name) or name.startswith(("checkpoint", "clean")) for name in names)
+    return "segment" if is_segment else "memory"
+
+
+def _wanted(head: FrameHead, start_offset: int, end_offset: int | None) -> bool:
+    return head.base_offset + head.count > start_offset and (end_offset is None or head.base_offset < end_offset)
+
+
+def _read(path: Path, position: int, size: int) -> bytes:
+    fd = REAL_DISK.open(path, read_only=True)
+    try:
+        return read_all(REAL_DISK, fd, position, size)
+    finally:
+        REAL_DISK.close(fd)
+
+
+def _parts(directory: Path) -> list[Part]:
+    """From the indexes; files without one are walked."""
+    paths = segment_paths(REAL_DISK, directory)
+    parts = [_part(path, sealed=path != paths[-1]) for path in paths]
+    return [part for part in parts if part is not None]
+
+
+def _part(path: Path, *, sealed: bool) -> Part | None:
+    name = parse_name(path.name)
+    assert name is not None
+    try:
+        size = path.stat().st_size
+        index = path.with_suffix(INDEX_SUFFIX)
+        summary = read_summary(index.read_bytes()[:HEAD_SIZE]) if index.exists() else None
+    except FileNotFoundError:  # trimmed meanwhile
+        return None
+    if summary is not None and summary.size_bytes == size:
+        stamps = summary.first_stamp, summary.last_stamp
+        return Part(path.name, name.generation, name.base_offset, summary.end_offset, *stamps, size, sealed)
+    end, first, last = name.base_offset, 0, 0
+    for found in survey(REAL_DISK, path.parent, log_id_of(path.parent), only=path):
+        if isinstance(found, WholeFrame):
+            end, first, last = found.head.base_offset + found.head.count, first or found.head.stamp, found.head.stamp
+    return Part(path.name, name.generation, name.base_offset, end, first, last, size, sealed)
+
+
+def _rocksdb_frames(directory: Path) -> Iterator[bytes]:
+    from mainstem.storage.rocksdb import stored_frames  # loads a large library, which few need
+
+    return stored_frames(directory)
+
+
+def _verify_rocksdb(directory: Path, result: Verification) -> None:
+    log_id = log_id_of(directory)
+    offset = 0
+    for data in _rocksdb_frames(directory):
+        try:
+            head = verify_frame(data, 0, log_id)
+        except CorruptFrame as error:
+            path = directory / ROCKSDB
+            result.damage.append(Damage(path, 0, len(data), offset, offset, error.message, durable=True))
+            continue
+        offset = head.base_offset + head.count
+        result.frames += 1
+        result.records += head.count
+        result.size_bytes += head.size
+
+
+def _repair_rocksdb(directory: Path) -> Repair:
+    """RocksDB's own repair, on what is left when a copy is put aside."""
+    from mainstem.storage.rocksdb import repair_database
+
+    aside = directory / (ROCKSDB + QUARANTINE_SUFFIX)
+    if aside.exists():
+        raise StorageFault(f"{aside} is there already", fix=f"move it away: mv {aside} SOMEWHERE")
+    shutil.copytree(directory / ROCKSDB, aside)
+    repair_database(directory)
+    notes = ["RocksDB rebuilt its tables from what it could read", *repair_reservation(REAL_DISK, directory)]
+    return Repair([], [aside], notes)

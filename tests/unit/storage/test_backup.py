@@ -1,0 +1,171 @@
+"""Backups of running and stopped data directories, and what is restored from them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from mainstem.model.errors import ConfigError, StorageFault
+from mainstem.storage.backup import MANIFEST, backup, restore
+from mainstem.storage.directory import DataDirectory
+from mainstem.storage.engine import Engine
+from mainstem.storage.engines import EngineOptions, open_engine
+from mainstem.storage.inspection import verify
+from mainstem.storage.reservation import Reservation
+from mainstem.testing.frames import Writer, make_test_frame, read_everything
+
+SMALL = EngineOptions(segment_bytes=4096)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = DataDirectory(tmp_path / "data")
+    directory.release()
+    return directory.path
+
+
+def open_log(data: Path, log_id: int, engine: str = "segment") -> Engine:
+    return open_engine(engine, data / "logs" / str(log_id), log_id, options=SMALL)
+
+
+def fill(engine: Engine, log_id: int, frames: int) -> Writer:
+    writer = Writer(engine, log_id)
+    for number in range(frames):
+        writer.append([b"%d" % number * 100])
+    engine.sync()
+    return writer
+
+
+def test_a_stopped_directory_is_restored_as_it_was(data: Path, tmp_path: Path) -> None:
+    expected = {}
+    for log_id, engine in ((1, "segment"), (2, "rocksdb"), (3, "segment")):
+        log = open_log(data, log_id, engine)
+        fill(log, log_id, 40 * log_id)
+        expected[log_id] = (engine, read_everything(log, log_id))
+        log.close()
+        Reservation.open(data / "logs" / str(log_id)).extend(5000)
+    with sqlite3.connect(data / "metadata.sqlite") as metadata:
+        metadata.execute("create table topic (name text)")
+        metadata.execute("insert into topic values ('a/b')")
+    report = backup(data, tmp_path / "backup")
+    assert report.logs == 3
+    restored = restore(tmp_path / "backup", tmp_path / "restored")
+    assert (restored.stamp, restored.files) == (report.stamp, report.files)
+    DataDirectory(tmp_path / "restored").release()
+    for log_id, (engine, records) in expected.items():
+        log = open_log(tmp_path / "restored", log_id, engine)
+        assert read_everything(log, log_id) == records
+        assert Reservation.open(tmp_path / "restored" / "logs" / str(log_id)).end_offset == 5000
+        Writer(log, log_id).append([b"goes on"])
+    with sqlite3.connect(tmp_path / "restored" / "metadata.sqlite") as metadata:
+        assert metadata.execute("select name from topic").fetchall() == [("a/b",)]
+
+
+def test_sealed_segments_are_links_and_the_one_being_written_is_a_copy(data: Path, tmp_path: Path) -> None:
+    log = open_log(data, 1)
+    writer = fill(log, 1, 40)
+    backup(data, tmp_path / "backup")
+    parts = log.stat().parts
+    for part in parts:
+        original, copy = data / "logs" / "1" / part.name, tmp_path / "backup" / "logs" / "1" / part.name
+        assert original.samefile(copy) is part.sealed
+    before = (tmp_path / "backup" / "logs" / "1" / parts[-1].name).read_bytes()
+    writer.append([b"later"])
+    assert (tmp_path / "backup" / "logs" / "1" / parts[-1].name).read_bytes() == before
+
+
+def test_all_logs_are_cut_at_one_stamp(data: Path, tmp_path: Path) -> None:
+    """Frames go to two logs in turn; whatever the stamp, the backup holds those up to it and no other."""
+    logs = {log_id: open_log(data, log_id) for log_id in (1, 2)}
+    ends = {1: 0, 2: 0}
+    placed: list[tuple[int, int, int]] = []  # stamp, log, offset
+    for stamp in range(100, 200):
+        log_id = 1 + stamp % 2
+        frame, ref = make_test_frame(log_id, ends[log_id], [b"x" * 300], stamp=stamp)
+        logs[log_id].append([frame], [ref])
+        placed.append((stamp, log_id, ends[log_id]))
+        ends[log_id] += 1
+    for log in logs.values():
+        log.sync()
+    for stamp in (99, 100, 133, 150, 250):
+        backup(data, tmp_path / f"backup-{stamp}", stamp=stamp)
+        restore(tmp_path / f"backup-{stamp}", tmp_path / f"restored-{stamp}")
+        for log_id in logs:
+            found = read_everything(open_log(tmp_path / f"restored-{stamp}", log_id), log_id)
+            wanted = [offset for at, log, offset in placed if log == log_id and at <= stamp]
+            assert [offset for offset, _ in found] == wanted
+
+
+def test_nothing_beyond_the_stable_offset_is_copied(data: Path, tmp_path: Path) -> None:
+    log = open_log(data, 1)
+    fill(log, 1, 40)
+    backup(data, tmp_path / "backup", ends={1: 25})
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert len(read_everything(open_log(tmp_path / "restored", 1), 1)) == 25
+
+
+@pytest.mark.parametrize("engine", ["segment", "rocksdb"])
+def test_a_backup_of_a_log_that_is_written_and_trimmed_is_a_whole_stretch_of_it(
+    data: Path, tmp_path: Path, engine: str
+) -> None:
+    log = open_log(data, 1, engine)
+    writer = fill(log, 1, 40)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            writer.append([b"%d" % writer.next_offset * 50])
+            if writer.next_offset % 50 == 0:
+                log.sync()
+                log.trim(writer.next_offset - 300)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number in range(5):
+            before = log.stat()
+            backup(data, tmp_path / str(number), engines={1: log})
+            restore(tmp_path / str(number), tmp_path / f"restored-{number}")
+            found = read_everything(open_log(tmp_path / f"restored-{number}", 1, engine), 1)
+            offsets = [offset for offset, _ in found]
+            assert offsets == list(range(offsets[0], offsets[-1] + 1))
+            assert offsets[0] <= before.end_offset
+            assert offsets[-1] + 1 >= before.end_offset
+            assert verify(tmp_path / f"restored-{number}" / "logs" / "1").damage == []
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_only_a_complete_backup_is_restored(data: Path, tmp_path: Path) -> None:
+    fill(open_log(data, 1), 1, 20)
+    backup(data, tmp_path / "backup")
+    with pytest.raises(ConfigError, match="not empty"):
+        backup(data, tmp_path / "backup")
+    with pytest.raises(ConfigError, match="not empty"):
+        restore(tmp_path / "backup", data)
+    victim = next((tmp_path / "backup" / "logs" / "1").glob("*.log"))
+    os.truncate(victim, 10)
+    with pytest.raises(StorageFault, match="damaged"):
+        restore(tmp_path / "backup", tmp_path / "restored")
+    (tmp_path / "backup" / MANIFEST).unlink()
+    with pytest.raises(ConfigError, match="not a complete Mainstem backup"):
+        restore(tmp_path / "backup", tmp_path / "again")
+
+
+def test_a_directory_that_is_not_ours_is_not_backed_up(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ConfigError, match="not a Mainstem data directory"):
+        backup(tmp_path / "photos", tmp_path / "backup")
+
+
+def test_a_rocksdb_log_in_use_is_backed_up_through_the_broker(data: Path, tmp_path: Path) -> None:
+    fill(open_log(data, 1, "rocksdb"), 1, 5)
+    directory = DataDirectory(data)
+    with pytest.raises(ConfigError, match="in use"):
+        backup(data, tmp_path / "backup")
+    directory.release()
