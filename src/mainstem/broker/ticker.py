@@ -21,6 +21,9 @@ from mainstem.model.errors import StorageFault
 logger = logging.getLogger("mainstem.broker")
 
 UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
+UNHURRIED_SYNC_S = 0.02  # what nobody waits for is synced at least this often
+UNHURRIED_BYTES_MAX = 4 << 20
+COMMITTER_THREADS = 2
 
 
 class Flushable(Protocol):
@@ -44,12 +47,17 @@ class Ticker:
         self._logs: list[Log] = []
         self._connections: list[Flushable] = []
         self._after: list[Callable[[], None]] = []
-        self.committer = Committer(self._post_synced)
+        self.committer = Committer(self._post_synced, threads=COMMITTER_THREADS)
         self.ticks = 0
         self.head_stamp = 0  # all records below it were offered to the live sinks
         self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
         self._held: set[Pressed] = set()
         self._syncing: set[Log] = set()
+        self._unhurried: set[Log] = set()
+        self._sync_later: set[Log] = set()  # of durability interval: a sync is due
+        self._undelivered: list[Appended] = []  # written while a tick delivered
+        self._ticking = False
+        self._stopped = False
 
     # -- asking for a tick -----------------------------------------------------------------------------------------
 
@@ -60,6 +68,7 @@ class Ticker:
 
     def add_log(self, log: Log) -> None:
         """A log has something to write (its `on_dirty`)."""
+        log.on_awaited = self.sync_soon
         self._logs.append(log)
         self.request()
 
@@ -82,14 +91,29 @@ class Ticker:
     # -- the tick --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        if self._ticking:  # asked for from within a delivery: what is gathered is written, and delivered next
+            self._undelivered += self._write_logs()
+            self.request()
+            return
         self._requested = False
+        self._ticking = True
+        try:
+            self._tick()
+        finally:
+            self._ticking = False
+
+    def _tick(self) -> None:
         self.ticks += 1
-        appended = self._write_logs()
+        appended, self._undelivered = self._undelivered, []
+        appended += self._write_logs()
         if appended:
             self._deliver(appended)
         after, self._after = self._after, []
         for callback in after:
-            callback()
+            try:
+                callback()
+            except Exception:
+                logger.exception("work after a tick failed")
         connections, self._connections = self._connections, []
         for connection in connections:
             try:
@@ -105,7 +129,7 @@ class Ticker:
     def _write_logs(self) -> list[Appended]:
         logs, self._logs = self._logs, []
         appended: list[Appended] = []
-        to_sync: list[tuple[Log, int]] = []
+        to_sync: list[Log] = []
         for log in logs:
             try:
                 written = log.write()
@@ -115,15 +139,44 @@ class Ticker:
             if not written:
                 continue
             appended += written
-            if log.durability.acks_wait:
-                to_sync.append((log, log.written))
+            if log.durability.acks_wait and _is_awaited(log, written):
+                to_sync.append(log)
+            elif log.durability.acks_wait:
+                self._sync_unhurried(log)
             else:
                 log.mark_stable(log.written)
+                if log.durability.interval_ms and log not in self._sync_later:
+                    self._sync_later.add(log)
+                    self._loop.call_later(log.durability.interval_ms / 1000, self._sync_interval, log)
         if to_sync:
-            self.committer.submit(to_sync)
-            self._syncing.update(log for log, _ in to_sync)
-            self.pressed = self._too_much_unsynced()
+            self._sync(to_sync)
         return appended
+
+    def sync_soon(self, log: Log) -> None:
+        """Someone waits for what is written but was not worth a sync of its own."""
+        if log in self._unhurried:
+            self._sync([log])
+
+    def _sync(self, logs: list[Log]) -> None:
+        self.committer.submit([(log, log.written) for log in logs])
+        self._unhurried.difference_update(logs)
+        self._syncing.update(logs)
+        self.pressed = self._too_much_unsynced()
+
+    def _sync_unhurried(self, log: Log) -> None:
+        """Nobody waits (QoS 0, acks=0, positions): a few more ticks may share its sync."""
+        if not self._unhurried:
+            self._loop.call_later(UNHURRIED_SYNC_S, self._sync_all_unhurried)
+        self._unhurried.add(log)
+
+    def _sync_all_unhurried(self) -> None:
+        if self._unhurried:
+            self._sync(list(self._unhurried))
+
+    def _sync_interval(self, log: Log) -> None:
+        self._sync_later.discard(log)
+        if not log.removed and not self._stopped:
+            self.committer.submit([(log, log.written)])
 
     def _too_much_unsynced(self) -> bool:
         unsynced = [log.unsynced_bytes for log in self._syncing]
@@ -154,15 +207,34 @@ class Ticker:
                 connection.release_from_log()
 
     def drain(self) -> None:
-        """Tick until nothing is left to write, then sync what is not stable; for shutting down."""
-        while self._logs or self._connections or self._after:
+        """Tick until nothing is left to write; for shutting down."""
+        while self._logs or self._connections or self._after or self._undelivered:
             self.tick()
+
+    def stop(self) -> None:
+        """Finish what was submitted; nothing is synced from here on."""
+        self._stopped = True
+        self.committer.stop()
+
+    def forget(self, log: Log) -> None:
+        """The log was removed: nobody waits for it any more."""
+        self._syncing.discard(log)
+        log.mark_stable(log.written)
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:
         """Wait until the given logs are stable up to what is written."""
         deadline = time.monotonic() + timeout_s
+        self._sync_all_unhurried()
         while any(log.stable < log.written for log in logs) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
+
+
+def _is_awaited(log: Log, written: list[Appended]) -> bool:
+    return (
+        bool(log.stable_listeners)
+        or log.unsynced_bytes > UNHURRIED_BYTES_MAX
+        or any(item.ticket.awaited for item in written)
+    )
 
 
 def _stamp(item: Appended) -> int:

@@ -25,6 +25,12 @@ cdef class Ticket:
             waiter.released(self)
         else:
             self.waiters.append(waiter)
+            if self.end_offset >= 0:
+                self.log.on_awaited(self.log)
+
+    @property
+    def awaited(self):
+        return bool(self.waiters)
 
     cpdef release(self):
         self.stable = True

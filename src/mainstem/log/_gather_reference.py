@@ -39,6 +39,12 @@ class Ticket:
             waiter.released(self)
         else:
             self.waiters.append(waiter)
+            if self.end_offset >= 0:
+                self.log.on_awaited(self.log)
+
+    @property
+    def awaited(self) -> bool:
+        return bool(self.waiters)
 
     def release(self) -> None:
         self.stable = True

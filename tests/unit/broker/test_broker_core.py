@@ -190,6 +190,7 @@ async def test_a_topic_moves_between_layouts_and_keeps_its_offsets(broker: Broke
     ticket.wait(waiter)
     await until(lambda: bool(waiter.tickets))
     reader = PartitionReader(topic.partitions[0], namespace.topic_of)
+    await until(lambda: reader.stable_offset >= ticket.end_offset)
     seen, offset = [], 0
     while offset < reader.stable_offset:
         records, offset = reader.records(offset, 1 << 20)
