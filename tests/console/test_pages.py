@@ -7,11 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import confluent_kafka
 import httpx
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from playwright.sync_api import Page, expect
 
 from mainstem.admin.console.pages import PAGES
+from mainstem.server.clients import open_client
+from mainstem.server.clients.client import Address, Message
 from mainstem.testing import Broker
 
 Shoot = Callable[[Page, str], None]
@@ -146,3 +151,91 @@ def test_every_page_reads_well_without_javascript(broker: Broker, path: str) -> 
     assert "<h1>" in html
     twin_path = "/overview.json" if path == "/" else f"{path}.json"
     assert isinstance(httpx.get(f"{broker.http_url}{twin_path}{query}").json(), dict)
+
+
+def test_connections(page: Page, broker: Broker, shoot: Shoot) -> None:
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="console-guest")
+    client.connect(broker.host, broker.mqtt_port)
+    client.loop_start()
+    try:
+        page.goto("/connections")
+        row = page.locator("tr", has_text="console-guest")
+        expect(row).to_be_visible()
+        assert any(one["client"] == "console-guest" for one in twin(broker, page)["items"])
+        shoot(page, "connections")
+        client.loop_stop()  # so that it does not come back
+        row.get_by_role("button", name="Disconnect").click()
+        expect(page.locator("tr", has_text="console-guest")).to_have_count(0)
+    finally:
+        client.loop_stop()
+
+
+def test_cursors_of_all_protocols_and_a_reset(page: Page, broker: Broker, shoot: Shoot) -> None:
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": "console-group",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe(["sensors.hall.temp"])
+    taken = 0
+    deadline = time.monotonic() + 30
+    while taken < 40 and time.monotonic() < deadline:
+        taken += len(consumer.consume(40 - taken, 1.0))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    session = paho.Client(CallbackAPIVersion.VERSION2, client_id="console-session", clean_session=False)
+    session.connect(broker.host, broker.mqtt_port)
+    session.subscribe("sensors/#", qos=1)
+    session.loop_start()
+    expect_row(page, "/cursors", "console-session")
+    session.disconnect()
+    session.loop_stop()
+    publish(broker, "sensors/hall/temp", "late")
+    page.goto("/cursors")
+    row = page.locator("tr", has_text="console-group")
+    expect(row.locator("td.n").first).to_have_text("1")
+    expect(page.locator("tr", has_text="console-session")).to_contain_text("away")
+    shoot(page, "cursors")
+    form = page.locator("form.reset")
+    form.locator("select[name=group]").select_option("console-group")
+    form.get_by_role("button", name="Try").click()
+    expect(form.locator("output")).to_contain_text("sensors.hall.temp-0")
+    form.get_by_role("button", name="Do it").click()
+    expect(row.locator("td.n").first).to_have_text("41")
+
+
+def expect_row(page: Page, path: str, text: str) -> None:
+    page.goto(path)
+    expect(page.locator("tr", has_text=text)).to_be_visible()
+
+
+def test_try_it(page: Page, broker: Broker, shoot: Shoot) -> None:
+    page.goto("/try")
+    for protocol in ("mqtt", "kafka", "amqp"):
+        page.locator("select[name=protocol]").select_option(protocol)
+        page.locator("textarea[name=value]").fill(f"sent by {protocol}")
+        page.get_by_role("button", name="Publish").click()
+        expect(page.locator(".arrival", has_text=f"sent by {protocol}")).to_have_count(3)
+        expect(page.locator(".arrival.amqp")).to_contain_text("try.it.here")
+    shoot(page, "try")
+
+
+def test_ten_thousand_topics_make_no_page_longer(broker: Broker) -> None:
+    """A page holds so many rows and no more, and the tree as many lines as there are levels."""
+    address = Address("mqtt", broker.host, broker.mqtt_port, "", "", "many", {"qos": "0"})
+    client = open_client(address)
+    for number in range(10_000):
+        client.publish(Message(b"x", f"many/{number // 100}/{number % 100}"))
+    client.close()
+    deadline = time.monotonic() + 30
+    while httpx.get(f"{broker.http_url}/v1/overview").json()["topics"] < 10_000 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    facts = httpx.get(f"{broker.http_url}/topics.json?mode=table").json()
+    assert facts["total"] >= 10_000
+    assert len(facts["items"]) == 100
+    assert facts["next"]
+    assert len(httpx.get(f"{broker.http_url}/topics.json?mode=tree&prefix=many").json()["items"]) == 100
+    for one in PAGES:
+        query = "?name=many/1/1" if one.path == "/topic" else ""
+        assert len(httpx.get(f"{broker.http_url}{one.path}{query}").content) < 200_000

@@ -141,10 +141,10 @@ class Stream:
         except OSError as error:
             raise self._lost(error) from error
 
-    def read(self, size: int, *, wait_s: float | None = ANSWER_S) -> bytes:
-        """Exactly `size` bytes; TimeoutError when none of them came in `wait_s`."""
+    def read(self, size: int, *, wait_s: float | None = None) -> bytes:
+        """Exactly `size` bytes. With `wait_s`, TimeoutError when none of them came; else the peer must answer."""
         while len(self._buffer) < size:
-            self.fill(wait_s if not self._buffer else ANSWER_S)
+            self.fill(wait_s if not self._buffer else None)
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
@@ -155,12 +155,14 @@ class Stream:
     def skip(self, size: int) -> None:
         del self._buffer[:size]
 
-    def fill(self, wait_s: float | None = ANSWER_S) -> None:
+    def fill(self, wait_s: float | None = None) -> None:
         """Read once from the socket into the buffer."""
-        self.socket.settimeout(wait_s)
+        self.socket.settimeout(ANSWER_S if wait_s is None else wait_s)
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except TimeoutError:
+            if wait_s is None:
+                raise WrongPeer(f"{self.where} did not answer within {ANSWER_S:.0f} s") from None
             raise
         except OSError as error:
             raise self._lost(error) from error

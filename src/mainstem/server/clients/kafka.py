@@ -31,6 +31,7 @@ BATCH_BYTES = 256 << 10
 BATCH_RECORDS = 10_000
 FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
+ANSWER_BYTES_MAX = 256 << 20
 INFLATED_BYTES_MAX = 64 << 20
 EARLIEST, LATEST = -2, -1
 UNKNOWN_TOPIC = 3
@@ -208,13 +209,10 @@ class KafkaClient:
         request = message(f"{name}Request")(**fields)
         parts = encode_request(f"{name}Request", version, request, correlation=correlation, client_id=self._client_id)
         self._stream.send(*parts)
-        try:
-            (size,) = struct.unpack(">i", self._stream.read(4))
-            if not 4 <= size <= 256 << 20:
-                raise WrongPeer(f"{self._stream.where} does not answer like Kafka")
-            body = self._stream.read(size)
-        except TimeoutError:
-            raise WrongPeer(f"{self._stream.where} does not answer like Kafka") from None
+        (size,) = struct.unpack(">i", self._stream.read(4))
+        if not 4 <= size <= ANSWER_BYTES_MAX:
+            raise WrongPeer(f"{self._stream.where} does not answer like Kafka")
+        body = self._stream.read(size)
         api, _ = shape_of(f"{name}Response")
         return decode(f"{name}Response", version, body, 5 if api.is_flexible(version) and api.key != 18 else 4)
 

@@ -21,7 +21,7 @@ from mainstem.protocols.mqtt.properties import (
 )
 from mainstem.protocols.mqtt.reasons import Reason
 from mainstem.server.cli.failures import Refused, WrongPeer
-from mainstem.server.clients.client import ANSWER_S, Address, Message, Start, Stream
+from mainstem.server.clients.client import Address, Message, Start, Stream
 
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = 1, 2, 3, 4, 8, 9, 12, 14
 KEEP_ALIVE_S = 30
@@ -65,7 +65,7 @@ class MqttClient:
             properties = {Property.USER_PROPERTY: [(b"stream-offset", _stream_offset(start))]}
         body = b"\0\1" + encode_properties(properties) + encode_text(target.encode()) + bytes([self.qos])
         self._send(SUBSCRIBE, body, flags=2)
-        kind, _, answer = self._packet(ANSWER_S)
+        kind, _, answer = self._packet()
         reader = Reader(answer, 2)
         said = decode_properties(reader, ALL_PROPERTIES).get(Property.REASON_STRING, b"") if kind == SUBACK else b""
         if kind != SUBACK or answer[-1] >= 0x80:
@@ -101,10 +101,7 @@ class MqttClient:
         if address.user:
             body += encode_text(address.user.encode()) + encode_text(address.password.encode())
         self._send(CONNECT, body)
-        try:
-            kind, _, answer = self._packet(ANSWER_S)
-        except TimeoutError:
-            raise WrongPeer(f"{self._stream.where} does not answer like MQTT") from None
+        kind, _, answer = self._packet()
         if kind != CONNACK or len(answer) < 2:
             raise WrongPeer(f"{self._stream.where} does not answer like MQTT")
         if answer[1]:
@@ -113,7 +110,7 @@ class MqttClient:
         self._unacked_max = min(UNACKED_MAX, told.get(Property.RECEIVE_MAXIMUM, 65_535))
 
     def _read_ack(self) -> None:
-        kind, _, body = self._packet(ANSWER_S)
+        kind, _, body = self._packet()
         if kind == PUBACK:
             self._unacked -= 1
             if len(body) > 2 and body[2] >= 0x80:
@@ -147,7 +144,7 @@ class MqttClient:
     def _send(self, kind: int, body: bytes, flags: int = 0) -> None:
         self._stream.send(bytes([kind << 4 | flags]) + encode_varint(len(body)) + body)
 
-    def _packet(self, wait_s: float) -> tuple[int, int, bytes]:
+    def _packet(self, wait_s: float | None = None) -> tuple[int, int, bytes]:
         first = self._stream.read(1, wait_s=wait_s)[0]
         size = shift = 0
         while True:

@@ -85,9 +85,11 @@ document.addEventListener("keydown", (event) => {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#1f6f50";
 
 function draw(box, data) {
+  box.data = data;
   const names = Object.keys(data.series);
   if (!names.length || !data.time.length) return;
-  const axis = { stroke: colour("soft"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
+  const line = { stroke: colour("line"), width: 1 };
+  const axis = { stroke: colour("soft"), grid: line, ticks: line };
   const options = {
     width: box.clientWidth,
     height: 220,
@@ -124,6 +126,14 @@ async function startChart(box) {
 
 addEventListener("resize", () => {
   for (const box of $$(".chart")) box.plot?.setSize({ width: box.clientWidth, height: 220 });
+});
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const box of $$(".chart")) {
+    box.plot?.destroy();
+    box.plot = null;
+    if (box.data) draw(box, box.data);
+  }
 });
 
 // Live tail: rows from server-sent events, newest first, at most 200 kept.

@@ -1,0 +1,345 @@
+"""The command line, as a user runs it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstem.server.cli import VERBS
+from mainstem.testing import Broker
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, given: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mainstem", *arguments]
+    settled = {**os.environ, "MAINSTEM_CONFIG": "", **environment}
+    settled = {name: value for name, value in settled.items() if value}
+    return subprocess.run(command, capture_output=True, text=True, input=given, timeout=60, env=settled, check=False)
+
+
+def said(*arguments: str, given: str | None = None, **environment: str) -> str:
+    done = run(*arguments, given=given, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(*arguments: str, **environment: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said(*arguments, "--json", **environment).splitlines()]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def address(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+# -- without a broker
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(r"mainstem \d+\.\d+\.\d+\n", said("--version"))
+    text = said("--help")
+    for verb in VERBS:
+        assert f"  {verb}" in text
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("pipeline", "sql", "lake")])
+def test_every_verb_has_help_that_says_what_it_does(verb: str) -> None:
+    text = said(verb, "--help")
+    assert "Usage: mainstem" in text
+    assert len(text) > 150
+
+
+def test_the_version_is_the_packages() -> None:
+    assert f'version = "{said("--version").split()[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_verb_that_does_not_exist_is_usage() -> None:
+    done = run("tpic")
+    assert done.returncode == 2
+    assert "did you mean 'topic'?" in done.stderr
+
+
+def test_config_check_lists_every_problem(tmp_path: Path) -> None:
+    file = tmp_path / "mainstem.toml"
+    file.write_text("[topics]\nretention.mss = 3\n[mqtt]\nreceive_max = 0\n")
+    done = run("config", "check", str(file))
+    assert done.returncode == 78
+    assert "mainstem.toml:2" in done.stderr
+    assert "did you mean `retention.ms`?" in done.stderr
+    assert "2 problems; nothing was started" in done.stderr
+    file.write_text("[topics]\nretention.ms = '3d'\n")
+    assert "no problems" in said("config", "check", str(file))
+    shown = {row["key"]: row for row in rows("config", "show", str(file), MAINSTEM_HTTP__CONSOLE="false")}
+    assert shown["topics.retention_ms"]["value"] == "3d"
+    assert shown["topics.retention_ms"]["source"] == "mainstem.toml:2"
+    assert shown["http.console"]["source"] == "MAINSTEM_HTTP__CONSOLE"
+
+
+def test_explain_says_what_a_code_means() -> None:
+    assert "Unknown key" in said("explain", "MS-4001")
+    assert run("explain", "MS-9999").returncode == 1
+
+
+def test_nobody_answers() -> None:
+    done = run("topic", "ls", "--url", f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 69
+    assert "error[MS-6001]" in done.stderr
+    assert "mainstem up" in done.stderr
+    assert run("pub", f"mqtt://127.0.0.1:{free_port()}/a", "x").returncode == 69
+
+
+def test_the_wrong_protocol_is_told(broker: Broker) -> None:
+    done = run("pub", f"kafka://127.0.0.1:{broker.http_port}/a", "x")
+    assert done.returncode == 1
+    assert "error[MS-6002]" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script(shell: str) -> None:
+    assert "_MAINSTEM_COMPLETE" in said("completion", shell)
+
+
+def test_completion_knows_verbs() -> None:
+    done = run(_MAINSTEM_COMPLETE="bash_complete", COMP_WORDS="mainstem to", COMP_CWORD="1")
+    assert "plain,topic" in done.stdout
+
+
+# -- messages
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "kafka", "amqp"])
+def test_what_pub_publishes_sub_prints(broker: Broker, scheme: str) -> None:
+    topic = f"cli/{scheme}" if scheme == "mqtt" else f"cli.{scheme}"
+    url = f"{scheme}://127.0.0.1:{broker.ports[scheme]}/{topic}"
+    said("pub", url, "hello {{n}}", "--template", "--count", "3", "-H", "region=eu", "-k", "key-1")
+    kafka = f"kafka://127.0.0.1:{broker.kafka_port}/cli.{scheme}"
+    lines = rows("sub", kafka, "--from", "earliest", "--count", "3")
+    assert [line["value"] for line in lines] == ["hello 1", "hello 2", "hello 3"]
+    assert lines[0]["key"] == "key-1"
+    assert ["region", "eu"] in lines[0]["headers"]
+
+
+def test_sub_starts_where_it_is_told(broker: Broker) -> None:
+    url = f"kafka://127.0.0.1:{broker.kafka_port}/cli.start"
+    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/start", "-", "--lines", given="1\n2\n3\n4\n")
+    assert said("sub", url, "--from", "-2", "--count", "2") == "3\n4\n"
+    assert said("sub", url, "--from", "5m", "--count", "1") == "1\n"
+    assert said("sub", url, "--from", "latest", "--idle", "300ms") == ""
+    first = rows("sub", url, "--from", "earliest", "--count", "1")[0]["offset"]
+    assert said("sub", url, "--from", f"@{first + 1}", "--count", "1") == "2\n"
+
+
+def test_sub_reads_history_by_other_protocols_too(broker: Broker) -> None:
+    mqtt, amqp = f"mqtt://127.0.0.1:{broker.mqtt_port}", f"amqp://127.0.0.1:{broker.amqp_port}"
+    said("pub", f"{mqtt}/cli/history", "old")
+    assert said("sub", f"{mqtt}/cli/history", "--from", "earliest", "--count", "1") == "old\n"
+    said("view", "create", "cli-history", "cli/history")
+    assert said("sub", f"{amqp}/?queue=cli-history", "--from", "earliest", "--count", "1") == "old\n"
+    done = run("sub", f"{amqp}/cli.history", "--from", "earliest")
+    assert done.returncode == 1
+    assert "mainstem view create" in done.stderr
+
+
+def test_sub_follows_live_with_a_wildcard(broker: Broker) -> None:
+    url = f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/live/#"
+    command = [sys.executable, "-m", "mainstem", "sub", url, "--count", "1", "--format", "{{topic}}={{value}}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            said("pub", f"kafka://127.0.0.1:{broker.kafka_port}/cli.live.a", "now")
+        assert process.stdout.read() == "cli/live/a=now\n"
+
+
+def test_pub_takes_json_lines_and_files(broker: Broker, tmp_path: Path) -> None:
+    url = f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/json"
+    said("pub", url, "--json", given='{"value": {"a": 1}, "key": "k", "headers": {"h": "v"}}\n{"value": "text"}\n')
+    file = tmp_path / "payload.bin"
+    file.write_text("from a file")
+    said("pub", url, f"@{file}")
+    kafka = f"kafka://127.0.0.1:{broker.kafka_port}/cli.json"
+    assert said("sub", kafka, "--from", "earliest", "--count", "3") == '{"a": 1}\ntext\nfrom a file\n'
+    assert run("pub", url, f"@{tmp_path}/missing").returncode == 1
+
+
+# -- things
+
+
+def test_topics_are_made_listed_changed_and_removed() -> None:
+    said("topic", "create", "things/topic", "--partitions", "2", "--set", "retention.ms=1d", "--durability", "os")
+    listed = {row["name"]: row for row in rows("topic", "ls", "things/#")}
+    assert listed["things/topic"]["partitions"] == 2
+    facts = rows("topic", "describe", "things/topic")[0]
+    assert facts["settings"]["retention_ms"]["value"] == 86_400_000
+    said("topic", "alter", "things/topic", "--retention", "2d")
+    assert rows("topic", "describe", "things/topic")[0]["settings"]["retention_ms"]["value"] == 172_800_000
+    done = run("topic", "alter", "things/topic", "--set", "retntion=3")
+    assert done.returncode == 1
+    assert "unknown topic setting" in done.stderr
+    said("topic", "rm", "things/topic", "--yes")
+    assert run("topic", "describe", "things/topic").returncode == 1
+
+
+def test_tables_are_for_people() -> None:
+    said("topic", "create", "things/table")
+    head, *lines = said("topic", "ls", "things/table").splitlines()
+    assert head.split()[:3] == ["NAME", "LAYOUT", "ENGINE"]
+    assert lines[0].split()[0] == "things/table"
+
+
+def test_views_are_made_and_read(broker: Broker) -> None:
+    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/viewed/1", "one")
+    assert "1 records stored so far" in said("view", "create", "viewed-all", "viewed/#")
+    assert [row["name"] for row in rows("view", "ls")] == ["viewed-all"]
+    assert said("sub", f"kafka://127.0.0.1:{broker.kafka_port}/viewed-all", "--from", "earliest", "-n", "1") == "one\n"
+    said("view", "rm", "viewed-all")
+
+
+def test_groups_cursors_and_connections_are_listed() -> None:
+    assert isinstance(rows("group", "ls"), list)
+    assert isinstance(rows("cursor", "ls"), list)
+    assert isinstance(rows("conn", "ls"), list)
+    assert isinstance(rows("queue", "ls"), list)
+    assert "Mainstem" in said("top", "--once")
+
+
+def test_doctor_says_what_it_saw(tmp_path: Path) -> None:
+    checks = {row["check"]: row for row in rows("doctor", "--data", str(tmp_path / "none"))}
+    assert checks["Python"]["state"] == "ok"
+    assert checks["broker"]["state"] == "ok"
+    open_directory = tmp_path / "open"
+    open_directory.mkdir(mode=0o755)
+    done = run("doctor", "--data", str(open_directory))
+    assert done.returncode == 1
+    assert f"fix: chmod 700 {open_directory}" in done.stdout
+
+
+# -- starting and stopping
+
+
+def free_ports() -> list[str]:
+    return [part for name in ("mqtt", "ws", "kafka", "amqp", "http") for part in (f"--{name}-port", "0")]
+
+
+def test_a_taken_port_is_an_error_in_production_and_moved_in_development(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--data", str(tmp_path / "a"), *free_ports(), "--mqtt-port", str(port))
+        assert done.returncode == 78
+        assert f"port {port} (MQTT) is used by" in done.stderr
+        command = [sys.executable, "-m", "mainstem", "up", "--ephemeral", *free_ports(), "--mqtt-port", str(port)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            text = ""
+            while "Try:" not in text:
+                text += process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert f"{port} is used by" in text
+        assert "MQTT moved to" in text
+
+
+def test_an_unsafe_bind_is_refused_with_the_two_ways_out(tmp_path: Path) -> None:
+    done = run("serve", "--data", str(tmp_path / "a"), "--host", "0.0.0.0", *free_ports())
+    assert done.returncode == 78
+    assert "error[MS-4006]" in done.stderr
+    assert "mainstem user add" in done.stderr
+    assert "--insecure-allow-anonymous" in done.stderr
+
+
+def test_a_user_added_offline_lets_the_network_in(tmp_path: Path) -> None:
+    data = str(tmp_path / "a")
+    said("user", "add", "root", "--admin", "--data", data, "--password", "secret")
+    command = [sys.executable, "-m", "mainstem", "serve", "--data", data, "--host", "0.0.0.0", *free_ports()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        text = ""
+        while "Try:" not in text:
+            text += process.stdout.readline()
+        port = re.search(r"console +http://[^:]+:(\d+)", text)
+        assert port is not None
+        assert run("topic", "ls", "--url", f"http://127.0.0.1:{port[1]}").returncode == 1
+        assert run("topic", "ls", "--url", f"http://root:secret@127.0.0.1:{port[1]}").returncode == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir(mode=0o700)
+    (foreign / "family.jpg").write_text("x")
+    done = run("serve", "--data", str(foreign), *free_ports())
+    assert done.returncode == 78
+    assert "error[MS-4009]" in done.stderr
+
+
+def test_hangup_reloads_what_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "mainstem.toml"
+    file.write_text("[limits]\ntopic_levels_max = 30\n")
+    command = [sys.executable, "-m", "mainstem", "serve", "-c", str(file), "--data", str(tmp_path / "a"), *free_ports()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "Try:" not in process.stdout.readline():
+            pass
+        file.write_text("[limits]\ntopic_levels_max = 20\n[topics]\nengine = 'memory'\n")
+        process.send_signal(signal.SIGHUP)
+        seen = ""
+        while "needs a restart" not in seen:
+            seen += process.stderr.readline()
+        assert "reloaded: limits.topic_levels_max" in seen
+        assert "topics.engine" in seen
+        file.write_text("[nonsense")
+        process.send_signal(signal.SIGHUP)
+        while "the old one stays" not in seen:
+            seen += process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(path))
+        receiver.settimeout(30)
+        command = [sys.executable, "-m", "mainstem", "serve", "--data", str(tmp_path / "a"), *free_ports()]
+        environment = {**os.environ, "NOTIFY_SOCKET": str(path)}
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        ) as process:
+            assert receiver.recv(4096).startswith(b"READY=1")
+            process.send_signal(signal.SIGTERM)
+            assert receiver.recv(4096) == b"STOPPING=1"
+            assert process.wait(30) == 0
+
+
+def test_the_demo_crosses_all_protocols() -> None:
+    text = said("demo", "--no-sql")
+    assert "14 legs, one append each, no bridge" in text
