@@ -152,6 +152,25 @@ def test_no_flipped_bit_in_a_clean_log_ever_reaches_a_reader(origin: Origin, tmp
         shared.files.close_all()
 
 
+def test_what_lies_before_a_damaged_frame_is_read_in_any_size(origin: Origin) -> None:
+    directory = origin.with_segment(origin.bytes)
+    open_log(directory)[0].close()
+    for frame in range(1, len(origin.ends) - 1):
+        (directory / SEGMENT).write_bytes(flipped(origin.bytes, origin.ends[frame] + 20))  # in its head
+        engine, shared = open_log(directory)
+        for bytes_max in (1, 500, 1 << 20):
+            found, offset = [], 0
+            while offset < 2 * frame:
+                piece = engine.read(offset, bytes_max)
+                assert piece is not None
+                found += values_of(piece.data, LOG_ID)
+                offset = piece.end_offset
+            assert found == origin.records[: 2 * frame]
+            with pytest.raises(CorruptFrame):
+                engine.read(offset, bytes_max)
+        shared.files.close_all()
+
+
 def readable(engine: Engine) -> list[tuple[int, bytes]]:
     """What a reader gets that asks for one frame at a time and goes on after a damaged one."""
     found: list[tuple[int, bytes]] = []

@@ -6,6 +6,8 @@ walked; what lies between is not looked at, however many small frames it holds.
 
 from __future__ import annotations
 
+from mainstem.codec.batch import FrameHead
+from mainstem.model.errors import CorruptFrame
 from mainstem.storage.engine import Slice
 from mainstem.storage.segment.index import INTERVAL_BYTES
 from mainstem.storage.segment.index_cache import IndexCache
@@ -33,7 +35,7 @@ def read_frames(
         while True:
             if begin >= size:
                 return None
-            first = last = window.head(begin)
+            first = window.head(begin)
             if first.base_offset + first.count > offset:
                 break
             begin += first.size
@@ -44,16 +46,27 @@ def read_frames(
         if end_offset is not None:
             hop = min(hop, index.before_end(end_offset))
         # The last frame must be met to know its end offset: so go on one index entry earlier.
-        end = max(begin + first.size, index.boundary(hop - 1))
-        while end < size:
-            head = window.head(end)
-            if end + head.size > limit or (end_offset is not None and head.base_offset >= end_offset):
-                break
-            last, end = head, end + head.size
+        end, last = _walk(window, max(begin + first.size, index.boundary(hop - 1)), limit, end_offset, first)
+        if last is first and end > begin + first.size:  # damage there: the frames before it are still good
+            end, last = _walk(window, begin + first.size, limit, end_offset, first)
         if not window.covers(begin, end):
             window.load(begin, end - begin)
         data = memoryview(window.data)[begin - window.start : end - window.start]
         return Slice(data, first.base_offset, last.base_offset + last.count)
+
+
+def _walk(window: Window, position: int, limit: int, end_offset: int | None, last: FrameHead) -> tuple[int, FrameHead]:
+    """From the frame at `position` as far as they fit; where that is, and the last one met. Ends before a damaged one:
+    who asks for that by its offset is told."""
+    while position < limit and position + window.frame_size(position) <= limit:
+        try:
+            head = window.head(position)
+        except CorruptFrame:
+            break
+        if end_offset is not None and head.base_offset >= end_offset:
+            break
+        last, position = head, position + head.size
+    return position, last
 
 
 def find_frame(files: OpenFiles, indexes: IndexCache, segment: Segment, log_id: int, stamp: int) -> int | None:

@@ -32,17 +32,20 @@ class Window:
     def covers(self, start: int, end: int) -> bool:
         return self.start <= start and end <= self.start + len(self.data)
 
-    def head(self, position: int, *, verify: bool = False) -> FrameHead:
-        """The head of the whole frame at `position`; with `verify` its batch's checksum is computed too."""
+    def frame_size(self, position: int) -> int:
+        """What the frame at `position` says of its size, not checked; only its head need be in the window."""
         if not self.covers(position, position + FRAME_HEAD_SIZE):
             self.load(position, self._chunk)
         at = position - self.start
-        size = FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
+        return FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
+
+    def head(self, position: int, *, verify: bool = False) -> FrameHead:
+        """The head of the whole frame at `position`; with `verify` its batch's checksum is computed too."""
+        size = self.frame_size(position)
         if not self.covers(position, position + size):
             self.load(position, max(size, self._chunk))
-            at = 0
         try:
-            return (verify_frame if verify else read_frame_head)(self.data, at, self._log_id)
+            return (verify_frame if verify else read_frame_head)(self.data, position - self.start, self._log_id)
         except CorruptFrame as error:
             raise CorruptFrame(
                 f"{self._name}: no whole frame at byte {position} ({error.message})", fix="mainstem log verify"
