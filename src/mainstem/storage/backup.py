@@ -27,13 +27,14 @@ from mainstem.storage.directory import LOCK_FILE, check_format, write_format
 from mainstem.storage.disk import REAL_DISK, read_all, write_all
 from mainstem.storage.engine import Engine
 from mainstem.storage.inspection import LOGS, ROCKSDB, engine_of, log_id_of
-from mainstem.storage.reservation import NAME as RESERVED
 from mainstem.storage.segment.index import HEAD_SIZE, read_summary
-from mainstem.storage.segment.marks import Checkpoint
+from mainstem.storage.segment.marks import CHECKPOINT_NAME, CLEAN_NAME, Checkpoint
+from mainstem.storage.segment.repair import QUARANTINE_SUFFIX
 from mainstem.storage.segment.scan import scan_frames
 from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
 from mainstem.storage.segment.survey import segment_paths
-from mainstem.storage.state_file import read_state, remove, write_state
+from mainstem.storage.segment.torn import TORN_SUFFIX
+from mainstem.storage.state_file import TEMPORARY, read_state, remove, write_state
 
 MANIFEST = "backup"
 METADATA = "metadata.sqlite"
@@ -136,8 +137,9 @@ class _Taken(NamedTuple):
 def _copy_log(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> int:
     """Returns the stamp of the last frame copied."""
     REAL_DISK.make_dir(target)
-    for name in (RESERVED, RESERVED + ".previous"):
-        _copy_if_there(source / name, target / name)
+    for path in source.iterdir():  # the reservation, and what the log above keeps here
+        if path.is_file() and not _is_engines(path.name):
+            _copy_if_there(path, target / path.name)
     kind = engine_of(source)
     if kind == ROCKSDB:
         _copy_rocksdb(source, target, engine)
@@ -154,6 +156,12 @@ def _copy_log(source: Path, target: Path, stamp: int, end: int | None, engine: E
             remove(REAL_DISK, path)
             remove(REAL_DISK, path.with_suffix(INDEX_SUFFIX))
     raise AssertionError("unreachable")
+
+
+def _is_engines(name: str) -> bool:
+    """Files that are copied with their segments, made again, or left behind."""
+    suffixes = (INDEX_SUFFIX, TORN_SUFFIX, QUARANTINE_SUFFIX, TEMPORARY)
+    return parse_name(name) is not None or name.endswith(suffixes) or name.startswith((CHECKPOINT_NAME, CLEAN_NAME))
 
 
 def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> int:
