@@ -160,6 +160,7 @@ def test_sub_reads_history_by_other_protocols_too(broker: Broker) -> None:
     assert said("sub", f"{mqtt}/cli/history", "--from", "earliest", "--count", "1") == "old\n"
     said("view", "create", "cli-history", "cli/history")
     assert said("sub", f"{amqp}/?queue=cli-history", "--from", "earliest", "--count", "1") == "old\n"
+    said("view", "rm", "cli-history")
     done = run("sub", f"{amqp}/cli.history", "--from", "earliest")
     assert done.returncode == 1
     assert "mainstem view create" in done.stderr
@@ -343,3 +344,50 @@ def test_systemd_is_told(tmp_path: Path) -> None:
 def test_the_demo_crosses_all_protocols() -> None:
     text = said("demo", "--no-sql")
     assert "14 legs, one append each, no bridge" in text
+
+
+# -- the bytes on disk
+
+
+def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: Any, tmp_path: Path) -> None:
+    one = start_broker()
+    said("pub", f"mqtt://127.0.0.1:{one.mqtt_port}/disk/a", "kept", "--count", "5")
+    target = tmp_path / "backup"
+    assert "backed up to" in said("backup", str(target), "--url", one.http_url)
+    one.stop()
+    data = str(one.data)
+    listed = rows("log", "ls", "--data", data)
+    assert [row["engine"] for row in listed] == ["segment"]
+    assert listed[0]["clean"]
+    frames = rows("log", "dump", str(listed[0]["log"]), "--data", data, "--records")
+    values = [record["value"] for frame in frames if frame["kind"] == "data" for record in frame["records"]]
+    assert values == ["kept"] * 5
+    assert "frames" in said("log", "verify", "--data", data)
+    restored = tmp_path / "restored"
+    said("restore", str(target), str(restored))
+    again = start_broker(data=restored)
+    url = f"kafka://127.0.0.1:{again.kafka_port}/disk.a"
+    assert said("sub", url, "--from", "earliest", "--count", "5") == "kept\n" * 5
+
+
+def test_damage_of_acked_data_is_found_and_given_up_only_on_request(start_broker: Any) -> None:
+    one = start_broker()
+    for _ in range(3):
+        said("pub", f"mqtt://127.0.0.1:{one.mqtt_port}/disk/a", "x" * 1000)
+    one.stop()
+    data = str(one.data)
+    log_id = str(rows("log", "ls", "--data", data)[0]["log"])
+    segment = max((one.data / "logs" / log_id).glob("*.log"), key=lambda path: path.stat().st_size, default=None)
+    segment = segment or next(path for path in (one.data / "logs" / log_id).iterdir() if path.stat().st_size > 2000)
+    with segment.open("r+b") as file:
+        file.seek(500)
+        file.write(b"\xff" * 20)
+    done = run("log", "verify", "--data", data)
+    assert done.returncode == 1
+    assert "error[MS-5002]" in done.stderr
+    assert run("log", "repair", log_id, "--data", data).returncode == 1
+    assert "kept aside" in said("log", "repair", log_id, "--quarantine", "--data", data)
+    said("log", "verify", "--data", data)
+    one.start()
+    url = f"kafka://127.0.0.1:{one.kafka_port}/disk.a"
+    assert said("sub", url, "--from", "earliest", "--idle", "1s").count("\n") >= 1

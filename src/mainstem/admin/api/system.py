@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
-from mainstem.admin.calls import ADMIN, Call, Operation, page
+from mainstem.admin.calls import ADMIN, Call, Field, Operation, page
 from mainstem.admin.overview import config_rows, log_row, overview
+from mainstem.model.errors import InvalidArgument
+from mainstem.storage.backup import backup
 
 
 async def get_overview(call: Call) -> Any:
@@ -21,8 +25,30 @@ async def list_logs(call: Call) -> Any:
     return page([log_row(logs[log_id]) for log_id in sorted(logs)])
 
 
+async def back_up(call: Call) -> Any:
+    """Everything as of now: the stamp and the durable ends are taken between two ticks, the copying runs in a thread."""
+    broker, target = call.running.broker, Path(call.body["directory"])
+    if not target.is_absolute():
+        raise InvalidArgument(f"{target} must be an absolute path on the broker's machine")
+    await broker.store.flush()
+    logs = dict(broker.logs.by_id)
+    stamp = broker.stamps.next - 1
+    ends = {log_id: log.stable for log_id, log in logs.items()}
+    engines = {log_id: log.engine for log_id, log in logs.items()}
+    report = await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
+    return {"stamp": report.stamp, "logs": report.logs, "files": report.files, "size_bytes": report.size_bytes}
+
+
 OPERATIONS = (
     Operation("GET", "/v1/overview", get_overview, "Rates, sizes, listeners and health, in one answer."),
     Operation("GET", "/v1/config", get_config, "Every setting with its value and where it came from.", ADMIN),
+    Operation(
+        "POST",
+        "/v1/backup",
+        back_up,
+        "Back up everything as of now into a new directory on the broker's machine.",
+        ADMIN,
+        body=(Field("directory", "string", "An absolute path that does not exist yet.", required=True),),
+    ),
     Operation("GET", "/v1/logs", list_logs, "The logs on disk: engine, offsets, segments, bytes.", ADMIN),
 )
