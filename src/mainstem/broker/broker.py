@@ -16,6 +16,7 @@ from typing import Any
 from mainstem.broker.access import Access
 from mainstem.broker.catch_up import Pump
 from mainstem.broker.delayed import Delayed
+from mainstem.broker.deletion import Deletion
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.maintenance import Maintenance
@@ -27,6 +28,7 @@ from mainstem.broker.staging import Staging
 from mainstem.broker.ticker import Ticker
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.broker.views import View
+from mainstem.log.durability import parse_durability
 from mainstem.log.log import Log
 from mainstem.log.logs import Logs, rebuild_index
 from mainstem.log.stamps import Stamps
@@ -35,9 +37,17 @@ from mainstem.metadata.sqlite import SqliteStore
 from mainstem.metadata.store import Written
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.condition import parse_condition
-from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotFound, Overloaded
+from mainstem.model.errors import (
+    AlreadyExists,
+    DiskFull,
+    InvalidArgument,
+    InvalidName,
+    NotFound,
+    Overloaded,
+    StorageFault,
+)
 from mainstem.model.topic_filter import check_filter, check_topic
-from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.disk import REAL_DISK, is_full
 from mainstem.storage.state_file import read_state, write_state
 
 logger = logging.getLogger("mainstem.broker")
@@ -75,6 +85,7 @@ class Broker:
         self.pump = Pump(self.dispatcher, self.ticker)
         self.stamps = self._open_stamps(data / "stamps")
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log)
+        self.deletion = Deletion(self)
         self._open_namespaces(catalog)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
@@ -111,13 +122,13 @@ class Broker:
         self.ticker.drain()
         logs = list(self.logs.by_id.values())
         await self.ticker.settle([log for log in logs if log.durability.acks_wait])
-        self.ticker.committer.stop()
+        self.ticker.stop()
         for log in logs:
-            log.engine.sync()
+            log.sync()
             log.mark_stable(log.written)
         self.journal.store_snapshot(*self.journal.take_snapshot())
         self.logs.close()
-        self.stamps.extend()
+        self.stamps.settle()
         self.store.close()
 
     def _open_stamps(self, path: Path) -> Stamps:
@@ -125,7 +136,12 @@ class Broker:
         reserved = int(state["end"]) if state else 0
 
         def reserve(end: int) -> None:
-            write_state(REAL_DISK, path, "stamps", {"end": end})
+            try:
+                write_state(REAL_DISK, path, "stamps", {"end": end})
+            except OSError as error:
+                if is_full(error):
+                    raise DiskFull(f"{path}: no space to reserve stamps: {error}") from error
+                raise StorageFault(f"{path}: cannot reserve stamps: {error}") from error
 
         return Stamps(self.clock, reserved_end=reserved, reserve=reserve)
 
@@ -134,17 +150,25 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_BACKGROUND_S)
             try:
-                if self.stamps.due():
-                    await loop.run_in_executor(None, self.stamps.extend)
+                self.maintenance.watch_space()
+                await loop.run_in_executor(None, self._reserve_ahead, list(self.logs.by_id.values()))
                 if self.journal.snapshot_due():
                     await self.snapshot()
             except Exception:
                 logger.exception("background work failed; it is tried again")
 
+    def _reserve_ahead(self, logs: list[Log]) -> None:
+        """So that the loop seldom waits for these small fsyncs."""
+        if self.stamps.due():
+            self.stamps.extend()
+        for log in logs:
+            log.reserve_ahead()
+
     async def snapshot(self) -> None:
-        """Bound what the next start replays. Taken between ticks, stored once it is durable."""
+        """Bound what the next start replays. Taken when everything put is written, stored once that is durable."""
+        self.ticker.drain()
         offset, data = self.journal.take_snapshot()
-        stem = self.namespace(DEFAULT_NAMESPACE).stem(self.options.defaults)
+        stem = self.journal.stem
         await self.ticker.settle([stem])
         if stem.stable >= offset:
             await asyncio.get_running_loop().run_in_executor(None, self.journal.store_snapshot, offset, data)
@@ -174,13 +198,14 @@ class Broker:
             self._add_namespace(row.name)
         if DEFAULT_NAMESPACE not in self.namespaces:
             self.create_namespace(DEFAULT_NAMESPACE)
-        used = {span.log_id for span in catalog.spans}
+        used, known = {span.log_id for span in catalog.spans}, set[int]()
         first = {span.log_id: span.first_offset for span in reversed(catalog.spans)}
         for log_row in catalog.logs:
             if log_row.kind == "partition" and log_row.id not in used:
                 self.logs.remove(log_row.id)  # its topic was deleted, and a crash kept its files
                 self.store.delete_log(log_row.id)
                 continue
+            known.add(log_row.id)
             shared = log_row.kind == "stem"
             offset = 0 if shared else first.get(log_row.id, 0)
             log = self.logs.open(
@@ -189,6 +214,8 @@ class Broker:
             if shared:
                 policy = Policy().with_changes(log_row.policy)
                 self._add_stem(self.namespace(log_row.namespace), policy, log)
+        self.logs.sweep(known)
+        self.deletion.load(catalog.kv)
         self._open_topics(catalog)
         for namespace in self.namespaces.values():
             for stem in namespace.stems.values():
@@ -208,11 +235,16 @@ class Broker:
             low_marks = row.config.get("low_marks", {})
             for index in range(row.partitions):
                 held = [
-                    Span(self.logs.by_id[span.log_id], span.first_offset, span.end_offset)
+                    Span(self.logs.by_id[span.log_id], span.first_offset, span.end_offset, span.seq)
                     for span in sorted(spans[row.id, index], key=lambda s: s.seq)
                 ]
-                self._add_partition(namespace, topic, index, held).low_mark = low_marks.get(str(index), 0)
-            self._register(namespace, topic)
+                low_mark = low_marks.get(str(index), 0)
+                self._add_partition(namespace, topic, index, held).low_mark = low_mark
+                for one in held:
+                    if not one.shared and low_mark > one.first:
+                        one.log.low_mark = min(low_mark, one.limit)
+                        one.log.move_start(one.log.low_mark)
+            namespace.add_topic(topic)
 
     def _open_views(self, catalog: Catalog) -> None:
         slots: dict[int, dict[int, int | None]] = {}
@@ -237,7 +269,7 @@ class Broker:
         document = policy.to_document()
         log_id = self.store.next_id(Sequence.LOG)
         log = self.logs.open(log_id, engine=policy.engine, shared=True, policy=document)
-        self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document))
+        log.promise(self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document)))
         self._add_stem(namespace, policy, log)
         return log
 
@@ -265,27 +297,35 @@ class Broker:
             kind = "topic" if name in namespace.topics else "view"
             raise AlreadyExists(f"{kind} {name.decode(errors='replace')!r} already exists")
         before = namespace.find_topic(name)
+        self.ticker.write_now()  # what was gathered for the old log belongs before the seam
+        if not policy.dedicated:
+            namespace.stem(policy)
         topic_id = self.store.next_id(Sequence.TOPIC)
         topic = Topic(topic_id, name, policy, [], dict(kafka or {}), kafka_alias, self.stamps.next)
-        with self.store.together():
+        with self.store.together() as written:
             for index in range(policy.partitions):
                 spans = self._first_spans(namespace, before, policy, index)
-                self._add_partition(namespace, topic, index, spans)
-                for seq, span in enumerate(spans):
-                    self.store.put_span(SpanRow(topic_id, index, seq, span.log.id, span.first, span.end))
+                partition = self._add_partition(namespace, topic, index, spans)
+                if index == 0 and before is not None:
+                    partition.low_mark = before.partitions[0].low_mark
+                for span in spans:
+                    self._put_span(topic, partition, span)
+                partition.log.promise(written)
             self._put_topic(namespace, topic)
-        self._register(namespace, topic)
+        namespace.add_topic(topic)
         return topic
 
     def _first_spans(self, namespace: Namespace, before: Topic | None, policy: Policy, index: int) -> list[Span]:
         old = before.partitions[0].log if before is not None else None
-        target = self._new_log(namespace, policy) if policy.dedicated else namespace.stem(policy)
-        if old is None or old is target or index:
+        if old is None or index:
+            target = self._new_log(namespace, policy) if policy.dedicated else namespace.stem(policy)
             return [Span(target, 0)]
-        self.ticker.tick()  # what was gathered for the old log belongs before the seam
-        end = old.written
+        if not policy.dedicated and namespace.stem(policy) is old:
+            return [Span(old, 0)]
+        end = old.next_offset
+        target = self._new_log(namespace, policy, end) if policy.dedicated else namespace.stem(policy)
         target.skip_to(end)
-        return [Span(old, 0, end), Span(target, end)]
+        return [Span(old, 0, end), Span(target, target.next_offset, None, 1)]
 
     def _new_log(self, namespace: Namespace, policy: Policy, first_offset: int = 0) -> Log:
         log_id = self.store.next_id(Sequence.LOG)
@@ -301,12 +341,8 @@ class Broker:
         topic.partitions.append(partition)
         return partition
 
-    def _register(self, namespace: Namespace, topic: Topic) -> None:
-        namespace.topics[topic.name] = topic
-        namespace.topic_of[topic.id] = topic.name
-        namespace.forget_route(topic.name)
-        for view in namespace.views.values():
-            view.add_slots()
+    def _put_span(self, topic: Topic, partition: Partition, span: Span) -> None:
+        self.store.put_span(SpanRow(topic.id, partition.index, span.seq, span.log.id, span.first, span.end))
 
     def _put_topic(self, namespace: Namespace, topic: Topic) -> Written:
         config = {
@@ -341,58 +377,75 @@ class Broker:
         with self.store.together() as written:
             for index in range(len(topic.partitions), count):
                 span = Span(self._new_log(namespace, topic.policy), 0)
-                self._add_partition(namespace, topic, index, [span])
-                self.store.put_span(SpanRow(topic.id, index, 0, span.log.id, 0, None))
+                self._put_span(topic, self._add_partition(namespace, topic, index, [span]), span)
+                span.log.promise(written)
             self._put_topic(namespace, topic)
-        self._register(namespace, topic)
+        namespace.add_topic(topic)
         return written
 
     def move_topic(self, namespace: Namespace, topic: Topic, policy: Policy) -> Written:
-        """Change engine, layout or policy of a live topic: seal the open spans at N, go on in new logs at N."""
+        """Change engine, layout or policy of a live topic. Where another log is needed the open spans are sealed at N,
+        and the new ones go on at N or beyond."""
         if len(topic.partitions) > 1 and not policy.dedicated:
             raise InvalidArgument(
                 f"{topic.name.decode()!r} has {len(topic.partitions)} partitions and cannot share a log"
             )
-        self.ticker.tick()
+        self.ticker.write_now()
+        if not policy.dedicated:
+            namespace.stem(policy)
         with self.store.together() as written:
             for partition in topic.partitions:
                 self._move_partition(namespace, topic, partition, policy)
+                partition.log.promise(written)
             topic.policy = policy
             self._put_topic(namespace, topic)
-        self._register(namespace, topic)
+        namespace.add_topic(topic)
         return written
 
     def _move_partition(self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy) -> None:
-        last = partition.spans[-1]
-        end = last.log.written
+        last, old = partition.spans[-1], topic.policy
+        if policy.dedicated and not last.shared and old.engine == policy.engine:
+            last.log.durability = parse_durability(policy.durability)
+            document = policy.to_document()
+            self.store.put_log(LogRow(last.log.id, namespace.name, "partition", policy.engine, document))
+            return
+        end = last.log.next_offset
         target = self._new_log(namespace, policy, end) if policy.dedicated else namespace.stem(policy)
         if target is last.log:
             return
         target.skip_to(end)
         last.end = end
-        span = Span(target, end if policy.dedicated else target.written)
-        seq = len(partition.spans)
+        span = Span(target, target.next_offset, None, last.seq + 1)
         partition.spans.append(span)
-        self.store.put_span(SpanRow(topic.id, partition.index, seq - 1, last.log.id, last.first, end))
-        self.store.put_span(SpanRow(topic.id, partition.index, seq, target.id, span.first, None))
+        self._put_span(topic, partition, last)
+        self._put_span(topic, partition, span)
         number = target.index.topics.number(topic.name) if target.index is not None else 1
         partition.route.move(target, number)
 
+    def drop_empty_spans(self, namespace: Namespace, topic: Topic) -> None:
+        """Spans of which retention left nothing go, and with them logs that nobody writes any more."""
+        for partition in topic.partitions:
+            while len(partition.spans) > 1 and _is_empty(partition.spans[0]):
+                span = partition.spans.pop(0)
+                with self.store.together():
+                    self.store.delete_span(topic.id, partition.index, span.seq)
+                    if not span.shared:
+                        self.store.delete_log(span.log.id)
+                if not span.shared:
+                    namespace.topic_of_log.pop(span.log, None)
+                    self.deletion.remove_log(span.log)
+
     def delete_topic(self, namespace: Namespace, name: bytes) -> Written:
-        """A declared topic with its own logs goes with them. The same name made again is a new topic."""
-        topic = namespace.topics.pop(name, None)
-        if topic is None:
-            raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
-        self.ticker.tick()
-        namespace.forget_route(name)
-        own = {span.log.id for p in topic.partitions for span in p.spans if not span.shared}
-        with self.store.together() as written:
-            self.store.delete_topic(topic.id)
-            for log_id in own:
-                self.store.delete_log(log_id)
-        for log_id in own:
-            self.logs.remove(log_id)
-        return written
+        """See `Deletion`."""
+        return self.deletion.delete_topic(namespace, name)
+
+    def delete_records(self, namespace: Namespace, topic: Topic, partition: int, before_offset: int) -> Written:
+        """Hide a partition's records below an offset (-1: all that are stable)."""
+        return self.deletion.delete_records(namespace, topic, topic.partitions[partition], before_offset)
+
+    async def erase_topic(self, namespace: Namespace, name: bytes) -> int:
+        """Take a topic's records off the disk; returns how many."""
+        return await self.deletion.erase_topic(namespace, name)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -429,3 +482,13 @@ class Broker:
         if view is None:
             raise NotFound(f"no view {name.decode(errors='replace')!r}", fix="mainstem view ls")
         return self.store.delete_view(view.id)
+
+
+def _is_empty(span: Span) -> bool:
+    """A sealed span of which nothing is left, also for those who hold records."""
+    if span.end is None:
+        return False
+    if span.shared:
+        return span.log.engine.stat().start_offset >= span.end
+    stat = span.log.engine.stat()
+    return stat.start_offset == stat.end_offset and span.log.stable >= span.end

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.broker.live import Dispatcher, Sink
+from mainstem.broker.reading import pieces_of
 from mainstem.codec.batch import frame_heads
 from mainstem.log.log import Log
+from mainstem.model.errors import StorageFault
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -80,13 +81,14 @@ class CatchUp:
         for log, topic in self._logs().items():
             if log.last_stamp < self.position:
                 continue
-            start = log.offset_of_stamp(self.position)
+            start = max(log.offset_of_stamp(self.position), log.low_mark)
             if topic is not None:
                 wanted.append(Wanted(log, topic, start, EMPTY, log.written))
                 continue
-            assert log.index is not None
+            assert log.index is not None and log.bitmaps is not None and log.low_marks is not None
             end = min(log.written, start + SCAN_OFFSETS_MAX)
-            offsets, scanned = log.index.find_many(self._bitmap(log), start, end, MATCHES_MAX)
+            offsets, scanned = log.index.find_many(log.bitmaps.of_any(self._filters), start, end, MATCHES_MAX)
+            offsets = log.low_marks.visible(offsets)
             wanted.append(Wanted(log, b"", offsets[0] if offsets else scanned, offsets, scanned))
         return Looked(head_stamp, wanted)
 
@@ -95,7 +97,12 @@ class CatchUp:
         pieces: list[Piece] = []
         complete = looked.head_stamp
         for wanted in looked.wanted:
-            piece = self._fetch(wanted)
+            try:
+                piece = self._fetch(wanted)
+            except StorageFault:
+                if wanted.log.removed:  # its topic was deleted meanwhile
+                    continue
+                raise
             complete = min(complete, piece.to_stamp)
             if piece.data:
                 pieces.append(piece)
@@ -111,23 +118,26 @@ class CatchUp:
         log = wanted.log
         if not wanted.topic and not wanted.offsets:
             return Piece(log, memoryview(b""), EMPTY, self._stamp_at(log, wanted.scanned), b"")
+        if not wanted.topic:
+            return self._fetch_chosen(wanted)
         piece = log.read(wanted.start, self._chunk_bytes)
         if piece is None:
             return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS, b"")
-        inside = wanted.offsets[: bisect_left(wanted.offsets, piece.end_offset)]
-        end = piece.end_offset if wanted.topic else min(wanted.scanned, piece.end_offset)
-        return Piece(log, piece.data, inside, self._stamp_at(log, end), wanted.topic)
+        return Piece(log, piece.data, EMPTY, self._stamp_at(log, piece.end_offset), wanted.topic)
 
-    def _bitmap(self, log: Log) -> bytes | bytearray:
-        assert log.index is not None
-        topics = log.index.topics
-        bitmap: bytes | bytearray = topics.bitmap(self._filters[0])
-        for topic_filter in self._filters[1:]:
-            other = topics.bitmap(topic_filter)
-            size = max(len(bitmap), len(other))
-            joined = int.from_bytes(bitmap, "little") | int.from_bytes(other, "little")
-            bitmap = joined.to_bytes(size, "little")
-        return bitmap
+    def _fetch_chosen(self, wanted: Wanted) -> Piece:
+        """The frames that hold the offsets, a chunk of them, however far they lie apart."""
+        log, parts, size, taken = wanted.log, list[memoryview](), 0, 0
+        for data, inside in pieces_of(log, wanted.offsets, wanted.scanned, self._chunk_bytes):
+            parts.append(data)
+            size += len(data)
+            taken = inside
+            if size >= self._chunk_bytes:
+                break
+        whole = taken == 0 or taken == len(wanted.offsets)
+        end = wanted.scanned if whole else wanted.offsets[taken]
+        joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return Piece(log, joined, wanted.offsets[:taken], self._stamp_at(log, end), b"")
 
     def _stamp_at(self, log: Log, offset: int) -> int:
         """The stamp of the record at `offset` (or of the next one there is): what lies before it has a smaller one."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,10 +21,13 @@ from mainstem.model.errors import DiskFull
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
+    from mainstem.broker.topics import Topic
 
 logger = logging.getLogger("mainstem.broker")
 
-CLOCK_DISAGREEMENT_S = 60.0  # a jump of the wall clock: forget nothing until it is over
+CLOCK_JUMP_NS = 60_000_000_000  # wall and monotonic time disagree by more since the last round
+CLOCK_TRUST_NS = 3_600_000_000_000  # after a jump nothing is forgotten for that long: the old time may have been right
+HELD_SHARE_ALARM = 0.2  # of the disk
 
 HoldFn = Callable[[Log], Holds]
 T = TypeVar("T")
@@ -37,9 +39,13 @@ class Maintenance:
         self._every_s = every_s
         self.space_low_bytes = space_low_bytes
         self.holders: list[HoldFn] = []  # each says what it still needs of a log
+        self.held_bytes: dict[int, int] = {}  # log → bytes that retention would drop if nobody held them
         self.space_low = False
         self.running: set[str] = set()  # shown by metrics
-        self._wall_minus_monotonic = time.time() - time.monotonic()
+        self._wall_ahead_ns = self._disagreement_ns()
+        self._forget_from_ns = 0  # monotonic: no retention before
+        self._alarmed = False
+        self.rewriting = asyncio.Lock()  # parts are rewritten by one task at a time
 
     async def run(self) -> None:
         while True:
@@ -50,38 +56,72 @@ class Maintenance:
                 logger.exception("maintenance failed; it is tried again in %.0f s", self._every_s)
 
     async def round(self) -> None:
-        """One look at every log."""
+        """One look at every log. What fails for one is tried again in the next round and keeps no other waiting."""
         self.watch_space()
-        if self._clock_jumped():
-            return
+        self._watch_clock()
         for namespace in list(self._broker.namespaces.values()):
             for stem in list(namespace.stems.values()):
-                await self.keep(namespace, stem, namespace.stem_policies[stem])
+                await self._try_keep(namespace, stem, namespace.stem_policies[stem])
             for topic in list(namespace.topics.values()):
-                for log in {span.log for p in topic.partitions for span in p.spans if not span.shared}:
-                    await self.keep(namespace, log, topic.policy)
+                await self._keep_topic(namespace, topic)
+        self._watch_held()
+
+    async def _keep_topic(self, namespace: Namespace, topic: Topic) -> None:
+        for partition in topic.partitions:
+            for span in list(partition.spans):
+                if not span.shared:
+                    if span.end is not None:
+                        span.log.engine.roll()  # nobody writes it any more
+                    await self._try_keep(namespace, span.log, topic.policy)
+        self._broker.drop_empty_spans(namespace, topic)
+
+    async def _try_keep(self, namespace: Namespace, log: Log, policy: Policy) -> None:
+        try:
+            async with self.rewriting:
+                await self.keep(namespace, log, policy)
+        except Exception:
+            if not log.removed:
+                logger.exception("maintenance of log %d failed; it is tried again", log.id)
 
     async def keep(self, namespace: Namespace, log: Log, policy: Policy) -> None:
         """Seal what is old, compact what is to be compacted, drop what may go."""
         now_ns = self._broker.clock.now_ns()
-        if retention.roll_due(log, now_ns=now_ns, segment_ms=policy.segment_ms):
+        segment_ms = policy.segment_ms
+        if policy.compaction_lag_max_ms > 0 and "compact" in policy.cleanup:
+            segment_ms = (
+                min(segment_ms, policy.compaction_lag_max_ms) if segment_ms > 0 else policy.compaction_lag_max_ms
+            )
+        if retention.roll_due(log, now_ns=now_ns, segment_ms=segment_ms):
             log.engine.roll()
         if log.index is not None:
-            await self._in_thread(f"topic index of log {log.id}", log.index.checkpoint)
-        if "compact" in policy.cleanup:
-            await self._in_thread(f"compact log {log.id}", lambda: self._compact(log, policy, now_ns))
-        if "delete" not in policy.cleanup:
-            return
+            index = log.index
+            await self._in_thread(f"topic index of log {log.id}", lambda: index.checkpoint(log.stable))
+        if log.times.due():
+            await self._in_thread(f"times of log {log.id}", log.times.learn)
+        if log.durability.mode == "os" and log.sealed_unsynced():
+            await self._in_thread(f"sync of log {log.id}", log.sync)
+        if "compact" in policy.cleanup and not self._waits_for_clock():
+            holds = self.holds_of(log)
+            await self._in_thread(f"compaction of log {log.id}", lambda: self._compact(log, policy, now_ns, holds))
+        await self._forget(namespace, log, policy, now_ns)
+
+    async def _forget(self, namespace: Namespace, log: Log, policy: Policy, now_ns: int) -> None:
+        by_policy = "delete" in policy.cleanup and not self._waits_for_clock()
         holds = self.holds_of(log)
         decided = retention.plan(
             log,
             now_ns=now_ns,
-            retention_ms=policy.retention_ms,
-            retention_bytes=policy.retention_bytes,
+            retention_ms=policy.retention_ms if by_policy else -1,
+            retention_bytes=policy.retention_bytes if by_policy else -1,
             holds=holds,
         )
-        start = await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
-        namespace.forget_numbers(log, log.forget_topics(start))
+        self.held_bytes[log.id] = decided.held_bytes
+        if decided.changes(log):
+            await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
+        if log.index is not None and decided.forget_before > log.index.start_offset:
+            self._broker.ticker.write_now()  # no open batch may still mean a number that is free afterwards
+            namespace.forget_numbers(log, log.forget_topics(decided.forget_before))
+            self._broker.deletion.prune(log)
 
     def holds_of(self, log: Log) -> Holds:
         """What all holders together need, and the state that no snapshot covers yet."""
@@ -96,43 +136,71 @@ class Maintenance:
         joined.offsets.sort()
         return joined
 
+    # -- watching --------------------------------------------------------------------------------------------------
+
     def watch_space(self) -> None:
         """Below the mark publishers are refused; reads go on, and writing resumes by itself once there is room."""
-        free = shutil.disk_usage(self._broker.options.data).free
+        data = self._broker.options.data
+        free = shutil.disk_usage(data).free
         low = free < self.space_low_bytes
+        if not low and not self.space_low:
+            return
         refusal = None
         if low:
             refusal = DiskFull(
-                f"{self._broker.options.data} has {free >> 20} MiB free, less than the mark of "
-                f"{self.space_low_bytes >> 20} MiB",
+                f"{data} has {free >> 20} MiB free, less than the mark of {self.space_low_bytes >> 20} MiB",
                 fix="free disk space, or shorten retention: mainstem topic alter TOPIC --set retention_ms=...",
             )
         for log in self._broker.logs.by_id.values():
-            log.refusal = refusal
+            if log.on_disk:
+                log.refusal = refusal
         if low != self.space_low:
             self.space_low = low
             logger.warning(
                 "%s: %d MiB free, the mark is %d MiB; publishes are %s",
-                self._broker.options.data,
+                data,
                 free >> 20,
                 self.space_low_bytes >> 20,
                 "refused until there is room" if low else "accepted again",
             )
 
-    def _clock_jumped(self) -> bool:
-        offset = time.time() - time.monotonic()
-        jumped = abs(offset - self._wall_minus_monotonic) > CLOCK_DISAGREEMENT_S
-        self._wall_minus_monotonic = offset
-        if jumped:
-            logger.warning("the wall clock jumped; retention waits for the next round")
-        return jumped
+    def _watch_held(self) -> None:
+        held = sum(self.held_bytes.get(log_id, 0) for log_id in self._broker.logs.by_id)
+        self.held_bytes = {
+            log_id: size for log_id, size in self.held_bytes.items() if log_id in self._broker.logs.by_id
+        }
+        alarm = held > shutil.disk_usage(self._broker.options.data).total * HELD_SHARE_ALARM
+        if alarm and not self._alarmed:
+            logger.warning(
+                "queues, sessions and retained messages hold %d MiB that retention would drop: mainstem queue ls",
+                held >> 20,
+            )
+        self._alarmed = alarm
 
-    def _compact(self, log: Log, policy: Policy, now_ns: int) -> None:
+    def _watch_clock(self) -> None:
+        """After a jump of the wall clock everything may look old that is not."""
+        ahead = self._disagreement_ns()
+        if abs(ahead - self._wall_ahead_ns) > CLOCK_JUMP_NS:
+            self._forget_from_ns = self._broker.clock.monotonic_ns() + CLOCK_TRUST_NS
+            logger.warning(
+                "the wall clock jumped by %d s; nothing is forgotten for an hour",
+                (ahead - self._wall_ahead_ns) // 10**9,
+            )
+        self._wall_ahead_ns = ahead
+
+    def _waits_for_clock(self) -> bool:
+        return self._broker.clock.monotonic_ns() < self._forget_from_ns
+
+    def _disagreement_ns(self) -> int:
+        return self._broker.clock.now_ns() - self._broker.clock.monotonic_ns()
+
+    def _compact(self, log: Log, policy: Policy, now_ns: int, holds: Holds) -> None:
         done = compact(
             log,
             now_ns=now_ns,
             delete_retention_ms=policy.delete_retention_ms,
             lag_min_ms=policy.compaction_lag_min_ms,
+            holds=holds,
         )
         if done.parts:
             logger.info(

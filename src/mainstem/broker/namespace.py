@@ -6,7 +6,7 @@ at most ROUTES_MAX entries, emptied as a whole when full; a topic's Route is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.live import Delivery, Route, Sink
@@ -18,8 +18,8 @@ from mainstem.model.errors import InvalidName, MessageTooLarge
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
-from mainstem.model.topic_filter import check_filter, check_topic, matches
-from mainstem.model.topic_tries import FilterTrie
+from mainstem.model.topic_filter import check_filter, check_topic
+from mainstem.model.topic_tries import FilterTrie, TopicTrie
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -35,7 +35,7 @@ class Namespace:
         self.broker = broker
         self.name = name
         self.defaults = defaults
-        self.rules: dict[bytes, dict[str, Any]] = {}
+        self._rules: dict[bytes, dict[str, Any]] = {}
         self.topics: dict[bytes, Topic] = {}  # declared ones
         self.views: dict[bytes, View] = {}
         self.stems: dict[tuple[object, ...], Log] = {}
@@ -43,6 +43,9 @@ class Namespace:
         self.routes: dict[bytes, Route] = {}
         self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
+        self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
+        self._declared = TopicTrie()  # their names, for filters
+        self._size_rules = False  # whether a rule sets a message size of its own
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
 
@@ -65,14 +68,21 @@ class Namespace:
             if policy.dedicated:
                 route = self.broker.create_topic(self, topic, policy).partitions[0].route
             else:
-                stem = self.stem(policy)
-                assert stem.index is not None
-                route = Route(topic, stem.index.topics.number(topic), stem, self)
+                route = self._shared_route(topic, policy)
         if len(self.routes) >= ROUTES_MAX:
             self.routes.clear()
             self.route_clears += 1
         self.routes[topic] = route
         return route
+
+    def _shared_route(self, topic: bytes, policy: Policy) -> Route:
+        stem = self.stem(policy)
+        assert stem.index is not None
+        known = self.find_topic(topic) if len(self.stems) > 1 and not stem.index.topics.find(topic) else None
+        if known is not None and known.partitions[0].log is not stem:
+            # It lives in the stem of another policy: from now on it has two spans, so that its offsets go on.
+            return self.broker.create_topic(self, topic, policy).partitions[0].route
+        return Route(topic, stem.index.topics.number(topic), stem, self)
 
     def forget_route(self, topic: bytes) -> None:
         """The topic was declared, moved or deleted: it is resolved anew."""
@@ -86,13 +96,19 @@ class Namespace:
 
     def forget_numbers(self, log: Log, numbers: Iterable[int]) -> None:
         """Topics whose last record is gone leave the dictionary; their routes ask again before the next publish."""
+        index, removed = log.index, False
         for number in numbers:
-            index = log.index
             assert index is not None
-            route = self.routes.get(index.topics.name(number))
-            if route is not None and route.log is log:
-                route.number = 0
+            name = index.topics.name(number)
+            declared = self.topics.get(name)
+            routes = [partition.route for partition in declared.partitions] if declared is not None else []
+            for route in (*routes, self.routes.get(name)):
+                if route is not None and route.log is log:
+                    route.number = 0
             index.topics.remove(number)
+            removed = True
+        if removed and log.bitmaps is not None:
+            log.bitmaps.forget()
 
     def publish(
         self,
@@ -127,7 +143,10 @@ class Namespace:
 
     def check_size(self, topic: bytes, value: bytes | None) -> None:
         declared = self.topics.get(topic)
-        limit = (declared.policy if declared is not None else self.defaults).message_bytes_max
+        if declared is not None:
+            limit = declared.policy.message_bytes_max
+        else:
+            limit = (self.policy(topic) if self._size_rules else self.defaults).message_bytes_max
         if value is not None and len(value) > limit:
             raise MessageTooLarge(
                 f"message of {len(value)} bytes for {topic.decode(errors='replace')!r}; the limit is {limit}",
@@ -182,8 +201,23 @@ class Namespace:
 
     # -- where records lie -----------------------------------------------------------------------------------------
 
+    @property
+    def rules(self) -> Mapping[bytes, Mapping[str, Any]]:
+        """Topic filter → what it changes of the defaults. Set it as a whole: routes are resolved anew then."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Mapping[bytes, Mapping[str, Any]]) -> None:
+        for topic_filter, changes in rules.items():
+            check_filter(topic_filter)
+            self.defaults.with_changes(changes)  # refuses what cannot be, before anything is published under it
+        self._rules = {topic_filter: dict(changes) for topic_filter, changes in rules.items()}
+        self._size_rules = any("message_bytes_max" in changes for changes in self._rules.values())
+        self.routes.clear()
+        self.route_clears += 1
+
     def policy(self, topic: bytes) -> Policy:
-        return policy_of(topic, self.defaults, self.rules)
+        return policy_of(topic, self.defaults, self._rules)
 
     def stem(self, policy: Policy) -> Log:
         """The shared log of all topics with this policy."""
@@ -195,24 +229,51 @@ class Namespace:
         declared = self.topics.get(topic)
         if declared is not None:
             return declared
-        for stem in self.stems.values():
-            if stem.index is not None and stem.index.topics.find(topic):
+        for stem in list(self.stems.values()):
+            number = stem.index.topics.find(topic) if stem.index is not None else 0
+            if number and not (stem.low_marks is not None and stem.low_marks.all_gone(topic, number)):
                 return self._undeclared(topic, stem)
         return None
 
     def _undeclared(self, name: bytes, stem: Log) -> Topic:
-        topic = Topic(0, name, self.policy(name))
+        low_mark = stem.low_marks.of(name) if stem.low_marks is not None else 0
+        topic = Topic(0, name, self.policy(name), created=low_mark)
         number = stem.index.topics.find(name) if stem.index is not None else 1
         route = self.routes.get(name) or Route(name, number, stem, self)
-        topic.partitions.append(Partition(topic, 0, [Span(stem, 0)], route))
+        topic.partitions.append(Partition(topic, 0, [Span(stem, 0)], route, low_mark))
         return topic
+
+    def add_topic(self, topic: Topic) -> None:
+        """A topic was declared, moved or got partitions."""
+        self.topics[topic.name] = topic
+        self.topic_of[topic.id] = topic.name
+        self._declared.number(topic.name)
+        for partition in topic.partitions:
+            for span in partition.spans:
+                if not span.shared:
+                    self.topic_of_log[span.log] = topic.name
+        self.forget_route(topic.name)
+        for view in self.views.values():
+            view.add_topic(topic)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """It is deleted. Its id stays known: frames in a stem still name it, until the next start."""
+        del self.topics[topic.name]
+        self._declared.remove(self._declared.find(topic.name))
+        for partition in topic.partitions:
+            for span in partition.spans:
+                self.topic_of_log.pop(span.log, None)
+        self.forget_route(topic.name)
+
+    def declared(self, topic_filter: bytes) -> list[Topic]:
+        """The declared topics that a filter means, oldest first."""
+        found = [self.topics[self._declared.name(number)] for number in self._declared.match(topic_filter)]
+        return sorted(found, key=lambda topic: topic.id)
 
     def logs_of(self, topic_filter: bytes) -> list[tuple[Log, bytes | None]]:
         """The logs that may hold records the filter means: each stem (topic None), each log of a matching topic."""
-        found: dict[Log, bytes | None] = dict.fromkeys(self.stems.values())
-        for topic in self.topics.values():
-            if not matches(topic_filter, topic.name):
-                continue
+        found: dict[Log, bytes | None] = dict.fromkeys(list(self.stems.values()))
+        for topic in self.declared(topic_filter):
             for partition in topic.partitions:
                 for span in partition.spans:
                     found.setdefault(span.log, topic.name if not span.shared else None)

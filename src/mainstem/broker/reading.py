@@ -7,14 +7,17 @@ caller always learns how far the log was looked through (`next_offset`), also wh
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainstem.broker.topics import Partition, Span
 from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_heads, rebuild_batches
 from mainstem.log.log import Log
+from mainstem.log.part_times import batch_times
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import headers_for_conditions, kafka_record
+from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 from mainstem.storage.engine import Buffer
@@ -55,22 +58,24 @@ class PartitionReader:
 
     def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched:
         """Batches from `offset`, none beyond `end`; Kafka's own as they were sent, the others in Kafka's words."""
+        offset = max(offset, self.start_offset)
         span = self._span_at(offset)
-        if span is None:
-            return Fetched(next_offset=max(offset, self.stable_offset))
         last = span.end_offset if end is None else min(end, span.end_offset)
+        offset = max(offset, span.first)
+        if offset >= last:
+            return Fetched(next_offset=offset)
         if span.shared:
-            number = self._number(span.log)
-            chosen = Chosen(span.log, self._topic_of, number=number)
-            return chosen.batches(max(offset, span.first), last, bytes_max)
-        return _stored_batches(span.log, max(offset, span.first), last, bytes_max, self._topic_of)
+            chosen = Chosen(span.log, self._topic_of, number=self._number(span.log))
+            return chosen.batches(offset, last, bytes_max)
+        return _stored_batches(span.log, offset, last, bytes_max, self._topic_of)
 
     def records(self, offset: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
         """Records as stored, and where to go on."""
-        span = self._span_at(offset)
-        if span is None:
-            return [], max(offset, self.stable_offset)
-        start = max(offset, span.first)
+        start = max(offset, self.start_offset)
+        span = self._span_at(start)
+        start = max(start, span.first)
+        if start >= span.end_offset:
+            return [], start
         if span.shared:
             chosen = Chosen(span.log, self._topic_of, number=self._number(span.log))
             return chosen.records(start, span.end_offset, bytes_max, count_max=count_max)
@@ -83,7 +88,7 @@ class PartitionReader:
 
     def count(self, start: int, end: int) -> int:
         """Records in [start, end): exact for shared logs, by offsets for dedicated ones, as Kafka counts lag."""
-        total = 0
+        total, start = 0, max(start, self.start_offset)
         for span in self._partition.spans:
             first, last = max(start, span.first), min(end, span.end_offset)
             if first >= last:
@@ -97,23 +102,21 @@ class PartitionReader:
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
         """The first record at or after that (event) time: (offset, its time); None when all are older."""
         for span in self._partition.spans:
-            offset = max(span.first, self.start_offset)
-            while offset < span.end_offset:
-                records, offset = self.records(offset, 1 << 20)
-                for record in records:
-                    if record.time_ms >= time_ms:
-                        return record.offset, record.time_ms
+            start, end = max(span.first, self.start_offset), span.end_offset
+            if span.shared:
+                found = Chosen(span.log, self._topic_of, number=self._number(span.log)).find_time(time_ms, start, end)
+            else:
+                found = find_time_stored(span.log, time_ms, start, end)
+            if found is not None:
+                return found
         return None
 
     def _number(self, log: Log) -> int:
         assert log.index is not None
         return log.index.topics.find(self._partition.topic.name)
 
-    def _span_at(self, offset: int) -> Span | None:
-        for span in self._partition.spans:
-            if offset < span.end_offset:
-                return span
-        return None
+    def _span_at(self, offset: int) -> Span:
+        return next(span for span in self._partition.spans if offset < span.limit)
 
 
 class Chosen:
@@ -135,6 +138,7 @@ class Chosen:
         self._bitmap = bitmap
         self._condition = condition
         self._name_topic = name_topic
+        self._undecodable: list[tuple[int, MainstemError]] = []  # batches of clients that cannot be read: passed over
 
     def batches(self, offset: int, end: int, bytes_max: int) -> Fetched:
         records, after = self.records(offset, end, bytes_max)
@@ -154,14 +158,19 @@ class Chosen:
         look_end = min(end, at + SCAN_OFFSETS_MAX)
         offsets, scanned = self._find(at, look_end, count_max)
         taken = 0
-        for piece, chosen in _pieces(self._log, offsets, scanned, bytes_max):
+        for piece, inside in pieces_of(self._log, offsets, scanned, bytes_max):
+            chosen, taken = offsets[taken:inside], inside
             for record in decode_chosen(
-                piece, self._log.id, chosen, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=self._topic_of
+                piece,
+                self._log.id,
+                chosen,
+                inflated_bytes_max=INFLATED_BYTES_MAX,
+                topic_of=self._topic_of,
+                bad=self._undecodable,
             ):
                 if self._holds(record):
                     found.append(record)
                     size += len(record.value or b"") + len(record.key or b"") + 64
-            taken += len(chosen)
             if size >= bytes_max and taken < len(offsets):
                 return found, offsets[taken]
         return found, scanned
@@ -171,9 +180,18 @@ class Chosen:
         assert index is not None
         if self._condition is not None:
             return sum(1 for _ in self._walk(start, end))
-        return (
-            index.count_one(self._number, start, end) if self._bitmap is None else index.count(self._bitmap, start, end)
-        )
+        if self._bitmap is None:
+            return index.count_one(self._number, start, end)
+        hidden = self._log.low_marks.hidden_count(self._bitmap, start, end) if self._log.low_marks is not None else 0
+        return index.count(self._bitmap, start, end) - hidden
+
+    def find_time(self, time_ms: int, start: int, end: int) -> tuple[int, int] | None:
+        """The first matching record at or after that time: (offset, its time). Parts that are older are passed over."""
+        for first, last in _parts_to_search(self._log, time_ms, start, end):
+            for record in self._walk(first, last):
+                if record.time_ms >= time_ms:
+                    return record.offset, record.time_ms
+        return None
 
     def _walk(self, start: int, end: int) -> Iterator[Record]:
         while start < end:
@@ -184,20 +202,19 @@ class Chosen:
         index = self._log.index
         assert index is not None
         if self._bitmap is not None:
-            return index.find_many(self._bitmap, start, end, limit)
+            offsets, scanned = index.find_many(self._bitmap, start, end, limit)
+            return (self._log.low_marks.visible(offsets) if self._log.low_marks is not None else offsets), scanned
         if not self._number:
             return array("q"), end
         offsets = index.find_one(self._number, start, end, limit)
         return offsets, offsets[-1] + 1 if len(offsets) >= limit else end
 
     def _holds(self, record: Record) -> bool:
-        if self._condition is None:
-            return True
-        return self._condition.holds(record.key, headers_for_conditions(record))
+        return _fulfils(self._condition, record)
 
 
-def _pieces(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, array[int]]]:
-    """The stored frames that hold the offsets, a read at a time, each with the offsets that lie in it.
+def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, int]]:
+    """The stored frames that hold the offsets, a read at a time, each with the number of offsets dealt with so far.
 
     Sparse matches read one frame each (a small read); dense ones share a large read.
     """
@@ -207,13 +224,39 @@ def _pieces(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator
         piece = log.read(offsets[at], min(bytes_max, 1 << 20) if dense else 4096, end)
         if piece is None:
             return
-        first = at
-        while at < len(offsets) and offsets[at] < piece.end_offset:
-            at += 1
-        if at == first:  # its frame is gone: the next one stored lies beyond
-            at += 1
+        at = bisect_left(offsets, piece.end_offset, at)
+        yield piece.data, at
+
+
+def _parts_to_search(log: Log, time_ms: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The stretches of [start, end) that may hold a record at or after the time."""
+    for part in log.engine.stat().parts:
+        first, last = max(part.base_offset, start), min(part.end_offset, end)
+        if first >= last:
             continue
-        yield piece.data, offsets[first:at]
+        newest = log.times.newest(part)
+        if newest is None or newest >= time_ms:
+            yield first, last
+
+
+def find_time_stored(
+    log: Log, time_ms: int, start: int, end: int, condition: Condition | None = None
+) -> tuple[int, int] | None:
+    """The same for a log of one topic: only batches that are new enough are decoded."""
+    for first, last in _parts_to_search(log, time_ms, start, end):
+        for _, frame, newest in batch_times(log, first, last):
+            if newest < time_ms:
+                continue
+            for record in decode_frames(
+                frame, log.id, start_offset=first, end_offset=last, inflated_bytes_max=INFLATED_BYTES_MAX, bad=[]
+            ):
+                if record.time_ms >= time_ms and _fulfils(condition, record):
+                    return record.offset, record.time_ms
+    return None
+
+
+def _fulfils(condition: Condition | None, record: Record) -> bool:
+    return condition is None or condition.holds(record.key, headers_for_conditions(record))
 
 
 def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]) -> Fetched:
@@ -249,6 +292,7 @@ def _stored_records(
         end_offset=end,
         inflated_bytes_max=INFLATED_BYTES_MAX,
         topic_of=topic_of,
+        bad=[],  # a client's batch that cannot be read keeps nobody from those after it
     )
     return records, min(piece.end_offset, end)
 
@@ -268,7 +312,7 @@ def stored_records_of(
     chosen: list[Record] = []
     for record in records:
         record.topic = topic
-        if condition is None or condition.holds(record.key, headers_for_conditions(record)):
+        if _fulfils(condition, record):
             if len(chosen) == count_max:
                 return chosen, record.offset
             chosen.append(record)

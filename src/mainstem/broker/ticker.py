@@ -219,6 +219,7 @@ class Ticker:
     def forget(self, log: Log) -> None:
         """The log was removed: nobody waits for it any more."""
         self._syncing.discard(log)
+        self._unhurried.discard(log)
         log.mark_stable(log.written)
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:

@@ -14,12 +14,15 @@ from mainstem.broker.live import Route
 from mainstem.broker.policy import Policy
 from mainstem.log.log import Log
 
+NO_END = (1 << 63) - 1
+
 
 @dataclass(slots=True, eq=False)
 class Span:
     log: Log
     first: int
     end: int | None = None  # None: still written
+    seq: int = 0  # its place among all the partition ever had
 
     @property
     def shared(self) -> bool:
@@ -27,7 +30,17 @@ class Span:
 
     @property
     def end_offset(self) -> int:
-        return self.log.stable if self.end is None else self.end
+        """Up to where it can be read by offset."""
+        return self.log.stable if self.end is None else min(self.end, self.log.stable)
+
+    @property
+    def limit(self) -> int:
+        """Offsets from here on belong to the next span."""
+        return NO_END if self.end is None else self.end
+
+    @property
+    def start_offset(self) -> int:
+        return max(self.first, self.log.start_offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,12 +57,17 @@ class Partition:
 
     @property
     def start_offset(self) -> int:
-        first = self.spans[0]
-        return max(self.low_mark, first.first, min(first.log.start_offset, first.end_offset))
+        for span in self.spans:
+            if span.start_offset < span.limit:
+                return max(self.low_mark, span.start_offset)
+        return max(self.low_mark, self.spans[-1].start_offset)
 
     @property
     def stable_offset(self) -> int:
         """The end for whoever carries offsets away: Kafka's high watermark."""
+        for span in self.spans[:-1]:
+            if span.end_offset < span.limit:
+                return span.end_offset
         return max(self.log.stable, self.spans[-1].first)
 
     @property
@@ -65,7 +83,7 @@ class Topic:
     partitions: list[Partition] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)  # what was set explicitly, by Kafka's names
     kafka_alias: str | None = None
-    created: int = 0
+    created: int = 0  # a stamp; of an undeclared topic the offset of its last deletion
 
     @property
     def declared(self) -> bool:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.last_values import LastValues
-from mainstem.broker.reading import Chosen, Fetched, batches_of, stored_batches_of, stored_records_of
+from mainstem.broker.reading import (
+    Chosen,
+    Fetched,
+    batches_of,
+    find_time_stored,
+    stored_batches_of,
+    stored_records_of,
+)
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.record import Record
@@ -17,6 +24,7 @@ from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
+    from mainstem.broker.topics import Topic
 
 SLOTS_MAX = 1_000
 
@@ -49,9 +57,22 @@ class View:
         """Give a slot to each log that may hold matching records and has none yet."""
         known = set(self.slots)
         for log, _ in self.namespace.logs_of(self.filter):
-            if log.id not in known and len(self.slots) < SLOTS_MAX:
-                self.namespace.broker.save_slot(self, len(self.slots), log.id)
-                self.slots.append(log.id)
+            self._add_slot(log, known)
+
+    def add_topic(self, topic: Topic) -> None:
+        """The same for one topic that was declared, moved or got partitions."""
+        if not self.covers(topic.name):
+            return
+        known = set(self.slots)
+        for partition in topic.partitions:
+            for span in partition.spans:
+                self._add_slot(span.log, known)
+
+    def _add_slot(self, log: Log, known: set[int | None]) -> None:
+        if log.id not in known and len(self.slots) < SLOTS_MAX:
+            known.add(log.id)
+            self.namespace.broker.save_slot(self, len(self.slots), log.id)
+            self.slots.append(log.id)
 
     def slot(self, number: int) -> ViewSlot | None:
         log_id = self.slots[number] if number < len(self.slots) else None
@@ -120,21 +141,15 @@ class ViewSlot:
         return total
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
-        offset = self.start_offset
-        while offset < self.stable_offset:
-            records, offset = self.records(offset, 1 << 20)
-            for record in records:
-                if record.time_ms >= time_ms:
-                    return record.offset, record.time_ms
-        return None
+        """The first matching record at or after that time: (offset, its time); None when all are older."""
+        if self.log.index is not None:
+            return self._chosen().find_time(time_ms, self.start_offset, self.stable_offset)
+        return find_time_stored(self.log, time_ms, self.start_offset, self.stable_offset, self.view.condition)
 
     def _chosen(self) -> Chosen:
-        assert self.log.index is not None
-        bitmap = self.log.index.topics.bitmap(self.view.filter)
+        assert self.log.bitmaps is not None
+        bitmap = self.log.bitmaps.of(self.view.filter)
         return Chosen(self.log, self._topic_of, bitmap=bitmap, condition=self.view.condition, name_topic=True)
 
     def _topic(self) -> bytes:
-        for topic in self.view.namespace.topics.values():
-            if any(span.log is self.log for partition in topic.partitions for span in partition.spans):
-                return topic.name
-        return b""
+        return self.view.namespace.topic_of_log.get(self.log, b"")

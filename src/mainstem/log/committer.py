@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,9 @@ class Committer:
     ) -> None:
         self._post = post
         self._on_failure = on_failure
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._done = threading.Condition(self._lock)
         self._dirty: dict[Log, int] = {}
         self._busy: set[Log] = set()
         self._stopping = False
@@ -65,6 +68,13 @@ class Committer:
             for log, end in logs:
                 self._dirty[log] = end
             self._wake.notify()
+
+    def forget(self, log: Log) -> None:
+        """Sync it no more; returns once nobody does. Not on the loop: it may wait for one sync."""
+        with self._wake:
+            self._dirty.pop(log, None)
+            while log in self._busy:
+                self._done.wait()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the threads."""
@@ -85,23 +95,28 @@ class Committer:
             with self._wake:
                 self._busy.difference_update(log for log, _ in ready)
                 self.rounds += 1
-                if self._dirty:
-                    self._wake.notify()
+                self._done.notify_all()
             if done:
                 self._post(done)
 
     def _take(self) -> list[tuple[Log, int]]:
-        """The dirty logs nobody is syncing; two threads never sync one log, so that its watermark only grows."""
+        """A thread's share of the dirty logs. Two threads never sync one log, so that its watermark only grows."""
         ready = [(log, end) for log, end in self._dirty.items() if log not in self._busy]
+        share = -(-len(ready) // len(self._threads))
+        if share < len(ready):
+            self._wake.notify()
+        ready = ready[:share]
         for log, _ in ready:
             del self._dirty[log]
             self._busy.add(log)
         return ready
 
     def _sync(self, log: Log) -> bool:
+        begin = time.monotonic_ns()
         try:
             log.sync()
         except BaseException as error:
             self._on_failure(log, error)
             return False
+        self.sync_ns_total += time.monotonic_ns() - begin
         return True

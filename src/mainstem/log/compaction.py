@@ -1,24 +1,24 @@
 """Compaction: of each key only the last record stays. Offsets, stamps and order are kept; the gaps stay gaps.
 
-A pass reads the sealed parts once to learn each key's last offset, then rewrites the parts that hold anything older.
-A tombstone (null value) is itself kept for `delete_retention_ms`, so that every reader has a chance to see it.
+A pass reads the sealed parts that were added since the last one, to learn the last offset of each of their keys, then
+rewrites all parts up to there that hold anything older. A tombstone (null value) is itself kept for `delete_retention_ms`,
+so that every reader has a chance to see it. Of transactions only decided ones count: aborted records go, and a batch
+whose marker has not been seen yet stays untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, FrameHead, decode_frames, frame_heads
+from mainstem.log.committed import TRANSACTIONAL, read_extent
 from mainstem.log.log import Log
-from mainstem.log.rewriting import keep_records
+from mainstem.log.retention import NO_STAMP, TRANSACTION_NS_MAX, Holds
+from mainstem.log.rewriting import StoredFrame, keep_records, stored_frames
 from mainstem.model.record import Record
 from mainstem.storage.engine import Buffer, Part
 
 KEYS_MAX = 5_000_000  # of one pass; the pass stops there and the next goes on
-READ_BYTES = 1 << 20
-INFLATED_BYTES_MAX = 64 << 20
-FLAG_CONTROL = 0x100  # of a decoded record: a transaction's marker, not data
 
 
 @dataclass(slots=True)
@@ -26,6 +26,48 @@ class Compacted:
     parts: int = 0
     records_before: int = 0
     records_after: int = 0
+    end_offset: int = 0  # parts below it are compacted
+
+
+@dataclass(slots=True)
+class _Keys:
+    """What a pass learned: each key's last offset, and what became of transactions."""
+
+    last: dict[bytes, int] = field(default_factory=dict)
+    open: dict[int, list[StoredFrame]] = field(default_factory=dict)  # producer → batches without a marker yet
+    committed: set[int] = field(default_factory=set)  # base offsets of transactional batches
+    aborted: set[int] = field(default_factory=set)
+
+    def learn(self, frame: StoredFrame) -> None:
+        if frame.is_marker:
+            self._decide(frame)
+        elif frame.batch is not None and frame.batch.attributes & TRANSACTIONAL:
+            self.open.setdefault(frame.batch.producer_id, []).append(_light(frame))
+        else:
+            self._count(frame.records)
+
+    def _decide(self, marker: StoredFrame) -> None:
+        extent = read_extent(marker.payload)
+        if extent is None:
+            return
+        commits, producer_id, _ = extent
+        for frame in self.open.pop(producer_id, []):
+            if commits:
+                self.committed.add(frame.head.base_offset)
+                self._count(frame.records)
+            else:
+                self.aborted.add(frame.head.base_offset)
+
+    def _count(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.key is not None and record.offset > self.last.get(record.key, -1):
+                self.last[record.key] = record.offset
+
+
+def _light(frame: StoredFrame) -> StoredFrame:
+    """Without the values, which a long transaction would keep in memory."""
+    records = [Record(None, record.key, offset=record.offset) for record in frame.records]
+    return StoredFrame(frame.head, memoryview(b""), frame.batch, records)
 
 
 def compact(
@@ -34,78 +76,112 @@ def compact(
     now_ns: int,
     delete_retention_ms: int,
     lag_min_ms: int = 0,
-    end_offset: int | None = None,
-    is_aborted: Callable[[Record, FrameHead], bool] = lambda record, head: False,
+    holds: Holds | None = None,
 ) -> Compacted:
     """One pass over the sealed parts whose records are older than the lag. Runs in a thread."""
+    holds = holds or Holds()
     youngest = now_ns - lag_min_ms * 1_000_000
-    limit = log.stable if end_offset is None else min(end_offset, log.stable)
-    parts = [p for p in log.engine.stat().parts if p.sealed and p.last_stamp < youngest and p.end_offset <= limit]
-    done = Compacted()
-    last = _last_offsets(log, parts, is_aborted)
+    done = Compacted(end_offset=log.compacted_end)
+    parts: list[Part] = []
+    for part in log.engine.stat().parts:
+        if not part.sealed or part.last_stamp >= youngest or part.end_offset > log.stable or _is_held(part, holds):
+            break
+        parts.append(part)
+    if not parts or parts[-1].end_offset <= log.compacted_end:
+        return done
+    keys = _learn(log, parts, done)
+    pass_ = _Pass(log, keys, set(holds.offsets), now_ns - delete_retention_ms * 1_000_000)
     for part in parts:
-        frames, before, after = _kept(log, part, last, now_ns - delete_retention_ms * 1_000_000, is_aborted)
+        if part.end_offset > done.end_offset:
+            break
+        frames, before, after = pass_.kept(part)
         if after < before:
             log.engine.replace(part, frames)
             done.parts += 1
             done.records_before += before
             done.records_after += after
+    log.compacted_end = done.end_offset
     return done
 
 
-def _last_offsets(log: Log, parts: list[Part], is_aborted: Callable[[Record, FrameHead], bool]) -> dict[bytes, int]:
-    last: dict[bytes, int] = {}
+def _learn(log: Log, parts: Sequence[Part], done: Compacted) -> _Keys:
+    """Transactions are followed from the first part on, keys only where they are new."""
+    keys = _Keys()
     for part in parts:
-        for head, _, records in _frames(log, part):
-            for record in records:
-                if record.key is not None and not is_aborted(record, head):
-                    last[record.key] = record.offset
-        if len(last) > KEYS_MAX:
-            break
-    return last
+        for frame in stored_frames(log, part):
+            if part.end_offset > log.compacted_end or frame.is_marker or _is_transactional(frame):
+                keys.learn(frame)
+        if part.end_offset > log.compacted_end:
+            done.end_offset = part.end_offset
+            if len(keys.last) > KEYS_MAX:
+                break
+    return keys
 
 
-def _kept(
-    log: Log,
-    part: Part,
-    last: dict[bytes, int],
-    tombstones_from: int,
-    is_aborted: Callable[[Record, FrameHead], bool],
-) -> tuple[list[Buffer], int, int]:
-    frames: list[Buffer] = []
-    before = after = 0
-    for head, frame, records in _frames(log, part):
-        before += len(records)
-        if not records or records[0].flags & FLAG_CONTROL:
-            frames.append(bytes(frame))
-            continue
-        kept = [r for r in records if not is_aborted(r, head) and _stays(r, head, last, tombstones_from)]
-        after += len(kept)
-        if len(kept) == len(records):
-            frames.append(bytes(frame))
-        elif kept:
-            frames.append(keep_records(frame, log.id, kept))
-    return frames, before, after
+def _is_transactional(frame: StoredFrame) -> bool:
+    return frame.batch is not None and frame.batch.attributes & TRANSACTIONAL != 0
 
 
-def _stays(record: Record, head: FrameHead, last: dict[bytes, int], tombstones_from: int) -> bool:
-    if record.key is None:
-        return True
-    if last.get(record.key, record.offset) != record.offset:
-        return False
-    stamp = head.stamp + record.offset - head.base_offset
-    return record.value is not None or stamp >= tombstones_from
+def _is_held(part: Part, holds: Holds) -> bool:
+    """Conservative by a part: a queue that still needs anything of it needs it whole."""
+    from_stamp = holds.from_stamp - TRANSACTION_NS_MAX if holds.from_stamp < NO_STAMP else NO_STAMP
+    return part.last_stamp >= from_stamp or part.end_offset > holds.from_offset
 
 
-def _frames(log: Log, part: Part) -> Iterator[tuple[FrameHead, memoryview, list[Record]]]:
-    offset = part.base_offset
-    while offset < part.end_offset and (piece := log.read(offset, READ_BYTES, part.end_offset)) is not None:
-        at = 0
-        for head in frame_heads(piece.data, log.id):
-            frame = piece.data[at : at + head.size]
-            at += head.size
-            if head.kind != KIND_DATA or head.size == FRAME_HEAD_SIZE:
-                yield head, frame, []
-                continue
-            yield head, frame, decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX)
-        offset = piece.end_offset
+class _Pass:
+    def __init__(self, log: Log, keys: _Keys, held: set[int], tombstones_from: int) -> None:
+        self._log = log
+        self._keys = keys
+        self._held = held
+        self._tombstones_from = tombstones_from
+        self._alive: set[int] = set()  # producers of whose current transaction a record stayed
+
+    def kept(self, part: Part) -> tuple[list[Buffer], int, int]:
+        """The part's frames with what stays; counts include markers, which go when nothing needs them any more."""
+        frames: list[Buffer] = []
+        before = after = 0
+        for frame in stored_frames(self._log, part):
+            kept = self._stays(frame)
+            if frame.records:
+                before += len(frame.records)
+                after += len(kept)
+            elif frame.is_marker:
+                before += 1
+                if not self._marker_stays(frame):
+                    continue
+                after += 1
+            if len(kept) == len(frame.records):
+                frames.append(bytes(frame.data))
+            elif kept:
+                frames.append(keep_records(frame, self._log.id, kept))
+        return frames, before, after
+
+    def _stays(self, frame: StoredFrame) -> list[Record]:
+        if not _is_transactional(frame) or not frame.records:
+            return [record for record in frame.records if self._record_stays(record)]
+        assert frame.batch is not None
+        base = frame.head.base_offset
+        if base in self._keys.aborted:
+            return []
+        if base not in self._keys.committed:  # undecided
+            kept = frame.records
+        else:
+            kept = [record for record in frame.records if self._record_stays(record)]
+        if kept:
+            self._alive.add(frame.batch.producer_id)
+        return kept
+
+    def _record_stays(self, record: Record) -> bool:
+        if record.key is None or record.offset in self._held:
+            return True
+        if self._keys.last.get(record.key, -1) > record.offset:
+            return False
+        return record.value is not None or record.stamp >= self._tombstones_from
+
+    def _marker_stays(self, frame: StoredFrame) -> bool:
+        extent = read_extent(frame.payload)
+        if extent is None:
+            return True
+        alive = extent[1] in self._alive
+        self._alive.discard(extent[1])
+        return alive or frame.head.stamp >= self._tombstones_from

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mainstem.codec.batch import make_frame, read_batch_head
@@ -21,6 +22,9 @@ from mainstem.codec.control import kafka_marker_batch
 from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
+from mainstem.log.low_marks import LowMarks
+from mainstem.log.part_times import PartTimes
+from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded
 from mainstem.model.origin import Origin
 from mainstem.storage.engine import Buffer, Engine, FrameRef, Slice, Stat
@@ -43,6 +47,8 @@ FRAME_STAMPS_MAX = 1 << 32  # no frame takes more
 
 class Promise(Protocol):
     """Something else that must be durable before this log's records count as such: the metadata that names the log."""
+
+    def done(self) -> bool: ...
 
     def result(self) -> None:
         """Waits; raises when it will never be durable."""
@@ -82,15 +88,23 @@ class Log:
         first_offset: int = 0,
         on_dirty: Callable[[Log], None] = lambda log: None,
         keep_start: Callable[[int], None] = lambda offset: None,
+        times_path: Path | None = None,
     ) -> None:
         """`keep_start(offset)` makes it durable that streams begin there; it runs in a thread."""
         self.id = log_id
         self.engine = engine
         self.durability = durability
         self.index = index
+        self.bitmaps = TopicBitmaps(index.topics) if index is not None else None
+        self.low_marks = LowMarks(index) if index is not None else None
+        self.low_mark = 0  # of a dedicated log: what lies below was deleted on request
+        self.times = PartTimes(self, times_path)
+        self.compacted_end = 0  # parts below it were compacted by this run
+        self.held_counts: dict[int, int] = {}  # base offset of a part cut down to held records → how many were kept
         self.on_dirty = on_dirty
         self.gathers: list[Gather | None] = [None] * 16
         self.stable_listeners: list[Callable[[Log], None]] = []
+        self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
         self._stamps = stamps
         self._keep_start = keep_start
         self._reservation = reservation
@@ -102,6 +116,8 @@ class Log:
         self._dirty = False
         self._reserve_records = RESERVE_RECORDS_MIN
         self.unsynced_bytes = 0
+        self.on_disk = True
+        self.removed = False  # its topic was deleted: whoever still reads it finds nothing
         self.refusal: Overloaded | None = None  # set while the disk is nearly full: data is refused, state is not
         self._start(engine.stat(), first_offset)
 
@@ -212,12 +228,13 @@ class Log:
 
     def skip_to(self, offset: int) -> None:
         """Leave a gap up to `offset`: a topic that moves here goes on with its own offsets, which were further on."""
-        assert not self._pending and not self._open, "between two ticks"
         if offset > self.next_offset:
             self._reserve(offset)
-            self.next_offset = self.written = offset
-            if self.stable_is_written:
-                self.stable = offset
+            self.next_offset = offset
+            if not self._pending:
+                self.written = offset
+                if not self._tickets:
+                    self.stable = offset
 
     # -- writing: once per tick ------------------------------------------------------------------------------------
 
@@ -278,13 +295,10 @@ class Log:
         for item in pending:
             item.ticket.fail(error)
 
-    @property
-    def stable_is_written(self) -> bool:
-        return not self._tickets
-
     def promise(self, written: Promise) -> None:
         """Nothing appended from now on is durable before that is, too."""
-        self._promises.append(written)
+        if self.durability.acks_wait:
+            self._promises.append(written)
 
     def sync(self) -> None:
         """In a committer's thread, one at a time: what was written before the call survives a power cut after it."""
@@ -320,6 +334,11 @@ class Log:
     def offset_of_stamp(self, stamp: int) -> int:
         """Where to begin reading so that no record with a stamp >= `stamp` is missed."""
         return self.engine.find_stamp(stamp)
+
+    def sealed_unsynced(self) -> bool:
+        """Whether a sealed part is not durable yet (durability os)."""
+        durable = self.engine.durable_offset
+        return any(part.sealed and part.end_offset > durable for part in self.engine.stat().parts)
 
     def move_start(self, offset: int) -> None:
         """Streams no longer see what lies below; it may still be held for others."""

@@ -2,13 +2,19 @@
 
 <data>/logs/<id>/            the engine's files
 <data>/logs/<id>/reserved    offsets given out at most
+<data>/logs/<id>/start       where streams begin, if that is beyond the first part: what lies before is only held
+<data>/logs/<id>/times       the newest time in each sealed part (derived)
 <data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
+<data>/logs/<id>.removed     of a deleted topic; its files are being unlinked
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import threading
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +27,18 @@ from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
 from mainstem.model.errors import Overloaded
 from mainstem.model.topic_tries import TopicTrie
-from mainstem.storage.engines import open_engine
+from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.reservation import Reservation
+from mainstem.storage.state_file import read_state, write_state
 
 logger = logging.getLogger("mainstem.log")
 
 DEDICATED_LOGS_MAX = 10_000
 REBUILD_BYTES = 8 << 20
 INFLATED_BYTES_MAX = 64 << 20
+PROGRESS_S = 2.0
+START, TIMES, REMOVED = "start", "times", ".removed"
 
 
 class Logs:
@@ -36,6 +46,7 @@ class Logs:
         self._directory = directory
         self._stamps = stamps
         self._on_dirty = on_dirty
+        self._shared = SharedFiles()
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
@@ -49,8 +60,9 @@ class Logs:
                 fix="let topics share a log: mainstem topic alter TOPIC --layout shared",
             )
         path = self.path_of(log_id)
-        options = {"segment_bytes": policy["segment_bytes"]} if engine == "segment" else {}
+        options = EngineOptions(policy["segment_bytes"], shared=self._shared, progress=_Progress(log_id))
         store = open_engine(engine, path, log_id, options=options)
+        state = read_state(REAL_DISK, path / START, START) if engine != "memory" else None
         index = TopicIndex.open(path / "topics" if engine != "memory" else None, TopicTrie()) if shared else None
         log = Log(
             log_id,
@@ -59,23 +71,56 @@ class Logs:
             Reservation.open(path),
             durability=parse_durability(policy["durability"]),
             index=index,
-            first_offset=first_offset,
+            first_offset=max(first_offset, int(state["offset"])) if state else first_offset,
             on_dirty=self._on_dirty,
+            keep_start=lambda offset: write_state(REAL_DISK, path / START, START, {"offset": offset}),
+            times_path=path / TIMES if engine != "memory" else None,
         )
+        log.on_disk = engine != "memory"
         self.by_id[log_id] = log
         return log
 
-    def remove(self, log_id: int) -> None:
-        """Close and delete a log's files. Its id is never used again."""
+    def remove(self, log_id: int) -> Path:
+        """Nobody finds the log any more, not even the next run. `erase` what is returned, in a thread."""
         log = self.by_id.pop(log_id, None)
         if log is not None:
-            log.close()
-        shutil.rmtree(self.path_of(log_id), ignore_errors=True)
+            log.removed = True
+        path = self.path_of(log_id)
+        gone = path.with_name(path.name + REMOVED)
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(gone)
+        return gone
+
+    def sweep(self, known: set[int]) -> None:
+        """Unlink what a crash kept of removed logs, and name what nobody knows; that is never removed unasked."""
+        for path in self._directory.glob("*"):
+            if path.name.endswith(REMOVED):
+                threading.Thread(target=erase, args=(path,), name=f"erase {path.name}", daemon=True).start()
+            elif path.name.isdigit() and int(path.name) not in known:
+                logger.warning("%s belongs to no topic; a crash kept it from being used. Remove it", path)
 
     def close(self) -> None:
         for log in self.by_id.values():
             log.close()
         self.by_id.clear()
+
+
+def erase(path: Path) -> None:
+    """Unlink a removed log's files; gigabytes take a while."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+class _Progress:
+    """Says now and then how far a recovery is."""
+
+    def __init__(self, log_id: int) -> None:
+        self._log_id = log_id
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._told >= PROGRESS_S:
+            self._told = time.monotonic()
+            logger.info("log %d: recovering, %d of %d MiB looked through", self._log_id, done >> 20, total >> 20)
 
 
 def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None = None) -> int:

@@ -1,26 +1,24 @@
 """What a log may forget, and when.
 
 Time and size decide by whole parts (segments): a part goes when its newest record is too old, or when the log without
-it is still large enough. For streams the log's start then moves. What a queue, a persistent session or a retained
-pointer still holds stays readable for its holder: a part with held records is kept, or rewritten to just those, at the
-same offsets, once they are under a tenth of it.
+it is still large enough, or when all of it was deleted on request. For streams the log's start then moves. What a queue,
+a persistent session or a retained pointer still holds stays readable for its holder: a part with held records is kept,
+or rewritten to just those, at the same offsets, once they are under a tenth of it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, decode_frames, frame_heads
 from mainstem.log.log import Log
-from mainstem.log.rewriting import keep_records
-from mainstem.storage.engine import Buffer, Part
+from mainstem.log.rewriting import cut_down
+from mainstem.storage.engine import Part
 
 NO_STAMP = (1 << 63) - 1
 HELD_SHARE_MAX = 0.1
-READ_BYTES = 1 << 20
-INFLATED_BYTES_MAX = 64 << 20
+TRANSACTION_NS_MAX = 3_600_000_000_000  # what becomes visible at a stamp may have been written that much before it
 
 
 @dataclass(slots=True)
@@ -37,67 +35,88 @@ class Plan:
     start_offset: int  # streams begin here
     drop_before: int  # parts that end at or before it go
     rewrite: tuple[Part, ...]  # parts to be cut down to what is held of them
+    forget_before: int  # all before it is gone or held one by one: the topic index can forget it
+    held_bytes: int  # of parts that time or size would let go
+
+    def changes(self, log: Log) -> bool:
+        return self.start_offset > log.start_offset or bool(self.rewrite) or self.drop_before > 0
 
 
 def plan(log: Log, *, now_ns: int, retention_ms: int, retention_bytes: int, holds: Holds) -> Plan:
     """Decide; touches nothing."""
     parts = log.engine.stat().parts
-    expired = _expired(parts, now_ns, retention_ms, retention_bytes)
-    start = expired[-1].end_offset if expired else log.start_offset
-    drop_before, rewrite, leading = 0, [], True
-    for part in expired:
-        if part.last_stamp >= holds.from_stamp or part.end_offset > holds.from_offset:
+    expired = _expired(parts, now_ns, retention_ms, retention_bytes, log.low_mark)
+    start = max(log.start_offset, expired[-1].end_offset) if expired else log.start_offset
+    from_stamp = holds.from_stamp if log.index is not None else holds.from_stamp - TRANSACTION_NS_MAX
+    drop_before = forget_before = held_bytes = 0
+    rewrite: list[Part] = []
+    leading = True
+    for at, part in enumerate(expired):
+        if _stamp_end(log, parts, at) > from_stamp or part.end_offset > holds.from_offset:
+            held_bytes += sum(later.size_bytes for later in expired[at:])
             break
         held = _held_in(part, holds.offsets)
         if not held and leading:
             drop_before = part.end_offset
-            continue
-        leading = False
-        size = part.end_offset - part.base_offset
-        if held < size * HELD_SHARE_MAX and part.generation == 0:
-            rewrite.append(part)
-    return Plan(start, drop_before, tuple(rewrite))
+        else:
+            leading = False
+            if _worth_cutting(log, part, held):
+                rewrite.append(part)
+            else:
+                held_bytes += part.size_bytes
+        forget_before = part.end_offset
+    return Plan(start, drop_before, tuple(rewrite), forget_before, held_bytes)
 
 
-def _expired(parts: Sequence[Part], now_ns: int, retention_ms: int, retention_bytes: int) -> list[Part]:
-    """The oldest sealed parts that time or size lets go, in order."""
+def _expired(parts: Sequence[Part], now_ns: int, retention_ms: int, retention_bytes: int, low_mark: int) -> list[Part]:
+    """The oldest sealed parts that time, size or a deletion lets go, in order."""
     total = sum(part.size_bytes for part in parts)
     expired: list[Part] = []
     for part in parts:
         too_old = retention_ms >= 0 and part.last_stamp < now_ns - retention_ms * 1_000_000
         too_much = retention_bytes >= 0 and total - part.size_bytes >= retention_bytes
-        if not part.sealed or not (too_old or too_much):
+        if not part.sealed or not (too_old or too_much or part.end_offset <= low_mark):
             break
         total -= part.size_bytes
         expired.append(part)
     return expired
 
 
+def _stamp_end(log: Log, parts: Sequence[Part], at: int) -> int:
+    """All stamps of the part are smaller. (Its own `last_stamp` is where its last frame begins.)"""
+    for later in parts[at + 1 :]:
+        if later.first_stamp:
+            return later.first_stamp
+    return log.last_stamp + 1
+
+
 def _held_in(part: Part, offsets: Sequence[int]) -> int:
     return bisect_left(offsets, part.end_offset) - bisect_left(offsets, part.base_offset)
 
 
-def apply(log: Log, decided: Plan, holds: Holds) -> int:
-    """Carry a plan out, in any thread; returns where the log's stored parts begin now."""
-    log.move_start(decided.start_offset)
+def _worth_cutting(log: Log, part: Part, held: int) -> bool:
+    """A part that was cut down before is cut again when half of what it kept is free."""
+    if not part.size_bytes:
+        return False
+    if part.generation == 0:
+        return held < (part.end_offset - part.base_offset) * HELD_SHARE_MAX
+    return held <= log.held_counts.get(part.base_offset, held) // 2
+
+
+def apply(log: Log, decided: Plan, holds: Holds) -> None:
+    """Carry a plan out; in a thread."""
+    if decided.start_offset > log.start_offset:
+        log.move_start(decided.start_offset)
+        log.keep_start()
+    offsets = set(holds.offsets)
     for part in decided.rewrite:
-        log.engine.replace(part, list(held_frames(log, part, set(holds.offsets))))
-    return log.trim(decided.drop_before)
-
-
-def held_frames(log: Log, part: Part, offsets: set[int]) -> Iterable[Buffer]:
-    """The part's frames cut down to the given offsets; a frame that loses all its records goes."""
-    offset = part.base_offset
-    while offset < part.end_offset and (piece := log.read(offset, READ_BYTES, part.end_offset)) is not None:
-        at = 0
-        for head in frame_heads(piece.data, log.id):
-            frame = piece.data[at : at + head.size]
-            at += head.size
-            wanted = [n for n in range(head.base_offset, head.base_offset + head.count) if n in offsets]
-            if head.kind == KIND_DATA and head.size > FRAME_HEAD_SIZE and wanted:
-                records = decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX)
-                yield keep_records(frame, log.id, [r for r in records if r.offset in offsets])
-        offset = piece.end_offset
+        frames, _, kept = cut_down(log, part, lambda record: record.offset in offsets, others_stay=False)
+        log.engine.replace(part, frames)
+        log.held_counts[part.base_offset] = kept
+    if decided.drop_before:
+        log.trim(decided.drop_before)
+        for base in [base for base in log.held_counts if base < decided.drop_before]:
+            del log.held_counts[base]
 
 
 def roll_due(log: Log, *, now_ns: int, segment_ms: int) -> bool:

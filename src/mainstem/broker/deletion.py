@@ -1,0 +1,187 @@
+"""Deleting topics and records on request.
+
+A topic with logs of its own goes with them. In a shared log a deletion is a low mark: nobody sees the topic's records
+below it any more, in one step however many they are; they leave the disk with their parts, or at once with `erase`, which
+rewrites the sealed parts without them, at the same offsets. A topic made again under the old name begins above the mark.
+
+    metadata kv:  low/<log id>/<topic> = offset
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from mainstem.broker.topics import Partition, Topic
+from mainstem.log.log import Log
+from mainstem.log.logs import erase
+from mainstem.log.rewriting import keep_records, stored_frames
+from mainstem.metadata.store import Written
+from mainstem.model.errors import NotFound, OffsetOutOfRange
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.storage.engine import Buffer, Part
+
+LOW = "low/"
+HIGH_WATERMARK = -1
+
+
+class Deletion:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def load(self, kv: dict[str, bytes]) -> None:
+        """The marks as they were kept; before the topics are opened."""
+        for key, value in kv.items():
+            if key.startswith(LOW):
+                log_id, _, topic = key.removeprefix(LOW).partition("/")
+                log = self._broker.logs.by_id.get(int(log_id))
+                if log is not None and log.low_marks is not None:
+                    log.low_marks.set(topic.encode(), int(value))
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def delete_topic(self, namespace: Namespace, name: bytes) -> Written:
+        """Declared or not. The same name made again is a new topic."""
+        topic = namespace.find_topic(name)
+        if topic is None:
+            raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
+        broker = self._broker
+        broker.ticker.write_now()  # what was published before is deleted with it
+        own = {span.log for p in topic.partitions for span in p.spans if not span.shared}
+        with broker.store.together() as written:
+            for stem in namespace.stems.values():
+                if stem.index is not None and stem.index.topics.find(name):
+                    self._mark(stem, name, stem.written)
+            if topic.declared:
+                broker.store.delete_topic(topic.id)
+            for log in own:
+                broker.store.delete_log(log.id)
+        if topic.declared:
+            namespace.remove_topic(topic)
+        else:
+            namespace.forget_route(name)
+        for log in own:
+            self.remove_log(log)
+        return written
+
+    def remove_log(self, log: Log) -> None:
+        """Its metadata is gone. Files are closed and unlinked in a thread, once nobody syncs them."""
+        broker = self._broker
+        gone = broker.logs.remove(log.id)
+        broker.ticker.forget(log)
+
+        def close_and_erase() -> None:
+            broker.ticker.committer.forget(log)
+            log.engine.close()
+            erase(gone)
+
+        threading.Thread(target=close_and_erase, name=f"remove-log-{log.id}", daemon=True).start()
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def delete_records(self, namespace: Namespace, topic: Topic, partition: Partition, before_offset: int) -> Written:
+        """Nobody sees the partition's records below `before_offset` any more; -1 means all that are stable."""
+        broker = self._broker
+        start, end = partition.start_offset, partition.stable_offset
+        before_offset = end if before_offset == HIGH_WATERMARK else before_offset
+        if not 0 <= before_offset <= end:
+            raise OffsetOutOfRange(before_offset, start, end)
+        with broker.store.together() as written:
+            for span in partition.spans:
+                mark = min(before_offset, span.limit)
+                if mark <= span.first:
+                    break
+                if span.shared:
+                    self._mark(span.log, topic.name, mark)
+                else:
+                    span.log.low_mark = max(span.log.low_mark, mark)
+                    span.log.move_start(mark)
+            partition.low_mark = max(partition.low_mark, before_offset)
+            if topic.declared:
+                broker.save_topic(namespace, topic)
+        return written
+
+    def _mark(self, log: Log, topic: bytes, offset: int) -> None:
+        if log.low_marks is not None and log.low_marks.set(topic, offset):
+            self._broker.store.put_value(f"{LOW}{log.id}/{topic.decode()}", b"%d" % offset)
+
+    def prune(self, log: Log) -> None:
+        """Marks that the log's start has passed hide nothing any more."""
+        if log.low_marks is not None and log.index is not None:
+            for topic in log.low_marks.prune(log.index.start_offset):
+                self._broker.store.delete_value(f"{LOW}{log.id}/{topic.decode()}")
+
+    # -- erasing ---------------------------------------------------------------------------------------------------
+
+    async def erase_topic(self, namespace: Namespace, name: bytes) -> int:
+        """Take all records the topic has, or had before it was deleted, off the disk; returns how many went.
+
+        The topic itself stays if it was declared. What is published meanwhile stays, too.
+        """
+        broker = self._broker
+        broker.ticker.write_now()
+        topic = namespace.find_topic(name)
+        stems = [stem for stem in namespace.stems.values() if stem.index is not None and stem.index.topics.find(name)]
+        if topic is None and not stems:
+            raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
+        own = (
+            {span.log for p in topic.partitions for span in p.spans if not span.shared} if topic is not None else set()
+        )
+        await broker.ticker.settle([*stems, *own])
+        with broker.store.together() as written:
+            for stem in stems:
+                self._mark(stem, name, stem.written)
+        if topic is not None:
+            for partition in topic.partitions:
+                await self.delete_records(namespace, topic, partition, HIGH_WATERMARK)
+        await written
+        loop, erased = asyncio.get_running_loop(), 0
+        async with broker.maintenance.rewriting:
+            for stem in stems:
+                assert stem.low_marks is not None
+                stem.engine.roll()
+                erased += await loop.run_in_executor(None, _erase_from_stem, stem, name, stem.low_marks.of(name))
+            for log in own:
+                log.engine.roll()
+                erased += await loop.run_in_executor(None, _erase_log, log)
+        return erased
+
+
+def _erase_from_stem(log: Log, topic: bytes, mark: int) -> int:
+    """Rewrite the sealed parts that hold the topic's records below the mark."""
+    index, erased = log.index, 0
+    assert index is not None
+    number = index.topics.find(topic)
+    for part in log.engine.stat().parts:
+        hidden = set(index.find_one(number, part.base_offset, min(part.end_offset, mark))) if part.sealed else set()
+        if hidden:
+            frames, gone = _without(log, part, hidden)
+            if gone:
+                log.engine.replace(part, frames)
+                erased += gone
+    return erased
+
+
+def _without(log: Log, part: Part, hidden: set[int]) -> tuple[list[Buffer], int]:
+    frames: list[Buffer] = []
+    gone = 0
+    for frame in stored_frames(log, part):
+        kept = [record for record in frame.records if record.offset not in hidden]
+        whole = not frame.records and frame.is_data and frame.head.base_offset in hidden  # it does not decode
+        gone += len(frame.records) - len(kept) + (frame.head.count if whole else 0)
+        if len(kept) == len(frame.records) and not whole:
+            frames.append(bytes(frame.data))
+        elif kept:
+            frames.append(keep_records(frame, log.id, kept))
+    return frames, gone
+
+
+def _erase_log(log: Log) -> int:
+    before = log.engine.stat()
+    log.keep_start()
+    start = log.trim(log.low_mark)
+    return start - before.start_offset
