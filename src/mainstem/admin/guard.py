@@ -57,8 +57,9 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
-        body_bytes_max = self._running.config.http.body_bytes_max
-        await self._app(scope, _bounded(receive, body_bytes_max), guarded)
+        if scope["path"] not in BYTES_PATHS:
+            receive = _bounded(receive, self._running.config.http.body_bytes_max)
+        await self._app(scope, receive, guarded)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> Response | None:
         host = headers.get("host", "")
@@ -83,7 +84,8 @@ class Guard:
             if kind != "application/json" and not (kind == BYTES and scope["path"] in BYTES_PATHS):
                 return problem(415, REFUSED, "what changes something must be sent as application/json")
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > config.http.body_bytes_max:
+        limited = scope["path"] not in BYTES_PATHS  # there the handler counts
+        if limited and length.isdigit() and int(length) > config.http.body_bytes_max:
             return problem(413, "MS-1007", f"a body of {length} bytes; the limit is {config.http.body_bytes_max}")
         return None
 
