@@ -12,6 +12,7 @@
 | `includeHeaders` | add the column `headers` |
 | `pushdown` | true: push filters on topic, partition and offset down (needs Spark's setting, see docs/spark.md) |
 | `direct` | false: never read the broker's files, always through the broker |
+| `descriptors` | true: rows are tasks to be read elsewhere, as the lakehouse's archive does |
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ SOURCE_OPTIONS = (
     "taskBytes",
     "catalog",
     "warehouse",
+    "descriptors",
 )
 CONNECTION_OPTIONS = ("url", "user", "password", "namespace", "retrySeconds")
 
@@ -113,6 +115,7 @@ class ReadOptions:
     task_bytes: int = TASK_BYTES
     catalog: str = ""
     warehouse: str = ""
+    descriptors: bool = False
     clip: Clip = Clip()
 
 
@@ -188,6 +191,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         task_bytes=given.number("taskBytes") or TASK_BYTES,
         catalog=given.text("catalog"),
         warehouse=given.text("warehouse"),
+        descriptors=given.flag("descriptors", False),
     )
 
 

@@ -51,6 +51,7 @@ RAW_COLUMNS: Mapping[str, RowColumn] = {
     "flags": RowColumn(Column.FLAGS, "int"),
     "stamp": RowColumn(Column.STAMP, "bigint"),
     "batch": RowColumn(Column.BATCH, "binary"),
+    "stored_headers": RowColumn(Column.STORED_HEADERS, "binary"),
 }
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 OWN_COLUMNS = ("canonical_topic", "levels", "origin", "content_type")

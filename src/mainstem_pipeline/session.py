@@ -122,6 +122,8 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.worker.reuse": "true",
+        "spark.sql.parquet.fieldId.read.enabled": "true",
+        "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
         "spark.sql.warehouse.dir": str(state_directory() / "spark-warehouse"),
         "spark.driver.extraJavaOptions": " ".join(java),
         **options.settings,

@@ -58,23 +58,20 @@ class DataLoss(MainstemError):
     code = "MS-6002"
 
 
-def read_task(task: ScanTask, schema: pa.Schema, *, translate: bool = True) -> Iterator[pa.RecordBatch]:
+def read_task(task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of the task's slices, in the columns of the schema."""
     client = task.connection.client()
     try:
         for piece in task.slices:
-            yield from SliceReader(task, piece, schema, client, translate=translate).batches()
+            yield from SliceReader(task, piece, schema, client).batches()
     finally:
         client.close()
 
 
 class SliceReader:
-    def __init__(
-        self, task: ScanTask, piece: Mapping[str, Any], schema: pa.Schema, client: BrokerClient, *, translate: bool
-    ) -> None:
+    def __init__(self, task: ScanTask, piece: Mapping[str, Any], schema: pa.Schema, client: BrokerClient) -> None:
         self._task, self._piece, self._schema, self._client = task, piece, schema, client
         self._condition = parse_condition(task.selection.get("where") or "")
-        self._translate = kafka_headers if translate else None
         self._position = int(piece["start"])
         self._topics = TopicRows(task.selection, piece, client)
 
@@ -163,7 +160,7 @@ class SliceReader:
             topic=None if piece["shared"] else piece["lanes"][0][2].encode(),
             log_id=int(piece["log"]),
             aborted=[(one[0], one[1], one[2]) for one in self._task.aborted.get(str(piece["log"]), ())],
-            translate=self._translate,
+            translate=kafka_headers,
         )
 
     def _rows(self, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:

@@ -49,6 +49,9 @@ def told() -> Iterator[None]:
         raise
 
 
+DESCRIPTOR_SCHEMA = "task binary, rows bigint, bytes bigint, ends string"
+
+
 class MainstemSource(DataSource):
     """Registered by the package `pyspark_mainstem`, or with `spark.dataSource.register(MainstemSource)`."""
 
@@ -62,7 +65,8 @@ class MainstemSource(DataSource):
 
     @told()
     def schema(self) -> str:
-        return ddl(read_options(self._given_for_schema(), streaming=True).columns)
+        options = read_options(self._given_for_schema(), streaming=True)
+        return DESCRIPTOR_SCHEMA if options.descriptors else ddl(options.columns)
 
     def _given_for_schema(self) -> dict[str, str]:
         """The schema does not depend on where reading starts or ends, whose rules differ for batch and stream."""
@@ -73,13 +77,13 @@ class MainstemSource(DataSource):
     @told()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self._given, streaming=False)
-        _check(schema)
+        _check(schema, options)
         return PushdownReader(options, schema) if options.pushdown else BatchReader(options, schema)
 
     @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self._given, streaming=True)
-        _check(schema)
+        _check(schema, options)
         return StreamReader(options, schema)
 
     @told()
@@ -95,16 +99,22 @@ class MainstemSource(DataSource):
         return stream_writer(self._given, schema)
 
 
-def _check(schema: StructType) -> None:
-    check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
+def _check(schema: StructType, options: ReadOptions) -> None:
+    if not options.descriptors:
+        check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
 
 
 class Slices(InputPartition):
-    """The slices of one task."""
+    """The slices of one task; with `ends`, the task itself is the row, and `ends` where its batch ends."""
 
-    def __init__(self, task: ScanTask) -> None:
+    def __init__(self, task: ScanTask, ends: Offsets | None = None) -> None:
         super().__init__(None)
         self.task = task
+        self.ends = ends
+
+
+def _partitions(options: ReadOptions, tasks: Sequence[ScanTask], end: Offsets) -> list[InputPartition]:
+    return [Slices(task, end if options.descriptors else None) for task in tasks]
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -112,9 +122,26 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
 
     from mainstem_pipeline.slices import read_task
 
-    assert isinstance(partition, Slices)
+    if not isinstance(partition, Slices):  # Spark's stand-in where there is nothing to read
+        return
+    arrow = to_arrow_schema(schema, timezone="UTC")
     with told():
-        yield from read_task(partition.task, to_arrow_schema(schema, timezone="UTC"))
+        if partition.ends is not None:
+            yield _descriptor(partition.task, partition.ends, arrow)
+        else:
+            yield from read_task(partition.task, arrow)
+
+
+def _descriptor(task: ScanTask, ends: Offsets, schema: pa.Schema) -> pa.RecordBatch:
+    import json
+    import pickle
+
+    import pyarrow as pa
+
+    rows, size = (sum(piece[name] for piece in task.slices) for name in ("rows", "bytes"))
+    values = [[pickle.dumps(task)], [rows], [size], [json.dumps(ends)]]
+    arrays = [pa.array(value, field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class BatchReader(DataSourceReader):
@@ -125,10 +152,10 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         scan = Scan(self.options)
         try:
-            tasks = scan.plan(*scan.batch_range())
+            start, end = scan.batch_range()
+            return _partitions(self.options, scan.plan(start, end), end)
         finally:
             scan.close()
-        return [Slices(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.schema)
@@ -195,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        return [Slices(task) for task in self._scanning().plan(start, end)]
+        return _partitions(self.options, self._scanning().plan(start, end), end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.schema)

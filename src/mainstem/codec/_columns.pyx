@@ -8,11 +8,12 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.codec._batch cimport (
-    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, crc32c_c, get_u16, get_u32, get_u64, next_header, read_record
+    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, crc32c_c, get_u16, get_u32, get_u64, next_header, put_varint,
+    read_record, zigzag
 )
 from mainstem.codec._column_text cimport amqp_content_type, is_utf8, mqtt_content_type
 from mainstem.codec._column_topics cimport Topic, TopicTable
-from mainstem.codec._runs cimport Binary, Run, grow, put_bit, put_i32, put_i64, put_value
+from mainstem.codec._runs cimport Binary, Run, grow, put_bit, put_bytes, put_i32, put_i64, put_value
 from mainstem.model.errors import CorruptFrame
 
 cdef enum:
@@ -32,6 +33,7 @@ cdef enum:
     FLAGS = 4096
     STAMP = 8192
     BATCH = 16384
+    STORED_HEADERS = 32768
 
     FRAME_MAGIC = 0x4D534631
     ORIGIN_MQTT = 1
@@ -131,7 +133,7 @@ cdef int put_text(Binary* column, const uint8_t* data, Py_ssize_t size) except -
 
 cdef enum:
     # where each column of variable size keeps its buffers
-    AT_KEY, AT_VALUE, AT_TOPIC, AT_CANONICAL, AT_ORIGIN, AT_CONTENT_TYPE, AT_BATCH, AT_NAME, AT_HEADER, AT_LEVEL, BINARIES
+    AT_KEY, AT_VALUE, AT_TOPIC, AT_CANONICAL, AT_ORIGIN, AT_CONTENT_TYPE, AT_BATCH, AT_NAME, AT_HEADER, AT_LEVEL, AT_STORED, BINARIES
 
 cdef enum:
     AT_PARTITION, AT_OFFSET, AT_TIMESTAMP, AT_TYPE, AT_FLAGS, AT_STAMP, AT_HEADER_VALID, AT_HEADERS, AT_LEVELS, RUNS
@@ -256,6 +258,8 @@ cdef class ColumnDecoder:
             taken[STAMP] = (take_run(&self.run[AT_STAMP]),)
         if self.columns & BATCH:
             taken[BATCH] = take_binary(&self.binary[AT_BATCH])
+        if self.columns & STORED_HEADERS:
+            taken[STORED_HEADERS] = take_binary(&self.binary[AT_STORED])
         self.bytes_used = 0
         self.rows = 0
         return taken
@@ -481,6 +485,8 @@ cdef class ColumnDecoder:
             self._put_content_type(parts)
         if self.columns & HEADERS:
             self._put_headers(parts)
+        if self.columns & STORED_HEADERS:
+            self._put_stored_headers(parts)
         return 0
 
     cdef int _put_levels(self, Topic* topic) except -1 nogil:
@@ -532,6 +538,32 @@ cdef class ColumnDecoder:
         if self.binary[AT_NAME].rows == before:
             self.header_nulls += 1
         return put_i32(&self.run[AT_HEADERS], <int32_t>self.binary[AT_NAME].rows)
+
+    cdef int _put_stored_headers(self, RecordParts* parts) except -1 nogil:
+        """The encoded block, count in front, where the HEADERS column does not tell all of it; else null."""
+        cdef Run* data = &self.binary[AT_STORED].data
+        cdef uint8_t count[10]
+        cdef uint8_t* end
+        if parts.header_count == 0 or not (self.trusted or self._has_odd_name(parts)):
+            return put_value(&self.binary[AT_STORED], NULL, -1)
+        end = put_varint(count, zigzag(parts.header_count))
+        put_bytes(data, <const char*>count, end - count)
+        put_value(&self.binary[AT_STORED], <const char*>parts.headers, parts.headers_size)
+        self.bytes_used += <size_t>parts.headers_size
+        return 0
+
+    cdef int _has_odd_name(self, RecordParts* parts) except -1 nogil:
+        cdef const uint8_t* at = parts.headers
+        cdef const uint8_t* name = NULL
+        cdef const uint8_t* value = NULL
+        cdef Py_ssize_t name_size = 0, size = 0
+        for _ in range(parts.header_count):
+            at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
+            if at == NULL:
+                self._refuse(b"a record's headers do not fit")
+            if not is_utf8(name, name_size):
+                return 1
+        return 0
 
     cdef int _put_translated(self, RecordParts* parts) except -1 nogil:
         """Headers as another protocol stored them, in the words of a Kafka reader; one call per distinct block."""

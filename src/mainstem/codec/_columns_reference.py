@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mainstem.codec._batch_reference import crc32c, decode_headers
+from mainstem.codec._batch_reference import crc32c, decode_headers, varint
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
@@ -23,7 +23,7 @@ VERBATIM = (Origin.KAFKA, Origin.SPARK)  # batches stored as their client made t
 COMPRESSION, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS, CANONICAL, LEVELS, ORIGIN, CONTENT_TYPE,
- FLAGS, STAMP, BATCH) = (1 << bit for bit in range(15))  # fmt: skip
+ FLAGS, STAMP, BATCH, STORED_HEADERS) = (1 << bit for bit in range(16))  # fmt: skip
 
 Binary = tuple[bytes | None, bytes, bytes, int]
 
@@ -58,6 +58,7 @@ class _Row:
         "offset",
         "origin",
         "stamp",
+        "stored",
         "time_ms",
         "topic",
         "value",
@@ -74,6 +75,7 @@ class _Row:
     origin: int
     content_type: bytes | None
     batch: bytes | None
+    stored: bytes | None
 
     @property
     def size(self) -> int:
@@ -274,6 +276,8 @@ class ColumnDecoder:
         row.content_type = content_type(batch.origin, headers) if self._columns & CONTENT_TYPE else None
         row.batch = None if batch.head_written else batch.head
         batch.head_written = True
+        odd = batch.origin not in VERBATIM or any(_text(name) != name for name, _ in headers)
+        row.stored = varint(count) + encoded if headers and odd else None
         if headers and self._translate is not None and batch.origin not in VERBATIM:
             headers = list(self._translate(batch.origin, count, encoded))
         row.headers = headers if self._columns & HEADERS else ()
@@ -307,6 +311,7 @@ class ColumnDecoder:
             FLAGS: lambda: _numbers("i", [row.flags & 0xFF for row in rows]),
             STAMP: lambda: _numbers("q", [row.stamp for row in rows]),
             BATCH: lambda: binary_buffers([row.batch for row in rows]),
+            STORED_HEADERS: lambda: binary_buffers([row.stored for row in rows]),
         }
         return {column: make() for column, make in made.items() if self._columns & column}
 

@@ -25,7 +25,8 @@ makes an object per record, and neither needs pyarrow: buffers are bytes-like ob
     HEADERS           (validity or None, int32 list offsets, null count, header count, names as text, values as binary)
 
 BATCH holds, in the first row of each batch and null elsewhere, the frame's and the batch's head as stored (48 + 61
-bytes): with FLAGS and the raw headers it is all that is needed to build the stored batch again.
+bytes). STORED_HEADERS holds the encoded headers, count in front, where HEADERS does not tell all (headers of other
+protocols are translated; names may not be text), else null. With FLAGS that is all it takes to build a batch again.
 """
 
 from __future__ import annotations
@@ -62,3 +63,4 @@ class Column(IntFlag):
     FLAGS = 4096
     STAMP = 8192
     BATCH = 16384
+    STORED_HEADERS = 32768

@@ -1,0 +1,89 @@
+"""Where tables lie: a warehouse (a folder, or an S3-compatible bucket by URL) and a catalog that names them.
+
+Without a catalog it is a SQLite file in the warehouse's folder. `http(s)://...` is an Iceberg REST catalog, any SQLAlchemy
+URL a SQL catalog. S3 is set up by the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+AWS_ENDPOINT_URL) or by `s3.*` properties.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+DEFAULT_WAREHOUSE = "./lake"
+S3_VARIABLES = {
+    "s3.endpoint": "AWS_ENDPOINT_URL",
+    "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+    "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.region": "AWS_REGION",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeOptions:
+    warehouse: str = DEFAULT_WAREHOUSE
+    catalog: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def location(self) -> str:
+        """The warehouse as a URL-like place; a folder is made absolute."""
+        return self.warehouse if "://" in self.warehouse else str(Path(self.warehouse).expanduser().absolute())
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.warehouse or self.warehouse.startswith("file://")
+
+    def file_properties(self) -> dict[str, str]:
+        """What reading and writing files needs, in tasks too."""
+        from_environment = {
+            name: os.environ[variable] for name, variable in S3_VARIABLES.items() if os.environ.get(variable)
+        }
+        return {**from_environment, **self.properties}
+
+
+def open_catalog(options: LakeOptions) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    properties = {"warehouse": options.location, **options.file_properties()}
+    uri = options.catalog
+    if uri.startswith(("http://", "https://")):
+        return load_catalog("mainstem", type="rest", uri=uri, **properties)
+    if not uri:
+        if not options.is_local:
+            raise ConfigError(
+                f"the warehouse {options.warehouse} is no folder, so its catalog must be named",
+                fix="catalog: sqlite:////path/to/catalog.db, a postgresql+psycopg2:// URL, or an Iceberg REST http:// URL",
+            )
+        folder = Path(options.location.removeprefix("file://"))
+        folder.mkdir(parents=True, exist_ok=True)
+        uri = f"sqlite:///{folder / 'catalog.db'}"
+    elif "://" not in uri:
+        raise InvalidArgument(f"catalog {uri!r} is no URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
+    return load_catalog("mainstem", type="sql", uri=uri, **properties)
+
+
+def identifier(name: str) -> tuple[str, ...]:
+    """`iot.readings`, or `readings` in the namespace `lake`."""
+    parts = tuple(part for part in name.split(".") if part)
+    if not parts or len(parts) > 2 or name.count(".") != len(parts) - 1:
+        raise InvalidArgument(f"{name!r} is no table name: write namespace.table")
+    return parts if len(parts) == 2 else ("lake", *parts)
+
+
+def load_table(catalog: Catalog, name: str) -> Table:
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        return catalog.load_table(identifier(name))
+    except NoSuchTableError:
+        raise NotFound(f"there is no table {name!r} in the lake", fix="mainstem lake ls") from None

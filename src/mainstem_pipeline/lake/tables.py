@@ -1,0 +1,118 @@
+"""Reading lake tables with Spark, without Iceberg's jar: plan with pyiceberg, read the Parquet files with Spark.
+
+Valid because our tables are append-only: no delete files. A table on S3 without Hadoop's S3 jar is read by tasks with
+pyarrow instead (`mapInArrow` over its files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.model.errors import InvalidArgument
+from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
+from mainstem_pipeline.lake.commits import next_offsets_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from mainstem_pipeline.options import ReadOptions
+
+READ_ROWS = 32_768
+FIELD_ID = "parquet.field.id"  # honoured by Spark with spark.sql.parquet.fieldId.read.enabled
+
+
+def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
+    """Where a table's data ends: the `startingOffsets` of a stream that goes on exactly there."""
+    lake = LakeOptions(options.warehouse or LakeOptions().warehouse, options.catalog)
+    return next_offsets_of(load_table(open_catalog(lake), name))
+
+
+def data_paths(table: Table, row_filter: str = "") -> list[str]:
+    """The files of the current snapshot that may hold rows for the filter."""
+    from pyiceberg.expressions import AlwaysTrue
+
+    scan = table.scan(row_filter=row_filter or AlwaysTrue())
+    return [one.file.file_path for one in scan.plan_files()]
+
+
+def read_table(spark: SparkSession, lake: LakeOptions, name: str, row_filter: str = "") -> DataFrame:
+    """The table as it is now."""
+    table = load_table(open_catalog(lake), name)
+    return frame_of(spark, lake, table, data_paths(table, row_filter))
+
+
+def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, paths: Sequence[str]) -> DataFrame:
+    schema = spark_schema(table)
+    if not paths:
+        return spark.createDataFrame([], schema)
+    if lake.is_local:
+        return spark.read.schema(schema).parquet(*[path.removeprefix("file://") for path in paths])
+    names = spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths))
+    return names.mapInArrow(_file_reader(lake.file_properties(), schema), schema)
+
+
+def spark_schema(table: Table) -> StructType:
+    """The table's columns as Spark's, each with its field id: files written under an older name are read by it."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = table.schema().fields
+    return StructType(
+        [StructField(one.name, _spark_type(one.field_type), True, {FIELD_ID: one.field_id}) for one in fields]
+    )
+
+
+def _spark_type(kind: Any) -> Any:
+    from pyiceberg import types as iceberg
+    from pyspark.sql import types as spark
+
+    if isinstance(kind, iceberg.ListType):
+        return spark.ArrayType(_spark_type(kind.element_type))
+    if isinstance(kind, iceberg.MapType):
+        return spark.MapType(_spark_type(kind.key_type), _spark_type(kind.value_type))
+    if isinstance(kind, iceberg.StructType):
+        return spark.StructType(
+            [
+                spark.StructField(one.name, _spark_type(one.field_type), True, {FIELD_ID: one.field_id})
+                for one in kind.fields
+            ]
+        )
+    if isinstance(kind, iceberg.DecimalType):
+        return spark.DecimalType(kind.precision, kind.scale)
+    simple: dict[Any, Any] = {
+        iceberg.BooleanType: spark.BooleanType,
+        iceberg.IntegerType: spark.IntegerType,
+        iceberg.LongType: spark.LongType,
+        iceberg.FloatType: spark.FloatType,
+        iceberg.DoubleType: spark.DoubleType,
+        iceberg.DateType: spark.DateType,
+        iceberg.TimestampType: spark.TimestampNTZType,
+        iceberg.TimestamptzType: spark.TimestampType,
+        iceberg.StringType: spark.StringType,
+        iceberg.BinaryType: spark.BinaryType,
+    }
+    made = simple.get(type(kind))
+    if made is None:
+        raise InvalidArgument(f"a column of type {kind} cannot be read with Spark here")
+    return made()
+
+
+def _file_reader(
+    properties: Mapping[str, str], schema: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+        from pyiceberg.io import load_file_io
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                with load_file_io(dict(properties), path).new_input(path).open() as stream:
+                    for rows in pq.ParquetFile(stream).iter_batches(READ_ROWS, columns=wanted.names):
+                        yield rows.cast(wanted)
+
+    return read

@@ -1,0 +1,84 @@
+"""How a pipeline can end, each with its own exit code."""
+
+from __future__ import annotations
+
+import re
+
+from mainstem.model.errors import ConfigError, MainstemError, Overloaded
+from mainstem_pipeline.client import BrokerUnreachable
+from mainstem_pipeline.lake.commits import Fenced
+from mainstem_pipeline.session import HANDSHAKE
+from mainstem_pipeline.slices import DataLoss
+
+DONE, FAILED, BAD_FILE, DATA_LOSS, BAD_RECORDS, SINK_FAILED, UNREACHABLE = 0, 1, 2, 3, 4, 5, 69
+MESSAGE_CHARACTERS_MAX = 1_000
+
+
+class BadRecords(MainstemError):
+    """Too many records of a batch could not be used."""
+
+    code = "MS-7005"
+
+
+class SinkFailed(MainstemError):
+    """A sink did not take the batch."""
+
+    code = "MS-7006"
+
+
+class FlowFailed(MainstemError):
+    """A flow ended for a reason of its own: its SQL, its Python, its data."""
+
+    code = "MS-7007"
+
+
+EXIT_CODES: tuple[tuple[type[MainstemError], int], ...] = (
+    (ConfigError, BAD_FILE),
+    (DataLoss, DATA_LOSS),
+    (BadRecords, BAD_RECORDS),
+    (BrokerUnreachable, UNREACHABLE),
+    (SinkFailed, SINK_FAILED),
+    (Fenced, SINK_FAILED),
+)
+# Errors of the source come out of Spark as text: their class names are in it.
+KNOWN: dict[str, type[MainstemError]] = {
+    "DataLoss": DataLoss,
+    "BrokerUnreachable": BrokerUnreachable,
+    "Overloaded": Overloaded,
+}
+_RAISED = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$", re.MULTILINE)
+_NOISE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+
+
+def exit_code(error: Exception) -> int:
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether starting the flow again may help: nothing is lost by it, batches are done once."""
+    return isinstance(error, BrokerUnreachable | Overloaded) or bool(HANDSHAKE.search(str(error)))
+
+
+def understood(error: Exception, flow: str) -> MainstemError:
+    """A failure of Spark in our words: what a Python error said, without the pages around it."""
+    if isinstance(error, MainstemError):
+        return error
+    text = str(error)
+    for name, message in reversed(_RAISED.findall(text)):
+        kind = KNOWN.get(name)
+        if kind is not None:
+            return kind(f"flow {flow}: {_short(message)}")
+    return FlowFailed(f"flow {flow}: {reason_of(text)}")
+
+
+def reason_of(text: str) -> str:
+    """The one line of an error's text that says what is wrong."""
+    raised = [f"{name}: {message}" for name, message in _RAISED.findall(text) if name.endswith(("Error", "Exception"))]
+    for line in text.splitlines():
+        if line.startswith("["):  # Spark's own class of error, and its sentence
+            return _short(line)
+    return _short(raised[-1] if raised else next((line for line in text.splitlines() if line.strip()), text))
+
+
+def _short(text: str) -> str:
+    return _NOISE.sub("", text.strip())[:MESSAGE_CHARACTERS_MAX]

@@ -1,0 +1,326 @@
+"""One flow as a streaming query: read, decode, check, transform, write, and what could not be used beside it.
+
+A flow without state is transformed batch by batch: good rows go to the sinks, bad ones to the dead letters, in the same
+batch. A flow with state (a watermark, or mode update) is transformed as a stream; its bad rows travel beside the good
+ones in the same query and reach the dead letters with the same batch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem_pipeline.pipeline.dead_letters import Quality
+from mainstem_pipeline.pipeline.decoding import REASON, SOURCE_COLUMNS, decoded, inferred_schema
+from mainstem_pipeline.pipeline.model import Decode, Flow, Pipeline, SideTable
+from mainstem_pipeline.pipeline.sinks import BatchOf, Sinks
+from mainstem_pipeline.pipeline.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """What a batch did, as far as the flow itself counts."""
+
+    batch: int
+    bad: int = 0
+    written: dict[str, Any] = field(default_factory=dict)
+
+
+class FlowRun:
+    """A flow in a session of its own: its views and tables are nobody else's."""
+
+    def __init__(
+        self, pipeline: Pipeline, flow: Flow, spark: SparkSession, state: State, show: Callable[[str], None]
+    ) -> None:
+        self.pipeline, self.flow, self._state = pipeline, flow, state
+        self.session = spark.newSession()
+        self._sinks = Sinks(pipeline.broker, pipeline.lake, show)
+        self._quality = Quality(flow, self._sinks)
+        self.failure: MainstemError | None = None  # raised inside a batch: Spark would only show its text
+        self.results: dict[int, BatchResult] = {}
+
+    # -- reading
+
+    def source_options(self) -> dict[str, str]:
+        return {**self.pipeline.broker, **self.flow.source.options(), "columns": SOURCE_COLUMNS}
+
+    def schema(self) -> str:
+        """The decode schema: written down, or inferred once from what is there."""
+        flow = self.flow
+        if not flow.decode.infer:
+            return flow.decode.schema
+        kept = self._state.schema(flow.name)
+        if not kept:
+            records = self.session.read.format("mainstem").options(**self.source_options()).load()
+            kept = inferred_schema(records)
+            self._state.keep_schema(flow.name, kept)
+        return kept
+
+    def stream(self) -> DataFrame:
+        flow = self.flow
+        reader = self.session.readStream
+        if flow.source.kind == "table":
+            from mainstem_pipeline.lake.stream import TableSource, table_options
+
+            assert self.pipeline.lake is not None
+            self.session.dataSource.register(TableSource)
+            return (
+                reader.format("mainstem_table").options(**table_options(self.pipeline.lake, flow.source.value)).load()
+            )
+        options = {**self.source_options(), **start_options(flow.start, self.pipeline)}
+        return reader.format("mainstem").options(**options, maxOffsetsPerTrigger=str(flow.rows_per_batch_max)).load()
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        """Decoded rows with `_reason`; rows of a table are as good as they are."""
+        from pyspark.sql import functions as F
+
+        if self.flow.source.kind == "table":
+            checked = records.withColumn(REASON, F.lit(None).cast("string"))
+            return self._quality.ruled(checked)
+        return decoded(records, self.flow.decode, self.schema(), self.flow.rules)
+
+    # -- transforming
+
+    def transformed(self, rows: DataFrame, session: SparkSession) -> DataFrame:
+        frame = rows
+        for step in self.flow.transforms:
+            if step.sql:
+                frame.createOrReplaceTempView("input")
+                frame = session.sql(step.sql)
+            else:
+                frame = load_function(step.python)(frame)
+        return frame
+
+    def check(self) -> None:
+        """Have Spark analyse the flow over no rows: unknown columns and tables are found before anything runs."""
+        if self.flow.archive is not None:
+            return
+        self._register_tables(self.session)
+        if self.flow.source.kind == "table":
+            from mainstem_pipeline.lake.tables import read_table
+
+            assert self.pipeline.lake is not None
+            records = read_table(self.session, self.pipeline.lake, self.flow.source.value).limit(0)
+        else:
+            schema = self.session.read.format("mainstem").options(**self.source_options()).load().schema
+            records = self.session.createDataFrame([], schema)
+        rows = self.rows(records)
+        if self.flow.watermark is not None and self.flow.watermark.column not in rows.columns:
+            raise ConfigError(
+                f"flow {self.flow.name}: there is no column {self.flow.watermark.column!r} for the watermark",
+                fix=f"one of {', '.join(rows.columns)}",
+            )
+        self.transformed(rows.where(f"{REASON} is null").drop(REASON), self.session)
+
+    def _register_tables(self, session: SparkSession) -> None:
+        for table in self.pipeline.tables:
+            side_table(session, self.pipeline, table).createOrReplaceTempView(table.name)
+
+    # -- running
+
+    def start(self, *, once: bool, run: str) -> StreamingQuery:
+        flow = self.flow
+        if flow.archive is not None:
+            frame, process = self._archive()
+        elif flow.stateful:
+            frame, process = self._stateful(run)
+        else:
+            frame, process = self.stream(), self._stateless(run)
+        writer = (
+            frame.writeStream.queryName(f"{self.pipeline.name}.{flow.name}")
+            .outputMode(flow.mode)
+            .option("checkpointLocation", str(self._state.checkpoint(flow.name)))
+            .foreachBatch(self._guarded(process))
+        )
+        writer = (
+            writer.trigger(availableNow=True)
+            if once
+            else writer.trigger(processingTime=f"{flow.trigger_ms} milliseconds")
+        )
+        return writer.start()
+
+    def backfill(self, options: Mapping[str, str], *, query: str, run: str) -> BatchResult:
+        """A range once, as one batch of a query of its own name: run again, it changes nothing."""
+        records = self.session.read.format("mainstem").options(**{**self.source_options(), **options}).load()
+        self._process(records, 0, query, run, self.session, persist=False)
+        return self.results[0]
+
+    def _guarded(self, process: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        def guarded(frame: DataFrame, batch: int) -> None:
+            try:
+                process(frame, batch)
+            except MainstemError as error:
+                self.failure = error
+                raise
+
+        return guarded
+
+    def _stateless(self, run: str) -> Callable[[DataFrame, int], None]:
+        def process(frame: DataFrame, batch: int) -> None:
+            self._process(frame, batch, query_of(frame), run, frame.sparkSession, persist=True)
+
+        return process
+
+    def _process(
+        self, records: DataFrame, batch: int, query: str, run: str, session: SparkSession, *, persist: bool
+    ) -> None:
+        self._register_tables(session)
+        place = BatchOf(query, run, batch)
+        rows = self.rows(records)
+        result = self.results[batch] = BatchResult(batch)
+        if not self._quality.may_be_bad:
+            self._write(self.transformed(rows.drop(REASON), session), place)
+            return
+        rows = rows.persist() if persist else rows
+        try:
+            result.bad = self._quality.checked(rows)
+            self._write(self.transformed(rows.where(f"{REASON} is null").drop(REASON), session), place)
+            if result.bad:
+                self._quality.keep(rows.where(f"{REASON} is not null"), place)
+        finally:
+            if persist:
+                rows.unpersist()
+
+    def _write(self, frame: DataFrame, batch: BatchOf) -> None:
+        for sink in self.flow.sinks:
+            self._sinks.write(sink, frame, batch)
+
+    def _stateful(self, run: str) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+        from pyspark.sql import functions as F
+
+        self._register_tables(self.session)
+        rows = self.rows(self.stream())
+        good = rows.where(f"{REASON} is null").drop(REASON)
+        if self.flow.watermark is not None:
+            good = good.withWatermark(self.flow.watermark.column, self.flow.watermark.delay)
+        out = self.transformed(good, self.session)
+        if not self._quality.may_be_bad:
+            return out, lambda frame, batch: self._write(frame, BatchOf(query_of(frame), run, batch))
+        bad = self._quality.letters(rows.where(f"{REASON} is not null"))
+        good_struct, bad_struct = F.struct(*map(F.col, out.columns)), F.struct(*map(F.col, bad.columns))
+        both = out.select(good_struct.alias("good"), F.lit(None).cast(bad.schema).alias("bad")).unionByName(
+            bad.select(F.lit(None).cast(out.schema).alias("good"), bad_struct.alias("bad"))
+        )
+
+        def process(frame: DataFrame, batch: int) -> None:
+            place = BatchOf(query_of(frame), run, batch)
+            frame.persist()
+            try:
+                letters = frame.where("bad is not null").select("bad.*")
+                result = self.results[batch] = BatchResult(batch, letters.count())
+                self._write(frame.where("good is not null").select("good.*"), place)
+                if result.bad:
+                    self._quality.keep_letters(letters, place)
+            finally:
+                frame.unpersist()
+
+        return both, process
+
+    def _archive(self) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+        from mainstem_pipeline.lake.archive import Archive
+
+        archive, lake = self.flow.archive, self.pipeline.lake
+        assert archive is not None
+        assert lake is not None
+        target = Archive(lake, archive.table)
+        options = {**self.pipeline.broker, **archive.source.options(), **start_options(self.flow.start, self.pipeline)}
+        frame = (
+            self.session.readStream.format("mainstem")
+            .options(**options, descriptors="true", maxOffsetsPerTrigger=str(self.flow.rows_per_batch_max))
+            .load()
+        )
+
+        def process(batch_frame: DataFrame, batch: int) -> None:
+            done = target.batch(query_of(batch_frame), batch_frame, batch)
+            self.results[batch] = BatchResult(
+                batch, written={"rows": done.rows, "files": done.files, "bytes": done.bytes}
+            )
+
+        return frame, process
+
+
+def query_of(frame: DataFrame) -> str:
+    """The id of the query whose batch this is."""
+    found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    assert found is not None, "only inside foreachBatch"
+    return found
+
+
+def load_function(spec: str) -> Callable[[DataFrame], DataFrame]:
+    """`file.py:function`, loaded from the file."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+        function: Callable[[DataFrame], DataFrame] = getattr(module, name)
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+    return function
+
+
+def start_options(start: str, pipeline: Pipeline) -> dict[str, str]:
+    """`start` of a flow as options of the source."""
+    if start.startswith("ts:"):
+        return {"startingTimestamp": str(time_ms(start[3:]))}
+    options = {"startingOffsets": start}
+    if start.startswith("table:") and pipeline.lake is not None:
+        options |= {"warehouse": pipeline.lake.location, "catalog": pipeline.lake.catalog}
+    return options
+
+
+def time_ms(text: str) -> int:
+    """RFC 3339 or epoch milliseconds."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time", fix="write 2026-01-31T08:00:00Z or milliseconds since 1970") from None
+    return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1000)
+
+
+def side_table(session: SparkSession, pipeline: Pipeline, table: SideTable) -> DataFrame:
+    """A table to join with, as it is now."""
+    match table.kind:
+        case "table":
+            from mainstem_pipeline.lake.tables import read_table
+
+            assert pipeline.lake is not None
+            return read_table(session, pipeline.lake, table.target)
+        case "topic":
+            return _topic_table(session, pipeline, table.target, table.decode)
+        case "csv":
+            reader = session.read.option("header", "true")
+            return (reader.schema(table.schema) if table.schema else reader.option("inferSchema", "true")).csv(
+                table.target
+            )
+        case "json":
+            reader = session.read
+            return (reader.schema(table.schema) if table.schema else reader).json(table.target)
+    return session.read.parquet(table.target)
+
+
+def _topic_table(session: SparkSession, pipeline: Pipeline, topic: str, decode: Decode) -> DataFrame:
+    options = {**pipeline.broker, "subscribe": topic, "columns": SOURCE_COLUMNS}
+    records = session.read.format("mainstem").options(**options).load()
+    schema = inferred_schema(records) if decode.infer else decode.schema
+    return decoded(records, decode, schema, ()).where(f"{REASON} is null").drop(REASON)
+
+
+def parse_progress(progress: Any) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(progress.json if hasattr(progress, "json") else progress)
+    return parsed

@@ -1,0 +1,212 @@
+"""Seeing a pipeline run: a live table, a line a batch, or JSON; Prometheus metrics; the broker's console."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TextIO
+
+from mainstem.model.errors import MainstemError
+from mainstem_pipeline.client import BrokerClient
+
+REPORT_EVERY_S = 5.0
+REPORT_RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class FlowProgress:
+    """How a flow does, for people and programs alike."""
+
+    flow: str
+    state: str = "starting"  # starting | waiting | running | restarting | done | failed
+    batch: int = -1
+    rows: int = 0  # of the last batch
+    rows_total: int = 0
+    bad_total: int = 0
+    rows_per_s: float = 0.0
+    batch_ms: int = 0
+    lag: int = 0  # offsets written and not yet read
+    restarts: int = 0
+    error: str = ""
+    ends: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def take(self, progress: Mapping[str, Any]) -> None:
+        """Note a batch as Spark tells of it."""
+        self.batch = progress["batchId"]
+        self.rows = progress["numInputRows"]
+        self.rows_total += self.rows
+        self.batch_ms = progress["durationMs"].get("triggerExecution", 0)
+        self.rows_per_s = self.rows * 1000 / self.batch_ms if self.batch_ms else 0.0
+        self.lag = 0
+        for source in progress["sources"]:
+            ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+            self.lag += max(_total(latest) - _total(ends), 0) if latest else 0
+            self.ends = ends or self.ends
+        self.state = "running" if self.rows else "waiting"
+
+
+def _offsets(value: Any) -> dict[str, dict[str, int]]:
+    parsed = json.loads(value) if isinstance(value, str) else value
+    return parsed if isinstance(parsed, dict) and all(isinstance(one, dict) for one in parsed.values()) else {}
+
+
+def _total(offsets: Mapping[str, Mapping[str, int]]) -> int:
+    return sum(offset for parts in offsets.values() for offset in parts.values())
+
+
+class Display(Protocol):
+    def batch(self, flow: FlowProgress) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self, flows: list[FlowProgress], seconds: float) -> None: ...
+
+
+class Lines:
+    """One line a batch."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+
+    def batch(self, flow: FlowProgress) -> None:
+        if flow.rows or flow.state in ("failed", "restarting", "done"):
+            self.note(_line(flow))
+
+    def note(self, text: str) -> None:
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def close(self, flows: list[FlowProgress], seconds: float) -> None:
+        for flow in flows:
+            bad = f", {flow.bad_total} dead letters" if flow.bad_total else ""
+            self.note(
+                f"{flow.flow}: {flow.state}, {flow.rows_total:,} rows{bad} in {flow.batch + 1} batches, {seconds:.1f} s"
+            )
+
+
+def _line(flow: FlowProgress) -> str:
+    if flow.state in ("failed", "restarting"):
+        return f"{flow.flow}: {flow.state}: {flow.error}"
+    bad = f"  bad {flow.bad_total:,}" if flow.bad_total else ""
+    return (
+        f"{flow.flow}: batch {flow.batch}  rows {flow.rows:,}  {flow.rows_per_s:,.0f} rows/s  lag {flow.lag:,}  "
+        f"{flow.batch_ms} ms{bad}"
+    )
+
+
+class JsonLines:
+    """One JSON object a batch on standard output, and one at the end."""
+
+    def batch(self, flow: FlowProgress) -> None:
+        self._print({"event": "batch", **asdict(flow)})
+
+    def note(self, text: str) -> None:
+        self._print({"event": "note", "text": text})
+
+    def close(self, flows: list[FlowProgress], seconds: float) -> None:
+        self._print({"event": "summary", "seconds": round(seconds, 3), "flows": [asdict(one) for one in flows]})
+
+    @staticmethod
+    def _print(content: Mapping[str, Any]) -> None:
+        sys.stdout.write(json.dumps(content) + "\n")
+        sys.stdout.flush()
+
+
+class LiveTable:
+    """A table that stays in place, for terminals."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(stderr=True)
+        self._flows: dict[str, FlowProgress] = {}
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def batch(self, flow: FlowProgress) -> None:
+        from rich.table import Table
+
+        self._flows[flow.flow] = flow
+        table = Table(box=None, pad_edge=False)
+        for name in ("flow", "state", "batch", "rows", "rows/s", "lag", "bad", "ms"):
+            table.add_column(name, justify="left" if name in ("flow", "state") else "right")
+        for one in self._flows.values():
+            table.add_row(
+                one.flow,
+                one.state,
+                str(one.batch),
+                f"{one.rows_total:,}",
+                f"{one.rows_per_s:,.0f}",
+                f"{one.lag:,}",
+                f"{one.bad_total:,}",
+                str(one.batch_ms),
+            )
+        self._live.update(table, refresh=True)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def close(self, flows: list[FlowProgress], seconds: float) -> None:
+        self._live.stop()
+        Lines().close(flows, seconds)
+
+
+def display_for(*, as_json: bool) -> Display:
+    if as_json:
+        return JsonLines()
+    return LiveTable() if sys.stderr.isatty() else Lines()
+
+
+class Metrics:
+    """Prometheus, on a port of its own."""
+
+    def __init__(self, pipeline: str, port: int) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+        self._pipeline = pipeline
+        registry = CollectorRegistry()
+        labels = ("pipeline", "flow")
+        self._rows = Counter("mainstem_pipeline_rows", "Rows read.", labels, registry=registry)
+        self._bad = Counter("mainstem_pipeline_dead_letters", "Rows that could not be used.", labels, registry=registry)
+        self._lag = Gauge("mainstem_pipeline_lag", "Offsets not yet read.", labels, registry=registry)
+        self._ms = Gauge("mainstem_pipeline_batch_seconds", "Duration of the last batch.", labels, registry=registry)
+        self._batch = Gauge("mainstem_pipeline_batch", "The last batch.", labels, registry=registry)
+        self._up = Gauge("mainstem_pipeline_up", "Whether the flow runs.", labels, registry=registry)
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+        self.port: int = self._server.server_port
+
+    def batch(self, flow: FlowProgress) -> None:
+        labels = {"pipeline": self._pipeline, "flow": flow.flow}
+        rows, bad = self._seen.get(flow.flow, (0, 0))
+        self._rows.labels(**labels).inc(flow.rows_total - rows)
+        self._bad.labels(**labels).inc(flow.bad_total - bad)
+        self._seen[flow.flow] = (flow.rows_total, flow.bad_total)
+        self._lag.labels(**labels).set(flow.lag)
+        self._ms.labels(**labels).set(flow.batch_ms / 1000)
+        self._batch.labels(**labels).set(flow.batch)
+        self._up.labels(**labels).set(0 if flow.state in ("failed", "done") else 1)
+
+    def close(self) -> None:
+        self._server.shutdown()
+
+
+class Reports:
+    """Tells the broker how the flows do, so that its console can show them. Never in the way: failures are dropped."""
+
+    def __init__(self, pipeline: str, client: BrokerClient) -> None:
+        self._pipeline, self._client = pipeline, client
+        self._last_s = 0.0
+
+    def send(self, flows: list[FlowProgress], *, now: bool = False) -> None:
+        if not now and time.monotonic() - self._last_s < REPORT_EVERY_S:
+            return
+        self._last_s = time.monotonic()
+        with contextlib.suppress(MainstemError):
+            self._client.post(f"/v1/pipelines/{self._pipeline}", {"flows": [asdict(one) for one in flows]})
+
+    def close(self) -> None:
+        self._client.close()

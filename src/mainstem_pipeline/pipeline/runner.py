@@ -1,0 +1,347 @@
+"""Running a pipeline: start Spark, start the flows, watch them, start again what failed for a passing reason, sum up."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.options import Given
+from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
+from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
+from mainstem_pipeline.pipeline.model import Flow, Pipeline
+from mainstem_pipeline.pipeline.progress import REPORT_RETRY_S, Display, FlowProgress, Metrics, Reports
+from mainstem_pipeline.pipeline.state import State
+from mainstem_pipeline.session import SparkOptions, retried, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.25
+RESTARTS_MAX = 10  # in a row, without a batch between them
+PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    once: bool = False
+    backfill_from: str = ""
+    backfill_to: str = ""
+    flows: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    accept_change: tuple[str, ...] = ()
+    master: str = "local[*]"
+    metrics_port: int | None = None
+    fast_start: bool = False
+
+    @property
+    def backfill(self) -> bool:
+        return bool(self.backfill_from or self.backfill_to)
+
+
+class Watched:
+    """A flow that runs, and how it does."""
+
+    def __init__(self, run: FlowRun) -> None:
+        self.run = run
+        self.progress = FlowProgress(run.flow.name)
+        self.query: StreamingQuery | None = None
+        self.error: MainstemError | None = None
+        self.failures = 0  # in a row
+        self.resume_s = 0.0
+        self._seen = -1
+
+    @property
+    def over(self) -> bool:
+        return self.progress.state in ("done", "failed")
+
+    def news(self) -> bool:
+        """Take in the batches Spark has told of since; True if there were any."""
+        if self.query is None:
+            return False
+        fresh = [
+            one
+            for one in map(parse_progress, self.query.recentProgress)
+            if one["batchId"] > self._seen or one["numInputRows"]
+        ]
+        told = False
+        for one in fresh:
+            if one["batchId"] <= self._seen:
+                continue
+            self._seen = one["batchId"]
+            self.progress.take(one)
+            result = self.run.results.pop(self._seen, None)
+            if result is not None:
+                self.progress.bad_total += result.bad
+                written = result.written.get("rows")
+                if written is not None:  # an archive's rows never pass through Spark
+                    self.progress.rows = written
+                    self.progress.rows_total += written - one["numInputRows"]
+                    self.progress.rows_per_s = written * 1000 / max(self.progress.batch_ms, 1)
+            self.failures = 0
+            told = True
+        return told
+
+
+class Runner:
+    def __init__(self, pipeline: Pipeline, options: RunOptions, display: Display) -> None:
+        self._pipeline, self._options, self._display = pipeline, options, display
+        self._state = State(pipeline)
+        self._stop = threading.Event()
+        self._run_id = str(uuid.uuid4())
+        self._flows: list[Watched] = []
+        self._metrics: Metrics | None = None
+        self._reports: Reports | None = None
+
+    def stop(self) -> None:
+        """Ask the flows to end after their batch; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Until all flows are done, one has failed for good, or `stop`; returns the exit code."""
+        started = time.monotonic()
+        chosen = self._chosen()
+        self._state.take()
+        try:
+            for name in self._options.reset:
+                self._state.reset(name)
+            if not self._options.backfill:
+                for flow in chosen:
+                    self._state.check_unchanged(flow, frozenset(self._options.accept_change))
+            self._check_broker()
+            spark = self._start_spark()
+            self._open_reports()
+            try:
+                code = self._run_flows(spark, chosen)
+            finally:
+                spark.stop()
+        finally:
+            self._state.release()
+        self._display.close([one.progress for one in self._flows], time.monotonic() - started)
+        return code
+
+    # -- starting
+
+    def _chosen(self) -> list[Flow]:
+        names = self._options.flows
+        for name in (*names, *self._options.reset, *self._options.accept_change):
+            if self._pipeline.flow(name) is None:
+                known = ", ".join(flow.name for flow in self._pipeline.flows)
+                raise ConfigError(f"pipeline {self._pipeline.name} has no flow {name!r}; it has {known}")
+        return [flow for flow in self._pipeline.flows if not names or flow.name in names]
+
+    def _client(self, retry_s: float) -> BrokerClient:
+        connection = Given(dict(self._pipeline.broker), ()).connection()
+        return BrokerClient(
+            connection.url,
+            user=connection.user,
+            password=connection.password,
+            namespace=connection.namespace,
+            retry_s=retry_s,
+        )
+
+    def _check_broker(self) -> None:
+        """Before Spark's ten seconds: is there a broker at all?"""
+        client = self._client(5.0)
+        try:
+            client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": "$none"}})
+        finally:
+            client.close()
+
+    def _start_spark(self) -> SparkSession:
+        return start_session(
+            SparkOptions(
+                master=self._options.master,
+                name=f"mainstem {self._pipeline.name}",
+                log=self._state.directory / "spark.log",
+                settings=self._pipeline.spark,
+                fast_start=self._options.fast_start,
+                announce=self._display.note,
+            )
+        )
+
+    def _open_reports(self) -> None:
+        if self._options.metrics_port is not None:
+            self._metrics = Metrics(self._pipeline.name, self._options.metrics_port)
+            self._display.note(f"metrics: http://127.0.0.1:{self._metrics.port}/metrics")
+        if self._pipeline.record:
+            self._reports = Reports(self._pipeline.name, self._client(REPORT_RETRY_S))
+
+    # -- running
+
+    def _run_flows(self, spark: SparkSession, chosen: list[Flow]) -> int:
+        self._ship_functions(spark)
+        self._flows = [
+            Watched(FlowRun(self._pipeline, flow, spark, self._state, self._display.note)) for flow in chosen
+        ]
+        self._check_flows()
+        if self._options.backfill:
+            return self._backfill()
+        for flow in self._flows:
+            self._start(flow)
+        while not all(flow.over for flow in self._flows):
+            if self._stop.wait(POLL_S):
+                break
+            for flow in self._flows:
+                self._watch(flow)
+            if any(flow.progress.state == "failed" for flow in self._flows):
+                break
+        return self._end()
+
+    def _ship_functions(self, spark: SparkSession) -> None:
+        """Files with Python transforms, to where tasks run: functions they define may be called there."""
+        files = {
+            step.python.rpartition(":")[0] for flow in self._pipeline.flows for step in flow.transforms if step.python
+        }
+        for file in files:
+            spark.sparkContext.addPyFile(file)
+
+    def _check_flows(self) -> None:
+        problems = []
+        for flow in self._flows:
+            try:
+                retried(flow.run.check)
+            except Exception as error:
+                told = understood(error, flow.run.flow.name)
+                if is_transient(error) or not isinstance(told, MainstemError):
+                    raise told from error
+                problems.append(f"{self._pipeline.path.name}:{flow.run.flow.line}: {told}")
+        if problems:
+            raise ConfigError("\n  ".join([f"{self._pipeline.path}: {len(problems)} problem(s)", *problems]))
+
+    def _start(self, flow: Watched) -> None:
+        flow.run.failure = None
+        try:
+            flow.query = retried(lambda: flow.run.start(once=self._options.once, run=self._run_id))
+            flow.progress.state = "waiting"
+        except Exception as error:
+            self._failed(flow, understood(error, flow.run.flow.name), error)
+
+    def _watch(self, flow: Watched) -> None:
+        if flow.over:
+            return
+        if flow.progress.state == "restarting":
+            if time.monotonic() >= flow.resume_s:
+                self._start(flow)
+            return
+        if flow.news():
+            self._tell(flow)
+        query = flow.query
+        assert query is not None
+        if query.isActive:
+            return
+        error = query.exception()
+        if error is None:
+            flow.news()
+            flow.progress.state = "done"
+            self._tell(flow)
+        else:
+            self._failed(flow, flow.run.failure or understood(error, flow.run.flow.name), error)
+
+    def _failed(self, flow: Watched, error: MainstemError, cause: Exception) -> None:
+        """Start it again if that may help and has not failed too often; else it is over."""
+        flow.failures += 1
+        flow.progress.error = str(error)
+        if (is_transient(error) or is_transient(cause)) and flow.failures <= RESTARTS_MAX:
+            pause_s = min(PAUSE_S_MIN * 2 ** (flow.failures - 1), PAUSE_S_MAX)
+            flow.progress.state, flow.resume_s = "restarting", time.monotonic() + pause_s
+            flow.progress.restarts += 1
+        else:
+            flow.progress.state, flow.error = "failed", error
+        self._tell(flow)
+
+    def _tell(self, flow: Watched) -> None:
+        self._state.keep_status(flow.run.flow.name, _status(flow.progress))
+        self._display.batch(flow.progress)
+        if self._metrics is not None:
+            self._metrics.batch(flow.progress)
+        if self._reports is not None:
+            self._reports.send([one.progress for one in self._flows], now=flow.over)
+
+    def _end(self) -> int:
+        """Stop what still runs, and say how it ended."""
+        for flow in self._flows:
+            if flow.query is not None and flow.query.isActive:
+                flow.query.stop()
+                flow.news()
+                flow.progress.state = "done" if not flow.over else flow.progress.state
+                self._tell(flow)
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._reports is not None:
+            self._reports.send([one.progress for one in self._flows], now=True)
+            self._reports.close()
+        failed = [flow for flow in self._flows if flow.error is not None]
+        if failed:
+            assert failed[0].error is not None
+            raise PipelineFailed(failed[0].error)
+        return DONE
+
+    # -- backfill
+
+    def _backfill(self) -> int:
+        options = range_options(self._options.backfill_from, self._options.backfill_to)
+        for flow in self._flows:
+            if flow.run.flow.archive is not None or flow.run.flow.source.kind == "table":
+                self._display.note(f"{flow.run.flow.name}: an archive or table flow has no backfill, it is skipped")
+                continue
+            name = f"{self._pipeline.name}/{flow.run.flow.name}/{sorted(options.items())}"
+            query = f"backfill-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
+            began = time.monotonic()
+            try:
+                result = retried(lambda one=flow, q=query: one.run.backfill(options, query=q, run=self._run_id))  # type: ignore[misc]
+            except Exception as error:
+                told = flow.run.failure or understood(error, flow.run.flow.name)
+                flow.progress.state, flow.progress.error = "failed", str(told)
+                raise PipelineFailed(told) from error
+            flow.progress.batch, flow.progress.bad_total, flow.progress.state = 0, result.bad, "done"
+            flow.progress.batch_ms = int((time.monotonic() - began) * 1000)
+            self._display.batch(flow.progress)
+        return self._end()
+
+
+class PipelineFailed(MainstemError):
+    """Carries the flow's failure to the command line, with its exit code."""
+
+    def __init__(self, error: MainstemError) -> None:
+        super().__init__(error.message, fix=error.fix, code=error.code)
+        self.exit_code = exit_code(error)
+
+
+def range_options(start: str, end: str) -> dict[str, str]:
+    """`--from` and `--to` as options of the source."""
+    options: dict[str, str] = {}
+    if start and start != "earliest":
+        options["startingTimestamp"] = str(time_ms(start.removeprefix("ts:")))
+    if end and end != "latest":
+        options["endingTimestamp"] = str(time_ms(end.removeprefix("ts:")))
+    return options
+
+
+def _status(progress: FlowProgress) -> dict[str, Any]:
+    return {
+        "state": progress.state,
+        "batch": progress.batch,
+        "rows": progress.rows_total,
+        "bad": progress.bad_total,
+        "lag": progress.lag,
+        "error": progress.error,
+    }
+
+
+def run_with_signals(runner: Runner) -> int:
+    """SIGINT and SIGTERM end the flows after their batch."""
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: runner.stop()) for number in stops]
+    try:
+        return runner.run()
+    finally:
+        for number, handler in zip(stops, before, strict=True):
+            signal.signal(number, handler)
