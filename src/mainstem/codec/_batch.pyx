@@ -365,32 +365,41 @@ cdef void fill_frame_head(
 
 def make_frame(
     batch, uint64_t log_id, int64_t base_offset, int64_t stamp, int64_t durable_offset, int origin,
-    uint32_t topic_id, int32_t leader_epoch, int kind=1,
+    uint32_t topic_id, int32_t leader_epoch, int kind=1, bint in_place=False,
 ):
-    """The frame of a ready batch, as (head, batch): base offset and leader epoch are patched in the one copy made."""
+    """The frame of a ready batch, as (head, batch): base offset and leader epoch are patched in the one copy made.
+
+    With `in_place` the batch lies in a writable buffer that is nobody else's: it is patched there and not copied.
+    """
     cdef Py_buffer view
     cdef bytes head = PyBytes_FromStringAndSize(NULL, FRAME_HEAD_SIZE)
-    cdef bytes copy
+    cdef object copy
     cdef uint8_t* at
+    cdef Py_ssize_t size
     cdef int32_t last_delta
-    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE if in_place else PyBUF_SIMPLE)
     try:
         if view.len < BATCH_HEAD_SIZE:
             raise CorruptFrame(f"a batch of {view.len} bytes is shorter than its head of {<int>BATCH_HEAD_SIZE}")
         if <Py_ssize_t>get_u32(<const uint8_t*>view.buf + 8) + 12 != view.len:
             raise CorruptFrame(f"the batch says {get_u32(<const uint8_t*>view.buf + 8) + 12} bytes but has {view.len}")
-        copy = PyBytes_FromStringAndSize(<const char*>view.buf, view.len)
+        last_delta = <int32_t>get_u32(<const uint8_t*>view.buf + 23)
+        if last_delta < 0:
+            raise CorruptFrame(f"the batch's last offset delta is {last_delta}")
+        size = view.len
+        if in_place:
+            copy = batch
+            at = <uint8_t*>view.buf
+        else:
+            copy = PyBytes_FromStringAndSize(<const char*>view.buf, size)
+            at = <uint8_t*>PyBytes_AS_STRING(copy)
+        put_u64(at, <uint64_t>base_offset)
+        put_u32(at + 12, <uint32_t>leader_epoch)
     finally:
         PyBuffer_Release(&view)
-    at = <uint8_t*>PyBytes_AS_STRING(copy)
-    last_delta = <int32_t>get_u32(at + 23)
-    if last_delta < 0:
-        raise CorruptFrame(f"the batch's last offset delta is {last_delta}")
-    put_u64(at, <uint64_t>base_offset)
-    put_u32(at + 12, <uint32_t>leader_epoch)
     fill_frame_head(
         <uint8_t*>PyBytes_AS_STRING(head), log_id, kind, origin, epoch_check(leader_epoch),
-        <uint32_t>PyBytes_GET_SIZE(copy), topic_id, base_offset, stamp, durable_offset, <uint32_t>last_delta + 1,
+        <uint32_t>size, topic_id, base_offset, stamp, durable_offset, <uint32_t>last_delta + 1,
     )
     return head, copy
 

@@ -270,14 +270,18 @@ def make_frame(
     topic_id: int,
     leader_epoch: int,
     kind: int = 1,
-) -> tuple[bytes, bytes]:
-    """The frame of a ready batch, as (head, batch): base offset and leader epoch are patched in the one copy made."""
+    in_place: bool = False,
+) -> tuple[bytes, Buffer]:
+    """The frame of a ready batch, as (head, batch): base offset and leader epoch are patched in the one copy made.
+
+    With `in_place` the batch lies in a writable buffer that is nobody else's: it is patched there and not copied.
+    """
     if len(batch) < BATCH_HEAD.size:
         raise CorruptFrame(f"a batch of {len(batch)} bytes is shorter than its head of {BATCH_HEAD.size}")
     size = struct.unpack_from(">I", batch, 8)[0] + 12
     if size != len(batch):
         raise CorruptFrame(f"the batch says {size} bytes but has {len(batch)}")
-    copy = bytearray(batch)
+    copy = batch if in_place and not isinstance(batch, bytes) else bytearray(batch)
     (last_delta,) = struct.unpack_from(">i", copy, 23)
     if last_delta < 0:
         raise CorruptFrame(f"the batch's last offset delta is {last_delta}")
@@ -287,7 +291,7 @@ def make_frame(
     head = frame_head(
         log_id, kind, origin, check, len(copy), topic_id, base_offset, stamp, durable_offset, last_delta + 1
     )
-    return head, bytes(copy)
+    return head, copy if in_place else bytes(copy)
 
 
 def make_marker(log_id: int, base_offset: int, count: int, stamp: int, durable_offset: int) -> bytes:

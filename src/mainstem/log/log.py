@@ -166,17 +166,31 @@ class Log:
         )
         return self._append_batch(batch, read_batch_head(batch, 0), route, Origin.KAFKA, 0, extent)
 
-    def append_batch(self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int) -> Appended:
-        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the tick writes it."""
+    def append_batch(
+        self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int, owned: bool = False
+    ) -> Appended:
+        """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the tick writes it.
+
+        `owned`: the batch lies in a writable buffer that is nobody else's, and need not be copied to be patched.
+        """
         if self.refusal is not None:
             raise self.refusal
-        return self._append_batch(batch, head, route, origin, topic_id)
+        return self._append_batch(batch, head, route, origin, topic_id, owned=owned)
 
     def _append_batch(
-        self, batch: Buffer, head: BatchHead, route: TopicRef, origin: int, topic_id: int, stamps_more: int = 0
+        self,
+        batch: Buffer,
+        head: BatchHead,
+        route: TopicRef,
+        origin: int,
+        topic_id: int,
+        stamps_more: int = 0,
+        *,
+        owned: bool = False,
     ) -> Appended:
         base, stamp = self._take(head.count, stamps_more)
-        header, body = make_frame(batch, self.id, base, stamp, self.engine.durable_offset, origin, topic_id, self.epoch)
+        durable = self.engine.durable_offset
+        header, body = make_frame(batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned)
         ticket = Ticket(self)
         ref = FrameRef(base, head.count, stamp, len(header) + len(body))
         if self.index is not None and route.number == 0:

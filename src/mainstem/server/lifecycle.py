@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -20,6 +21,8 @@ from mainstem.server.settings import SECTIONS, Config
 
 logger = logging.getLogger("mainstem.server")
 
+TRIM_BYTES = 64 << 20
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 GC_THRESHOLD = 50_000  # allocations between young collections: most objects here are freed by count
 
 
@@ -28,8 +31,23 @@ def run(
 ) -> int:
     """Serve until a signal; returns the exit code."""
     set_up_logging(config)
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config, move_ports, announce, reload))
+
+
+def _keep_freed_memory() -> None:
+    """Do not give memory back to the kernel after each large request, only to have every page of it zeroed again.
+
+    Measured with 1 MB Kafka batches: half the CPU time per MB. At most TRIM_BYTES of freed memory stay ours.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, TRIM_BYTES // 4)
+    mallopt(_M_TOP_PAD, TRIM_BYTES // 16)  # and ask for it in pieces worth the call
 
 
 async def _serve(
@@ -78,6 +96,7 @@ def _reload(app: App, reload: Callable[[], Config]) -> None:
     except MainstemError as error:
         logger.error("the configuration was not reloaded, the old one stays:\n%s", error)
     else:
+        app.apply_live_settings()
         set_up_logging(app.config)
         logger.info("reloaded: %s", ", ".join(applied) or "nothing changed")
         if waiting:

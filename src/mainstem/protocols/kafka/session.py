@@ -36,8 +36,9 @@ class Slot:
 class KafkaSession:
     def __init__(self, *, request_bytes_max: int) -> None:
         self.request_bytes_max = request_bytes_max
-        self._tail = bytearray()
-        self._need = SIZE_BYTES  # bytes until the unfinished request (or its size) is whole
+        self._tail = b""  # less than a size
+        self._open: bytearray | None = None  # the request that is not yet whole, with room for all of it
+        self._filled = 0
         self._slots: deque[Slot] = deque()
 
     @property
@@ -49,30 +50,39 @@ class KafkaSession:
         return len(self._slots) >= PENDING_MAX
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Whole requests, without their sizes. They are slices of what came: nothing is copied that came whole."""
-        if self._tail:
-            self._tail += data
-            if len(self._tail) < self._need:
-                return []
-            view, self._tail = memoryview(self._tail), bytearray()
-        else:
-            view = memoryview(data)
+        """Whole requests, without their sizes. What came whole is a slice of what came; what did not is copied once."""
         requests: list[memoryview] = []
+        view = memoryview(data)
+        if self._open is not None:
+            view = self._fill(self._open, view, requests)
+        elif self._tail:
+            view = memoryview(self._tail + data)
+            self._tail = b""
         at, end = 0, len(view)
         while end - at >= SIZE_BYTES:
             size = int.from_bytes(view[at : at + SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self.request_bytes_max:  # before buffering: a peer must not fill our memory
                 raise PeerViolation(f"a request of {size} bytes; the limit is {self.request_bytes_max}")
-            if end - at - SIZE_BYTES < size:
-                self._need = SIZE_BYTES + size
-                break
-            requests.append(view[at + SIZE_BYTES : at + SIZE_BYTES + size])
-            at += SIZE_BYTES + size
-        else:
-            self._need = SIZE_BYTES
-        if at < end:
-            self._tail += view[at:]
+            at += SIZE_BYTES
+            if end - at < size:
+                self._open = bytearray(size)  # pages that nothing was written to cost nothing
+                self._filled = end - at
+                self._open[: self._filled] = view[at:]
+                return requests
+            requests.append(view[at : at + size])
+            at += size
+        self._tail = bytes(view[at:])
         return requests
+
+    def _fill(self, request: bytearray, view: memoryview, requests: list[memoryview]) -> memoryview:
+        """Complete the open request as far as `view` goes; returns what is left of it."""
+        take = min(len(request) - self._filled, len(view))
+        request[self._filled : self._filled + take] = view[:take]
+        self._filled += take
+        if self._filled == len(request):
+            requests.append(memoryview(request))
+            self._open = None
+        return view[take:]
 
     def expect(self, slot: Slot) -> None:
         """This answer follows all those expected before it."""

@@ -126,7 +126,8 @@ class Production:
         answer.log_start_offset = partition.start_offset
         if head.producer_id >= 0 and self._is_repeat(state, head, log, answer):
             return
-        appended = log.append_batch(batch, head, partition.route, origin=Origin.KAFKA, topic_id=topic_id)
+        owned = isinstance(batch, memoryview) and not batch.readonly  # it came in pieces, into a buffer of its own
+        appended = log.append_batch(batch, head, partition.route, origin=Origin.KAFKA, topic_id=topic_id, owned=owned)
         ticket = appended.ticket
         base = appended.ref.base_offset
         answer.base_offset = base
