@@ -55,7 +55,7 @@ class ScanTask:
 
 
 class DataLoss(MainstemError):
-    code = "MS-6002"
+    code = "MS-7002"
 
 
 def read_task(task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

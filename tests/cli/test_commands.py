@@ -303,19 +303,19 @@ def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> N
 
 def test_hangup_reloads_what_can_be(tmp_path: Path) -> None:
     file = tmp_path / "mainstem.toml"
-    file.write_text("[limits]\ntopic_levels_max = 30\n")
+    file.write_text("[limits]\nconnections_max = 30\n")
     command = [sys.executable, "-m", "mainstem", "serve", "-c", str(file), "--data", str(tmp_path / "a"), *free_ports()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         while "Try:" not in process.stdout.readline():
             pass
-        file.write_text("[limits]\ntopic_levels_max = 20\n[topics]\nengine = 'memory'\n")
+        file.write_text("[limits]\nconnections_max = 20\n[topics]\nengine = 'memory'\n")
         process.send_signal(signal.SIGHUP)
         seen = ""
         while "needs a restart" not in seen:
             seen += process.stderr.readline()
-        assert "reloaded: limits.topic_levels_max" in seen
+        assert "reloaded: limits.connections_max" in seen
         assert "topics.engine" in seen
         file.write_text("[nonsense")
         process.send_signal(signal.SIGHUP)

@@ -16,6 +16,8 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
+from mainstem.protocols.admission import Admission
+
 logger = logging.getLogger("mainstem.connection")
 
 OUT_BYTES_MAX = 1024 * 1024
@@ -122,6 +124,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.deadlines = Deadlines()
+        self.admission: Admission | None = None  # limits by address, if the wiring sets them
 
     async def run_deadlines(self) -> None:
         """The server's one timer; cancel it to stop."""
@@ -289,7 +292,8 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         server = self.server
         counters = server.counters
-        if len(server.connections) >= server.connections_max:
+        full = len(server.connections) >= server.connections_max
+        if full or (server.admission is not None and not server.admission.admit(transport)):
             counters.refused_total += 1
             self.closing = True
             transport.abort()
@@ -313,12 +317,14 @@ class Connection(asyncio.Protocol):
         return None  # the transport closes itself
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.transport = None
+        transport, self.transport = self.transport, None
         self.closing = True
         self.out = None
         server = self.server
         server.deadlines.forget(self)
         if self in server.connections:
+            if server.admission is not None:
+                server.admission.leave(transport)
             server.connections.discard(self)
             server.counters.connections -= 1
             self.on_lost()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import logging
 import time
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import Any
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
+from mainstem.protocols.admission import Admission
 from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config
 from mainstem.storage.directory import DataDirectory
@@ -52,6 +52,8 @@ class App:
         self.rates = Rates(self)
         self.ready = False
         self._move_ports = move_ports
+        limits = config.limits
+        self._admission = Admission(limits.connections_per_address_max, limits.connections_per_address_rate)
         self._directory: DataDirectory | None = None
         self._listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -64,6 +66,7 @@ class App:
             taken = take_ports(self.config.listeners, move=self._move_ports)
             self._tell_ports(taken)
             await self.broker.open()
+            self.apply_live_settings()
             check_bind(self.config.listeners, users=bool(self.broker.access.users))
             self._make_servers()
             applied = self.broker.recover_journal()
@@ -100,6 +103,17 @@ class App:
         if self._directory is not None:
             self._directory.release()
 
+    def apply_live_settings(self) -> None:
+        """At the start, and again when SIGHUP changed something: those who keep a copy are told."""
+        limits = self.config.limits
+        self._admission.per_address_max = limits.connections_per_address_max
+        self._admission.per_address_rate = limits.connections_per_address_rate
+        self.broker.access.failures_max = limits.login_failures_max
+        self.broker.maintenance.space_low_bytes = self.config.data.space_low_bytes
+        for name, server in self.servers.items():
+            if name != "http":
+                server.connections_max = limits.connections_max
+
     def _tell_ports(self, taken: Taken) -> None:
         """From here on the configuration names the ports that are really used."""
         self.ports = dict(ports_of(taken))
@@ -109,10 +123,11 @@ class App:
 
     def _make_servers(self) -> None:
         for name, module, class_name in PROTOCOLS:
-            if name not in self.ports or importlib.util.find_spec(module) is None:
+            if name not in self.ports:
                 continue  # switched off: its journaled state is kept untouched
             make = getattr(importlib.import_module(module), class_name)
             self.servers[name] = make(self.broker, self.config)
+            self.servers[name].admission = self._admission
         if self.config.listeners.http_port is not None:
             from mainstem.admin.server import AdminServer
 

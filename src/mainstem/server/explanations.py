@@ -165,4 +165,38 @@ CATALOGUE = {
         "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"
         "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both.",
     ),
+    "MS-7001": Explanation(
+        "A pipeline file has problems",
+        "Each is told with its line; nothing was run. Check again: mainstem pipeline validate FILE.",
+    ),
+    "MS-7002": Explanation(
+        "Records were gone before they were read",
+        "Retention (or a deletion) removed records that a Spark job had not read yet. Keep records longer, or let\n"
+        "the job go on without them: option failOnDataLoss=false.",
+    ),
+    "MS-7003": Explanation(
+        "Another run has taken over",
+        "A newer run of the same query or archive committed meanwhile; this one must not write any more. Only one\n"
+        "run of a pipeline or archive may be active.",
+    ),
+    "MS-7004": Explanation(
+        "A flow changed in a way its state does not allow",
+        "What a flow has done so far is kept in the pipeline's state directory; the change does not fit it. Give\n"
+        "the flow a new name, or reset it knowingly: mainstem pipeline reset FILE FLOW.",
+    ),
+    "MS-7005": Explanation(
+        "Too many records could not be used",
+        "More records of a batch than allowed failed the flow's checks. They are in the dead letters the flow\n"
+        "names; the message says how many and the first reason.",
+    ),
+    "MS-7006": Explanation(
+        "A sink did not take a batch",
+        "The batch is tried again from the same offsets; nothing is lost or doubled. The message repeats what the\n"
+        "sink said.",
+    ),
+    "MS-7007": Explanation(
+        "A flow failed",
+        "Its SQL, its Python or its data made Spark stop; the message repeats the reason. mainstem pipeline\n"
+        "validate FILE finds what can be found beforehand.",
+    ),
 }

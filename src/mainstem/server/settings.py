@@ -80,32 +80,12 @@ class Data:
         TEXT,
         "The data directory (mode 0700; one process at a time).",
     )
-    segment_bytes: int = setting(
-        64 * MIB,
-        SIZE,
-        "Segments are sealed at this size; retention and backup work on sealed ones.",
-    )
-    segment_ms: int = setting(DAY, DURATION, "Segments are sealed at this age, if they hold anything.")
-    open_files_max: int = setting(4_000, count(16), "Segment files kept open at once.")
-    logs_max: int = setting(10_000, count(1), "Dedicated logs; beyond that use the shared layout.")
-    memory_bytes_max: int = setting(
-        256 * MIB,
-        SIZE,
-        "What one log of the `memory` engine keeps; the oldest records go first.",
-    )
     space_low_bytes: int = setting(
         512 * MIB,
         SIZE,
         "With less free space on the disk, publishes are refused and reads go on.",
         live=True,
     )
-    held_alarm_percent: int = setting(
-        20,
-        count(1, 100),
-        "Alarm when queues and sessions hold more than this share of the disk.",
-        live=True,
-    )
-    retention_check_ms: int = setting(30 * SECOND, DURATION, "How often retention and compaction look for work.")
 
 
 @dataclass(slots=True)
@@ -143,7 +123,7 @@ class Topics:
         64 * MIB, SIZE, "Segments are sealed at this size; retention and backup work on sealed ones."
     )
     segment_ms: int = setting(7 * DAY, DURATION, "Segments are sealed at this age.")
-    auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.", live=True)
+    auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.")
 
 
 @dataclass(slots=True)
@@ -194,26 +174,14 @@ class Limits:
         live=True,
     )
     frame_bytes_max_before_login: int = setting(64 * KIB, SIZE, "Largest packet or frame before the login.")
-    topic_bytes_max: int = setting(1_024, count(1, 65_535), "Bytes of a topic name.", live=True)
-    topic_levels_max: int = setting(32, count(1, 1_024), "Levels of a topic name.", live=True)
-    topics_max: int = setting(10_000_000, count(1), "Topics in one namespace.", live=True)
-    headers_max: int = setting(128, count(0), "Headers, or user properties, of one record.", live=True)
+    topic_bytes_max: int = setting(1_024, count(1, 65_535), "Bytes of a topic name.")
+    topic_levels_max: int = setting(32, count(1, 1_024), "Levels of a topic name.")
+    headers_max: int = setting(128, count(0), "Headers, or user properties, of one record.")
     inflate_bytes_max: int = setting(
         64 * MIB,
         SIZE,
         "What a compressed batch may inflate to, checked while inflating.",
     )
-    unsynced_bytes_per_log_max: int = setting(
-        64 * MIB, SIZE, "Unsynced bytes of a log before its publishers are paused."
-    )
-    unsynced_bytes_max: int = setting(256 * MIB, SIZE, "Unsynced bytes of all logs before publishers are paused.")
-    output_bytes_per_connection_max: int = setting(
-        MIB,
-        SIZE,
-        "Output buffered for one connection; then it is served from the log as it reads.",
-    )
-    output_bytes_max: int = setting(256 * MIB, SIZE, "Output buffered for all connections.")
-    fetch_bytes_max: int = setting(128 * MIB, SIZE, "Fetch answers in flight, all together.")
     drain_ms: int = setting(
         10 * SECOND,
         DURATION,
@@ -227,24 +195,18 @@ class Mqtt:
 
     keep_alive_max_s: int = setting(3_600, count(1, 65_535), "Longest keep-alive granted, in seconds.")
     receive_max: int = setting(1_000, count(1, 65_535), "QoS 1 and 2 messages in flight, each way.")
-    subscriptions_max: int = setting(1_000, count(1), "Subscriptions of one session.", live=True)
+    subscriptions_max: int = setting(1_000, count(1), "Subscriptions of one session.")
     topic_alias_max: int = setting(1_024, count(0, 65_535), "Topic aliases a client may set.")
-    session_expiry_max_ms: int = setting(7 * DAY, DURATION, "Longest session expiry granted.", live=True)
-    session_held_messages_max: int = setting(
-        100_000, count(1), "Messages an absent session may hold back from retention."
-    )
-    session_held_bytes_max: int = setting(64 * MIB, SIZE, "Bytes an absent session may hold back from retention.")
+    session_expiry_max_ms: int = setting(7 * DAY, DURATION, "Longest session expiry granted.")
     session_held_ms_max: int = setting(
         7 * DAY,
         DURATION,
         "How long an absent session may hold messages back from retention.",
     )
-    retained_max: int = setting(1_000_000, count(0), "Retained messages in one namespace.", live=True)
+    retained_max: int = setting(1_000_000, count(0), "Retained messages in one namespace.")
     sys_interval_ms: int = setting(10 * SECOND, DURATION, "How often `$SYS/broker/...` is published; 0 is never.")
     ws_path: str = setting("/mqtt", TEXT, "Path of MQTT over WebSocket.")
-    ws_origins: tuple[str, ...] = setting(
-        (), NAMES, "Web origins, beyond our own, that may open a WebSocket.", live=True
-    )
+    ws_origins: tuple[str, ...] = setting((), NAMES, "Web origins, beyond our own, that may open a WebSocket.")
 
 
 @dataclass(slots=True)
@@ -264,7 +226,6 @@ class Kafka:
     transaction_timeout_max_ms: int = setting(
         15 * MINUTE, DURATION, "Longest transaction timeout a producer may ask for."
     )
-    view_partitions_max: int = setting(1_000, count(1), "Partitions a view shows to Kafka clients.")
 
 
 @dataclass(slots=True)
