@@ -10,6 +10,7 @@ rewrites the sealed parts without them, at the same offsets. A topic made again 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from mainstem.log.log import Log
 from mainstem.log.logs import erase
 from mainstem.log.rewriting import keep_records, stored_frames
 from mainstem.metadata.store import Written
-from mainstem.model.errors import NotFound, OffsetOutOfRange
+from mainstem.model.errors import NotFound, OffsetOutOfRange, StorageFault
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -76,7 +77,8 @@ class Deletion:
 
         def close_and_erase() -> None:
             broker.ticker.committer.forget(log)
-            log.engine.close()
+            with contextlib.suppress(StorageFault):  # its directory has another name by now: nothing to mark clean
+                log.engine.close()
             erase(gone)
 
         threading.Thread(target=close_and_erase, name=f"remove-log-{log.id}", daemon=True).start()
