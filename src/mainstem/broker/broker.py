@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.broker.access import Access
+from mainstem.broker.archives import Archives
 from mainstem.broker.catch_up import Pump
 from mainstem.broker.delayed import Delayed
 from mainstem.broker.deletion import Deletion
@@ -21,6 +22,7 @@ from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher, Route
 from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.pipelines import Pipelines
 from mainstem.broker.policy import STEMS_MAX, Policy
 from mainstem.broker.queues import QueueService
 from mainstem.broker.scan_plan import ScanPlans
@@ -92,6 +94,8 @@ class Broker:
         self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
         self.scans = ScanPlans(self)
         self.staging = Staging(self)
+        self.archives = Archives(self)
+        self.pipelines = Pipelines(self.clock)
         newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
         self.stamps.next = max(self.stamps.next, newest + 1)
         self.ticker.head_stamp = self.stamps.next
@@ -202,7 +206,7 @@ class Broker:
         first = {span.log_id: span.first_offset for span in reversed(catalog.spans)}
         for log_row in catalog.logs:
             if log_row.kind == "partition" and log_row.id not in used:
-                self.logs.remove(log_row.id)  # its topic was deleted, and a crash kept its files
+                self.logs.unlink(log_row.id)  # its topic was deleted, and a crash kept its files
                 self.store.delete_log(log_row.id)
                 continue
             known.add(log_row.id)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
-from mainstem.log.logs import erase
 from mainstem.log.rewriting import keep_records, stored_frames
 from mainstem.metadata.store import Written
 from mainstem.model.errors import NotFound, OffsetOutOfRange, StorageFault
@@ -72,16 +71,16 @@ class Deletion:
     def remove_log(self, log: Log) -> None:
         """Its metadata is gone. Files are closed and unlinked in a thread, once nobody syncs them."""
         broker = self._broker
-        gone = broker.logs.remove(log.id)
+        broker.logs.remove(log.id)
         broker.ticker.forget(log)
 
-        def close_and_erase() -> None:
-            broker.ticker.committer.forget(log)
-            with contextlib.suppress(StorageFault):  # its directory has another name by now: nothing to mark clean
+        def close_and_unlink() -> None:
+            broker.ticker.committer.forget(log)  # a sync under way must still find the files
+            with contextlib.suppress(StorageFault):  # it goes anyway
                 log.engine.close()
-            erase(gone)
+            broker.logs.unlink(log.id)
 
-        threading.Thread(target=close_and_erase, name=f"remove-log-{log.id}", daemon=True).start()
+        threading.Thread(target=close_and_unlink, name=f"remove-log-{log.id}", daemon=True).start()
 
     # -- records ---------------------------------------------------------------------------------------------------
 

@@ -80,22 +80,27 @@ class Logs:
         self.by_id[log_id] = log
         return log
 
-    def remove(self, log_id: int) -> Path:
-        """Nobody finds the log any more, not even the next run. `erase` what is returned, in a thread."""
+    def remove(self, log_id: int) -> None:
+        """Nobody finds the log any more. `unlink` follows, in a thread, once its engine is closed."""
         log = self.by_id.pop(log_id, None)
         if log is not None:
             log.removed = True
+
+    def unlink(self, log_id: int) -> None:
+        """Remove the files of a log that is not open; gigabytes take a while. Its id is never used again."""
         path = self.path_of(log_id)
         gone = path.with_name(path.name + REMOVED)
         with contextlib.suppress(FileNotFoundError):
             path.rename(gone)
-        return gone
+        shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self, known: set[int]) -> None:
         """Unlink what a crash kept of removed logs, and name what nobody knows; that is never removed unasked."""
         for path in self._directory.glob("*"):
             if path.name.endswith(REMOVED):
-                threading.Thread(target=erase, args=(path,), name=f"erase {path.name}", daemon=True).start()
+                threading.Thread(
+                    target=shutil.rmtree, args=(path, True), name=f"erase {path.name}", daemon=True
+                ).start()
             elif path.name.isdigit() and int(path.name) not in known:
                 logger.warning("%s belongs to no topic; a crash kept it from being used. Remove it", path)
 
@@ -103,11 +108,6 @@ class Logs:
         for log in self.by_id.values():
             log.close()
         self.by_id.clear()
-
-
-def erase(path: Path) -> None:
-    """Unlink a removed log's files; gigabytes take a while."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 class _Progress:
