@@ -74,7 +74,8 @@ class Engine(Protocol):
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """Whole frames from the one that holds `offset` (or the next one stored), at least one, about `bytes_max` bytes
-        of them, none that begins at or beyond `end_offset`; None at the end of the log."""
+        of them, none that begins at or beyond `end_offset`; None at the end of the log. CorruptFrame if the head of
+        the first one is damaged; batches are not opened, whoever decodes them checks them."""
 
     def find_stamp(self, stamp: int) -> int:
         """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none."""

@@ -65,12 +65,13 @@ class SegmentEngine:
         self._held: Counter[Path] = Counter()
         self._doomed: set[Path] = set()  # removed from the log, kept for those who hold them
         self._fault: StorageFault | None = None
-        self._closed = self._touched = False
+        self._closed = False
         self._names_changed = False  # the directory needs an fsync
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
         self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
+        self._touched = not found.clean  # without a clean mark there is none to remove
         self.durable_offset = found.end_offset
         self._unsynced: list[Segment] = []  # sealed ones
         self._unsettled = [s for s in found.segments if s.sealed and s.index is not None]  # index to be saved
@@ -233,7 +234,7 @@ class SegmentEngine:
             if self._closed:
                 return
             try:
-                if self._fault is None and (self._touched or not self._clean):
+                if self._fault is None and self._touched:
                     self._mark_clean()
             finally:
                 self._closed = True
@@ -477,7 +478,7 @@ class SegmentEngine:
                 segment.allocated = begin + step
 
     def _mark_clean(self) -> None:
-        self._sync(checkpoint=True)
+        self._sync(checkpoint=self._checkpoint_end != self._end_offset)
         try:
             for path in self._doomed:
                 self._unlink(path)

@@ -32,13 +32,10 @@ def read_frames(
         window = Window(files.disk, fd, str(segment.path), log_id, size)
         begin = index.before_offset(offset)
         window.load(begin, max(bytes_max, READ_BYTES_MIN) + INTERVAL_BYTES)
-        while True:
-            if begin >= size:
-                return None
-            first = window.head(begin)
-            if first.base_offset + first.count > offset:
-                break
-            begin += first.size
+        found = _first(window, begin, size, offset)
+        if found is None:
+            return None
+        begin, first = found
         if end_offset is not None and first.base_offset >= end_offset:
             return None
         limit = min(begin + bytes_max, size)
@@ -55,15 +52,35 @@ def read_frames(
         return Slice(data, first.base_offset, last.base_offset + last.count)
 
 
-def _walk(window: Window, position: int, limit: int, end_offset: int | None, last: FrameHead) -> tuple[int, FrameHead]:
-    """From the frame at `position` as far as they fit; where that is, and the last one met. Ends before a damaged one:
-    who asks for that by its offset is told."""
-    while position < limit and position + window.frame_size(position) <= limit:
+def _first(window: Window, position: int, size: int, offset: int) -> tuple[int, FrameHead] | None:
+    """The frame that holds `offset`, or the next one stored."""
+    landed = window.skip(position, size, offset)
+    if landed < size:
+        head = window.head(landed)
+        if head.base_offset <= offset:
+            return landed, head
+    # Not there: offsets are missing, or a damaged head led astray. Check each on the way.
+    while position < size:
+        head = window.head(position)
+        if head.base_offset + head.count > offset:
+            return position, head
+        position += head.size
+    return None
+
+
+def _walk(window: Window, position: int, limit: int, end_offset: int | None, first: FrameHead) -> tuple[int, FrameHead]:
+    """From the frame at `position` as far as they fit; where that is, and the last one met (`first` if none was). Ends
+    before a damaged one: who asks for that by its offset is told."""
+    end = window.skip_fitting(position, limit, end_offset)
+    try:
+        return end.position, window.head(end.last) if end.last >= 0 else first
+    except CorruptFrame:  # somewhere on the way: now look at each
+        pass
+    last = first
+    while position < end.position:
         try:
             head = window.head(position)
         except CorruptFrame:
-            break
-        if end_offset is not None and head.base_offset >= end_offset:
             break
         last, position = head, position + head.size
     return position, last

@@ -112,7 +112,8 @@ class _Recovery:
             segment=last.path.name if last else None,
             position=last.size if last else 0,
         )
-        fresh.write(self._disk, self._directory)
+        if segments or end_offset or self._skips_anywhere:  # of a new log there is nothing to tell
+            fresh.write(self._disk, self._directory)
         return Recovered(tuple(segments), end_offset, fresh.last_stamp, fresh, clean=False)
 
     # What is there, and how far it can be trusted

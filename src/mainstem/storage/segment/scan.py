@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, FrameHead, read_frame_head, verify_frame
 from mainstem.model.errors import CorruptFrame
@@ -11,6 +13,14 @@ from mainstem.storage.disk import Disk, read_all
 READ_BYTES_MIN = 16 << 10  # less costs the same system call
 SCAN_BYTES = 4 << 20
 MAGIC = b"MSF1"
+
+
+_PLACE = struct.Struct(">8xI4xq16xI")  # of a frame's head: payload size, base offset, count
+
+
+class Fitting(NamedTuple):
+    position: int  # behind the last frame that fits
+    last: int  # where that one begins, -1 if none fits
 
 
 class Window:
@@ -32,16 +42,41 @@ class Window:
     def covers(self, start: int, end: int) -> bool:
         return self.start <= start and end <= self.start + len(self.data)
 
-    def frame_size(self, position: int) -> int:
-        """What the frame at `position` says of its size, not checked; only its head need be in the window."""
-        if not self.covers(position, position + FRAME_HEAD_SIZE):
-            self.load(position, self._chunk)
-        at = position - self.start
-        return FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
+    def skip(self, position: int, end: int, offset: int) -> int:
+        """Where the first frame lies that reaches beyond `offset`, or `end`. Heads on the way are not checked; who
+        uses the one that is found does."""
+        while position < end:
+            if not self.covers(position, position + FRAME_HEAD_SIZE):
+                self.load(position, self._chunk)
+                if len(self.data) < FRAME_HEAD_SIZE:
+                    return position
+            payload_size, base_offset, count = _PLACE.unpack_from(self.data, position - self.start)
+            if base_offset + count > offset:
+                return position
+            position += FRAME_HEAD_SIZE + payload_size
+        return end
+
+    def skip_fitting(self, position: int, limit: int, end_offset: int | None) -> Fitting:
+        """Over the frames that end at or before `limit` and begin below `end_offset`; heads are not checked."""
+        last = -1
+        while position < limit:
+            if not self.covers(position, position + FRAME_HEAD_SIZE):
+                self.load(position, self._chunk)
+                if len(self.data) < FRAME_HEAD_SIZE:
+                    break
+            payload_size, base_offset, _ = _PLACE.unpack_from(self.data, position - self.start)
+            after = position + FRAME_HEAD_SIZE + payload_size
+            if after > limit or (end_offset is not None and base_offset >= end_offset):
+                break
+            last, position = position, after
+        return Fitting(position, last)
 
     def head(self, position: int, *, verify: bool = False) -> FrameHead:
         """The head of the whole frame at `position`; with `verify` its batch's checksum is computed too."""
-        size = self.frame_size(position)
+        if not self.covers(position, position + FRAME_HEAD_SIZE):
+            self.load(position, self._chunk)
+        at = position - self.start
+        size = FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
         if not self.covers(position, position + size):
             self.load(position, max(size, self._chunk))
         try:
