@@ -87,9 +87,12 @@ class KafkaTopic:
     def low_mark(self, index: int) -> int:
         """Below it records were removed. A shared log's start says nothing of one topic: only what was deleted does."""
         partition = self.partition(index)
-        if partition is not None and not partition.spans[0].shared:
+        if partition is None:
+            return 0
+        if not partition.spans[0].shared:
             return partition.start_offset
-        return partition.low_mark if partition is not None else 0
+        marks = partition.log.low_marks
+        return max(partition.low_mark, marks.by_topic.get(partition.topic.name, 0) if marks is not None else 0)
 
     def log(self, index: int) -> Log | None:
         if self.view is not None:
@@ -109,7 +112,7 @@ def _id_of(namespace: Namespace, name: str, topic: Topic | None, view: View | No
     elif topic is not None and topic.declared:
         text = f"topic/{topic.id}"
     else:
-        text = f"name/{namespace.name}/{name}"
+        text = f"name/{namespace.name}/{name}/{topic.created if topic is not None else 0}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

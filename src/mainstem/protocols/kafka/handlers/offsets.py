@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
+from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
@@ -134,7 +135,7 @@ def offset_for_leader_epoch(request: Request) -> Any:
 async def delete_records(request: Request) -> Any:
     """Moves the start of partitions; the batch that an offset lies in stays, and is not served below it."""
     answer = DeleteRecordsResponse()
-    written = []
+    written: list[Written] = []
     for asked in request.body.topics:
         topic = _find(request, asked.name)
         one = DeleteRecordsResponse.DeleteRecordsTopicResult(name=asked.name)
@@ -144,30 +145,30 @@ async def delete_records(request: Request) -> Any:
                 partition_index=part.partition_index, low_watermark=-1
             )
             one.partitions.append(result)
-            result.error_code = _delete_one(request, topic, part, result)
-        if not isinstance(topic, ErrorCode) and topic.topic is not None and topic.topic.declared:
-            written.append(request.service.broker.save_topic(request.namespace, topic.topic))
-    for one in written:
-        await one
+            try:
+                result.error_code = _delete_one(request, topic, part, result, written)
+            except MainstemError as fault:
+                result.error_code = code_of(fault)
+    for done in written:
+        await done
     return answer
 
 
-def _delete_one(request: Request, topic: KafkaTopic | ErrorCode, part: Any, result: Any) -> ErrorCode:
+def _delete_one(
+    request: Request, topic: KafkaTopic | ErrorCode, part: Any, result: Any, written: list[Written]
+) -> ErrorCode:
     if isinstance(topic, ErrorCode):
         return topic
     if not may(request, Action.DELETE, topic.canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if topic.topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.view is None else ErrorCode.INVALID_TOPIC_EXCEPTION
-    partition = request.catalog.declare(topic).partition(part.partition_index)
-    if partition is None:
+    if topic.view is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    partition = topic.partition(part.partition_index)
+    if partition is None or topic.topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    offset = partition.stable_offset if part.offset == -1 else part.offset
-    if not 0 <= offset <= partition.stable_offset:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    partition.low_mark = max(partition.low_mark, offset)
-    if not partition.spans[0].shared:
-        partition.spans[0].log.trim(partition.low_mark)
+    written.append(
+        request.service.broker.delete_records(request.namespace, topic.topic, part.partition_index, part.offset)
+    )
     result.low_watermark = partition.start_offset
     return ErrorCode.NONE
 

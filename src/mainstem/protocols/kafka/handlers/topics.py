@@ -133,10 +133,9 @@ def _delete_one(
 
 
 def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Written]) -> None:
-    declared = request.catalog.declare(topic).topic
-    assert declared is not None
-    logs = {span.log.id for partition in declared.partitions for span in partition.spans if not span.shared}
-    written.append(request.service.broker.delete_topic(request.namespace, declared.name))
+    assert topic.topic is not None
+    logs = {span.log.id for partition in topic.topic.partitions for span in partition.spans if not span.shared}
+    written.append(request.service.broker.delete_topic(request.namespace, topic.topic.name))
     for log_id in logs:
         request.service.forget_log(log_id)
 
