@@ -10,6 +10,8 @@
 | `GET /v1/scan/topics?number=` | the topic that frames name by this number |
 | `POST /v1/stage/topics` | partitions of topics, and how their records are to be written |
 | `PUT /v1/stage/data?query=&sink=&batch=&run=&task=&attempt=` | a task's batches, fsynced, invisible |
+| `GET /v1/archives` · `POST` and `DELETE /v1/archives/{name}` | up to where archives hold everything, for retention |
+| `GET /v1/pipelines` · `POST /v1/pipelines/{name}` | how running pipelines do, for the console |
 | `POST /v1/stage/commit` · `POST /v1/stage/abort` | a batch's staged attempts become visible, once; or go |
 
 Raw frames hold records of every topic of a shared log, and files may be read past the broker: these routes are for admins,
@@ -31,6 +33,7 @@ from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.scan_plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
+from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
 from mainstem.model.errors import (
     InvalidArgument,
@@ -47,7 +50,7 @@ BODY_BYTES_MAX = 8 << 20
 
 
 def spark_routes(broker: Broker) -> list[Route]:
-    scan, stage = _ScanApi(broker), _StageApi(broker)
+    scan, stage, told = _ScanApi(broker), _StageApi(broker), _ToldApi(broker)
     table: tuple[tuple[str, str, Handler], ...] = (
         ("POST", "/v1/scan/lanes", scan.lanes),
         ("POST", "/v1/scan/limit", scan.limit),
@@ -60,6 +63,11 @@ def spark_routes(broker: Broker) -> list[Route]:
         ("PUT", "/v1/stage/data", stage.data),
         ("POST", "/v1/stage/commit", stage.commit),
         ("POST", "/v1/stage/abort", stage.abort),
+        ("GET", "/v1/archives", told.archives),
+        ("POST", "/v1/archives/{name}", told.archived),
+        ("DELETE", "/v1/archives/{name}", told.forget_archive),
+        ("GET", "/v1/pipelines", told.pipelines),
+        ("POST", "/v1/pipelines/{name}", told.pipeline),
     )
     return [Route(path, _answering(handler), methods=[method]) for method, path, handler in table]
 
@@ -216,6 +224,34 @@ class _StageApi(_Api):
     async def abort(self, request: Request) -> Response:
         namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
         await self._staging.abort(_batch(namespace, body), str(_field(body, "run")))
+        return JSONResponse({})
+
+
+class _ToldApi(_Api):
+    """What jobs tell of themselves."""
+
+    async def archives(self, request: Request) -> Response:
+        self._namespace(request, Action.CONSUME)
+        return JSONResponse({"items": self._broker.archives.listed()})
+
+    async def archived(self, request: Request) -> Response:
+        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
+        await durable(self._broker.archives.report(namespace, request.path_params["name"], _field(body, "ends")))
+        return JSONResponse({})
+
+    async def forget_archive(self, request: Request) -> Response:
+        self._namespace(request, Action.CONSUME)
+        await durable(self._broker.archives.forget(request.path_params["name"]))
+        return Response(status_code=204)
+
+    async def pipelines(self, request: Request) -> Response:
+        self._namespace(request, Action.CONSUME)
+        return JSONResponse({"items": self._broker.pipelines.listed()})
+
+    async def pipeline(self, request: Request) -> Response:
+        self._namespace(request, Action.CONSUME)
+        body = await _body(request)
+        self._broker.pipelines.tell(request.path_params["name"], _field(body, "flows"))
         return JSONResponse({})
 
 

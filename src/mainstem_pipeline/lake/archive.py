@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyspark.sql import DataFrame
 
+SOURCE = "mainstem.source"
 FILE_SCHEMA = "path string, rows bigint, size_bytes bigint"
 
 
@@ -45,12 +46,13 @@ def raw_spec() -> PartitionSpec:
 class Archive:
     """One raw table and its only committer."""
 
-    def __init__(self, lake: LakeOptions, table: str) -> None:
+    def __init__(self, lake: LakeOptions, table: str, source: str = "") -> None:
+        """`source` ("filter:sensors/#", "subscribe:orders") lets SQL over that name find this table."""
         from mainstem_pipeline.lake.raw import iceberg_schema
 
         self.lake, self.name = lake, table
         self._catalog = open_catalog(lake)
-        made = ensure_table(self._catalog, table, iceberg_schema(), raw_spec())
+        made = ensure_table(self._catalog, table, iceberg_schema(), raw_spec(), {SOURCE: source} if source else None)
         self.location = made.location()
         self._epoch: int | None = None
 

@@ -67,17 +67,17 @@ def ensure_table(
     )
 
 
-def carried(table: Table) -> dict[str, str]:
-    """Our properties of the table's current snapshot."""
-    snapshot = table.current_snapshot()
+def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
+    """Our properties of the table's current snapshot, or of the one named."""
+    snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     if snapshot is None or snapshot.summary is None:
         return {}
     return {name: value for name, value in snapshot.summary.additional_properties.items() if name.startswith(PREFIX)}
 
 
-def next_offsets_of(table: Table) -> dict[str, dict[str, int]]:
+def next_offsets_of(table: Table, snapshot_id: int | None = None) -> dict[str, dict[str, int]]:
     """Where the table's data ends, by topic and partition."""
-    return dict(json.loads(carried(table).get(NEXT, "{}")))
+    return dict(json.loads(carried(table, snapshot_id).get(NEXT, "{}")))
 
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:

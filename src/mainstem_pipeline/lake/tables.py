@@ -26,9 +26,10 @@ FIELD_ID = "parquet.field.id"  # honoured by Spark with spark.sql.parquet.fieldI
 
 
 def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
-    """Where a table's data ends: the `startingOffsets` of a stream that goes on exactly there."""
+    """Where a table's data ends: the `startingOffsets` of a read that goes on exactly there. `name@snapshot` pins it."""
     lake = LakeOptions(options.warehouse or LakeOptions().warehouse, options.catalog)
-    return next_offsets_of(load_table(open_catalog(lake), name))
+    name, _, snapshot = name.partition("@")
+    return next_offsets_of(load_table(open_catalog(lake), name), int(snapshot) if snapshot else None)
 
 
 def data_paths(table: Table, row_filter: str = "") -> list[str]:

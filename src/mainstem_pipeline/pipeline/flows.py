@@ -232,7 +232,8 @@ class FlowRun:
         archive, lake = self.flow.archive, self.pipeline.lake
         assert archive is not None
         assert lake is not None
-        target = Archive(lake, archive.table)
+        (kind, value), *_ = archive.source.options().items()
+        target = Archive(lake, archive.table, f"{kind}:{value}")
         options = {**self.pipeline.broker, **archive.source.options(), **start_options(self.flow.start, self.pipeline)}
         frame = (
             self.session.readStream.format("mainstem")

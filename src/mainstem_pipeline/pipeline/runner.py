@@ -233,6 +233,7 @@ class Runner:
             return
         if flow.news():
             self._tell(flow)
+            self._archived(flow)
         query = flow.query
         assert query is not None
         if query.isActive:
@@ -242,6 +243,7 @@ class Runner:
             flow.news()
             flow.progress.state = "done"
             self._tell(flow)
+            self._archived(flow)
         else:
             self._failed(flow, flow.run.failure or understood(error, flow.run.flow.name), error)
 
@@ -256,6 +258,19 @@ class Runner:
         else:
             flow.progress.state, flow.error = "failed", error
         self._tell(flow)
+
+    def _archived(self, flow: Watched) -> None:
+        """Tell retention how far the table is. Only batches that Spark has committed: nothing of them can be undone."""
+        archive = flow.run.flow.archive
+        if archive is None or not flow.progress.ends:
+            return
+        client = self._client(REPORT_RETRY_S)
+        try:
+            client.post(f"/v1/archives/{archive.table}", {"ends": flow.progress.ends})
+        except MainstemError as error:
+            self._display.note(f"{flow.run.flow.name}: the broker was not told how far the archive is: {error}")
+        finally:
+            client.close()
 
     def _tell(self, flow: Watched) -> None:
         self._state.keep_status(flow.run.flow.name, _status(flow.progress))

@@ -67,18 +67,25 @@ class State:
     def checkpoint(self, flow: str) -> Path:
         return self.flow_directory(flow) / "checkpoint"
 
+    def check_changed(self, flow: Flow) -> None:
+        """ChangedFlow, with the flag that permits it, for a change that the checkpoint cannot follow."""
+        before, now = self._read(self._flow_file(flow)), flow.fingerprint()
+        if before is None or before == now or not self.checkpoint(flow.name).exists():
+            return
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        raise ChangedFlow(
+            f"flow {flow.name}: {', '.join(changed)} changed since its checkpoint was written",
+            fix=f"--reset {flow.name} begins it anew; --accept-change {flow.name} goes on with the checkpoint",
+        )
+
     def check_unchanged(self, flow: Flow, accepted: frozenset[str]) -> None:
-        """Refuse a change that the checkpoint cannot follow; with the flag that permits it in the message."""
-        path = self.flow_directory(flow.name) / "flow.json"
-        now = flow.fingerprint()
-        before = self._read(path)
-        if before is not None and before != now and flow.name not in accepted and self.checkpoint(flow.name).exists():
-            changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-            raise ChangedFlow(
-                f"flow {flow.name}: {', '.join(changed)} changed since its checkpoint was written",
-                fix=f"--reset {flow.name} begins it anew; --accept-change {flow.name} goes on with the checkpoint",
-            )
-        self._write(path, now)
+        """Before a run: refuse such a change unless it is accepted, and remember what runs now."""
+        if flow.name not in accepted:
+            self.check_changed(flow)
+        self._write(self._flow_file(flow), flow.fingerprint())
+
+    def _flow_file(self, flow: Flow) -> Path:
+        return self.flow_directory(flow.name) / "flow.json"
 
     def reset(self, flow: str) -> bool:
         """Forget the flow's checkpoint; it begins anew. Returns whether there was one."""

@@ -1,0 +1,311 @@
+"""`mainstem pipeline`, `mainstem sql`, `mainstem lake`: the commands that run Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from mainstem.model.errors import MainstemError
+from mainstem_pipeline.client import DEFAULT_URL
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+MASTER = click.option(
+    "--master", default="local[*]", show_default=True, help="Spark master: local[N], spark://HOST:PORT, ..."
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON lines instead of text.")
+URL = click.option(
+    "--url", envvar="MAINSTEM_URL", default=DEFAULT_URL, show_default=True, help="The broker's HTTP address."
+)
+WAREHOUSE = click.option(
+    "--warehouse",
+    envvar="MAINSTEM_WAREHOUSE",
+    default="./lake",
+    show_default=True,
+    help="Folder or s3:// URL of the lake.",
+)
+CATALOG = click.option(
+    "--catalog", envvar="MAINSTEM_CATALOG", default="", help="SQL or REST catalog URL (default: SQLite)."
+)
+
+
+def _ended(error: MainstemError, code: int) -> None:
+    """Tell the failure as every other command does, with the exit code that is its own."""
+    click.echo(f"error[{error.code}] {error}", err=True)
+    if error.fix:
+        click.echo(f"  fix: {error.fix}", err=True)
+    sys.stdout.flush()
+    click.get_current_context().exit(code)
+
+
+# -- pipeline ----------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def pipeline() -> None:
+    """Declared pipelines: from device to table in one YAML file, run by Spark.
+
+    \b
+    Exit codes of `run`: 0 done, 1 failed, 2 bad file or changed flow, 3 data aged out, 4 too many bad records,
+    5 a sink failed, 69 no broker answers.
+    """
+
+
+@pipeline.command()
+@FILE
+@click.option("--once", is_flag=True, help="Read what is there now, then end.")
+@click.option("--from", "start", default="", metavar="TIME", help="Backfill from a time (RFC 3339 or epoch ms).")
+@click.option("--to", "end", default="", metavar="TIME", help="Backfill up to a time.")
+@click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
+@click.option("--reset", multiple=True, metavar="FLOW", help="Begin the flow anew.")
+@click.option(
+    "--accept-change", multiple=True, metavar="FLOW", help="Go on with the checkpoint although the flow changed."
+)
+@MASTER
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port (0: any).")
+@click.option("--fast-start", is_flag=True, help="For runs of seconds: a faster start, slower batches.")
+@AS_JSON
+def run(
+    file: Path,
+    once: bool,
+    start: str,
+    end: str,
+    flows: tuple[str, ...],
+    reset: tuple[str, ...],
+    accept_change: tuple[str, ...],
+    master: str,
+    metrics_port: int | None,
+    fast_start: bool,
+    as_json: bool,
+) -> None:
+    """Run the flows of FILE: until stopped, --once, or over a past range with --from and --to."""
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.failures import exit_code
+    from mainstem_pipeline.pipeline.progress import display_for
+    from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions, run_with_signals
+
+    try:
+        loaded = load_pipeline(file)
+        options = RunOptions(once, start, end, flows, reset, accept_change, master, metrics_port, fast_start)
+        code = run_with_signals(Runner(loaded, options, display_for(as_json=as_json)))
+    except PipelineFailed as error:
+        _ended(error, error.exit_code)
+    except MainstemError as error:
+        _ended(error, exit_code(error))
+    else:
+        click.get_current_context().exit(code)
+
+
+@pipeline.command()
+@FILE
+@click.option("--offline", is_flag=True, help="Do not ask the broker about topics and views.")
+@AS_JSON
+def validate(file: Path, offline: bool, as_json: bool) -> None:
+    """Check FILE without starting Spark: every problem at once, with its line."""
+    from mainstem_pipeline.pipeline.document import BadPipeline
+    from mainstem_pipeline.pipeline.failures import BAD_FILE, exit_code
+    from mainstem_pipeline.pipeline.validation import validated
+
+    try:
+        notes = validated(file, offline=offline)
+    except BadPipeline as error:
+        if as_json:
+            problems = [{"line": one.line, "problem": one.what, "hint": one.hint} for one in error.problems]
+            click.echo(json.dumps({"file": str(file), "problems": problems}))
+            click.get_current_context().exit(BAD_FILE)
+        _ended(error, BAD_FILE)
+    except MainstemError as error:
+        _ended(error, exit_code(error))
+    else:
+        if as_json:
+            click.echo(json.dumps({"file": str(file), "problems": [], "notes": notes}))
+        else:
+            for note in notes:
+                click.echo(note)
+            click.echo(f"{file}: no problems")
+
+
+@pipeline.command()
+@FILE
+@AS_JSON
+def explain(file: Path, as_json: bool) -> None:
+    """Say in words what each flow of FILE does, from source to sinks."""
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.validation import explained
+
+    loaded = load_pipeline(file)
+    told = explained(loaded)
+    click.echo(json.dumps(told) if as_json else "\n".join(line for flow in told for line in flow["lines"]))
+
+
+@pipeline.command()
+@FILE
+@AS_JSON
+def status(file: Path, as_json: bool) -> None:
+    """The last known state of each flow of FILE."""
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.state import State
+
+    for one in State(load_pipeline(file)).statuses():
+        if as_json:
+            click.echo(json.dumps(one))
+        else:
+            facts = "  ".join(f"{name} {one[name]}" for name in ("batch", "rows", "bad", "lag") if name in one)
+            click.echo(f"{one['flow']}: {one['state']}  {facts}".rstrip())
+            if one.get("error"):
+                click.echo(f"  {one['error']}")
+
+
+@pipeline.command()
+@FILE
+@click.argument("flow")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(file: Path, flow: str, yes: bool) -> None:
+    """Forget where FLOW of FILE stands: it begins anew from its `start`. What it wrote stays."""
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.state import State
+
+    state = State(load_pipeline(file))
+    if not yes:
+        click.confirm(f"Forget the checkpoint of flow {flow}? It will read everything again.", abort=True)
+    state.take()
+    try:
+        there_was = state.reset(flow)
+    finally:
+        state.release()
+    click.echo(f"{flow}: {'forgotten' if there_was else 'there was nothing to forget'}")
+
+
+# -- sql and lake ------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("statement", required=False)
+@URL
+@WAREHOUSE
+@CATALOG
+@MASTER
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True
+)
+@click.option("--output", type=click.Path(path_type=Path), help="A file for the result (needed for parquet).")
+@click.option("--limit", type=int, default=1000, show_default=True, help="Rows shown at most as a table.")
+def sql(
+    statement: str | None,
+    url: str,
+    warehouse: str,
+    catalog: str,
+    master: str,
+    form: str,
+    output: Path | None,
+    limit: int,
+) -> None:
+    """Spark SQL over topics, views and tables; a prompt without a statement.
+
+    \b
+    mainstem sql "select count(*) from `sensors/#`"                a filter, over all history
+    mainstem sql "select * from `orders` where offset > 100"       a topic (or a view, or a lake table ns.name)
+    An archived topic is read from its table and, from where that ends, from the log: each row once.
+    """
+    from mainstem_pipeline.query.shell import SqlShell
+
+    shell = SqlShell(url, warehouse, catalog, master, announce=lambda text: click.echo(text, err=True))
+    with shell:
+        if statement is not None:
+            shell.run(statement, form=form, output=output, limit=limit)
+        else:
+            shell.prompt(limit=limit)
+
+
+@click.group()
+def lake() -> None:
+    """The lakehouse: topics as Iceberg tables."""
+
+
+@lake.command()
+@click.argument("source", metavar="TOPIC|FILTER")
+@click.option("--table", help="The table; by default raw.<topic>.")
+@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="Where the archive's position is kept (default: in the lake)."
+)
+@URL
+@WAREHOUSE
+@CATALOG
+@MASTER
+@AS_JSON
+def archive(
+    source: str,
+    table: str | None,
+    once: bool,
+    state: Path | None,
+    url: str,
+    warehouse: str,
+    catalog: str,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Keep an Iceberg table of a topic (or of all topics a filter means) up to date."""
+    from mainstem_pipeline.lake.commands import archive_pipeline
+    from mainstem_pipeline.pipeline.failures import exit_code
+    from mainstem_pipeline.pipeline.progress import display_for
+    from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions, run_with_signals
+
+    made = archive_pipeline(source, table, url=url, warehouse=warehouse, catalog=catalog, state=state)
+    try:
+        code = run_with_signals(Runner(made, RunOptions(once=once, master=master), display_for(as_json=as_json)))
+    except PipelineFailed as error:
+        _ended(error, error.exit_code)
+    except MainstemError as error:
+        _ended(error, exit_code(error))
+    else:
+        click.get_current_context().exit(code)
+
+
+@lake.command("ls")
+@WAREHOUSE
+@CATALOG
+@AS_JSON
+def list_tables(warehouse: str, catalog: str, as_json: bool) -> None:
+    """The tables of the lake, with rows, files and bytes."""
+    from mainstem_pipeline.lake.commands import tables
+
+    for one in tables(warehouse, catalog):
+        if as_json:
+            click.echo(json.dumps(one))
+        else:
+            size = f"{one['bytes'] / 1e6:,.1f} MB"
+            click.echo(
+                f"{one['table']}: {one['rows']:,} rows, {one['files']} files, {size}, {one['snapshots']} snapshots"
+            )
+
+
+@lake.command()
+@click.argument("table", required=False)
+@click.option("--target-mb", type=int, default=128, show_default=True, help="Compact small files up to this size.")
+@click.option("--keep-snapshots", type=int, default=20, show_default=True, help="Snapshots that stay.")
+@click.option("--grace", default="1h", show_default=True, help="Files nobody names any more go after this time.")
+@WAREHOUSE
+@CATALOG
+@MASTER
+@AS_JSON
+def maintain(
+    table: str | None,
+    target_mb: int,
+    keep_snapshots: int,
+    grace: str,
+    warehouse: str,
+    catalog: str,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Compact small files, expire old snapshots, remove files nobody names. All tables, or one."""
+    from mainstem_pipeline.lake.commands import maintained
+
+    for one in maintained(table, target_mb, keep_snapshots, grace, warehouse, catalog, master):
+        click.echo(json.dumps(one) if as_json else one["text"])
+
+
+__all__ = ["lake", "pipeline", "sql"]

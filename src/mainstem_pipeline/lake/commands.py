@@ -1,0 +1,86 @@
+"""What `mainstem lake` does, behind its words."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mainstem.model.errors import InvalidArgument
+from mainstem.model.topic_filter import is_pattern
+from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
+from mainstem_pipeline.lake.commits import summary_of
+from mainstem_pipeline.pipeline.flow_checks import duration_ms
+from mainstem_pipeline.pipeline.model import ArchiveTo, DeadLetters, Decode, Flow, Pipeline, Source
+from mainstem_pipeline.session import SparkOptions, start_session
+
+TRIGGER_MS = 10_000
+ROWS_PER_BATCH_MAX = 20_000_000
+
+
+def archive_pipeline(
+    source: str, table: str | None, *, url: str, warehouse: str, catalog: str, state: Path | None
+) -> Pipeline:
+    """A pipeline of one archive flow, for the command line."""
+    kind = "filter" if is_pattern(source.encode()) else "topics"
+    name = table or "raw." + (re.sub(r"\W+", "_", source).strip("_").lower() or "everything")
+    identifier(name)
+    lake = LakeOptions(warehouse, catalog)
+    if state is None:
+        if not lake.is_local:
+            raise InvalidArgument("an archive to a bucket must keep its position elsewhere", fix="--state DIR")
+        digest = hashlib.blake2b(f"{url} {kind} {source} {name}".encode(), digest_size=6).hexdigest()
+        state = Path(lake.location.removeprefix("file://")) / ".archive" / f"{name}-{digest}"
+    chosen = Source(kind, source)
+    flow = Flow(
+        name="archive",
+        line=1,
+        source=chosen,
+        start="earliest",
+        decode=Decode(),
+        transforms=(),
+        sinks=(),
+        dead_letters=DeadLetters(""),
+        trigger_ms=TRIGGER_MS,
+        rows_per_batch_max=ROWS_PER_BATCH_MAX,
+        archive=ArchiveTo(chosen, name),
+    )
+    return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, state)
+
+
+def tables(warehouse: str, catalog: str) -> list[dict[str, Any]]:
+    opened = open_catalog(LakeOptions(warehouse, catalog))
+    return [
+        summary_of(opened.load_table(place))
+        for namespace in opened.list_namespaces()
+        for place in opened.list_tables(namespace)
+    ]
+
+
+def maintained(
+    table: str | None, target_mb: int, keep: int, grace: str, warehouse: str, catalog: str, master: str
+) -> Iterator[dict[str, Any]]:
+    """Compact, expire, clean up; one line of result per table."""
+    from mainstem_pipeline.lake.maintain import compact, expire, remove_unreferenced
+
+    grace_ms = duration_ms(grace)
+    if grace_ms is None:
+        raise InvalidArgument(f"--grace {grace!r} is no duration", fix="--grace 1h")
+    if keep < 1:
+        raise InvalidArgument("--keep-snapshots must be at least 1")
+    lake = LakeOptions(warehouse, catalog)
+    opened = open_catalog(lake)
+    names = [table] if table else [one["table"] for one in tables(warehouse, catalog)]
+    spark = start_session(SparkOptions(master=master, name="mainstem lake maintain", fast_start=True))
+    try:
+        for name in names:
+            done = compact(spark, opened, name, lake.file_properties(), target_mb << 20)
+            expired = expire(opened, name, keep)
+            removed = remove_unreferenced(opened, name, grace_ms / 1000)
+            text = f"{name}: {done.before} files to {done.after}, {expired} snapshots expired, {removed} files removed"
+            facts = {"before": done.before, "after": done.after, "expired": expired, "removed": removed}
+            yield {"table": name, **facts, "text": text}
+    finally:
+        spark.stop()

@@ -1,0 +1,1 @@
+"""SQL over topics, views and tables, hot and cold in one answer."""

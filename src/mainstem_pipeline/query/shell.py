@@ -1,0 +1,229 @@
+"""`mainstem sql`: statements over topics, views and tables; results as a table, CSV, JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import click
+
+from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.pipeline.failures import reason_of
+from mainstem_pipeline.query.relations import Relations
+from mainstem_pipeline.session import SparkOptions, retried, start_session, state_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RELATIONS_MAX = 50  # in one statement
+HISTORY_LINES_MAX = 1_000
+CELL_CHARACTERS_MAX = 80
+_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
+_STRING = re.compile(r"('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\")")
+
+
+class SqlShell:
+    def __init__(
+        self,
+        url: str,
+        warehouse: str,
+        catalog: str,
+        master: str,
+        announce: Callable[[str], None],
+        *,
+        fast_start: bool = False,
+    ) -> None:
+        self._broker = {"url": url}
+        self._lake = LakeOptions(warehouse, catalog)
+        self._options = SparkOptions(master=master, name="mainstem sql", announce=announce, fast_start=fast_start)
+        self._spark: SparkSession | None = None
+        self._stops = True
+
+    def __enter__(self) -> Self:
+        self._spark = start_session(self._options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spark is not None and self._stops:
+            self._spark.stop()
+
+    @classmethod
+    def over(cls, spark: SparkSession, broker: dict[str, str], lake: LakeOptions) -> SqlShell:
+        """In a session that is there already, and stays."""
+        shell = cls("", lake.warehouse, lake.catalog, "", lambda text: None)
+        shell._spark, shell._broker, shell._lake, shell._stops = spark, broker, lake, False
+        return shell
+
+    # -- statements
+
+    def query(self, statement: str) -> DataFrame:
+        """The statement with every name it uses resolved: a name Spark does not know is looked up, and asked again."""
+        from pyspark.errors import AnalysisException
+
+        assert self._spark is not None
+        relations = Relations(self._spark, self._broker, self._lake)
+        text = statement.strip().rstrip(";")
+        for _ in range(RELATIONS_MAX):
+            try:
+                return retried(lambda sql=text: self._spark.sql(sql))  # type: ignore[misc]
+            except AnalysisException as error:
+                if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                    raise InvalidArgument(reason_of(str(error))) from error
+                parts = name_parts((error.getMessageParameters() or {}).get("relationName", ""))
+                text = self._resolved(relations, parts, text)
+            except MainstemError:
+                raise
+        raise InvalidArgument(f"the statement uses more than {RELATIONS_MAX} relations")
+
+    def _resolved(self, relations: Relations, parts: list[str], text: str) -> str:
+        frame = retried(lambda: relations.frame(parts))
+        view = "mainstem_" + re.sub(r"\W", "_", "_".join(parts))
+        frame.createOrReplaceTempView(view)
+        return renamed(text, parts, view)
+
+    def run(self, statement: str, *, form: str, output: Path | None, limit: int) -> None:
+        frame = self.query(statement)
+        try:
+            if form == "parquet":
+                if output is None:
+                    raise InvalidArgument("Parquet needs a place to go", fix="--output DIR")
+                frame.write.mode("errorifexists").parquet(str(output))
+                return
+            with _opened(output) as out:
+                print_result(frame, form, limit, out)
+        except MainstemError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(reason_of(str(error))) from error
+
+    def prompt(self, *, limit: int) -> None:
+        """Statements end with `;`; history is kept; \\q or Ctrl-D ends."""
+        history = state_directory() / "sql-history"
+        with _history(history):
+            for statement in _statements():
+                try:
+                    self.run(statement, form="table", output=None, limit=limit)
+                except MainstemError as error:
+                    click.echo(
+                        f"error[{error.code}] {error}" + (f"\n  fix: {error.fix}" if error.fix else ""), err=True
+                    )
+
+
+def name_parts(quoted: str) -> list[str]:
+    """`a`.`b/#` as [a, b/#]."""
+    return [(one[1] or one[2] or "").replace("``", "`") for one in _PART.finditer(quoted)]
+
+
+def renamed(text: str, parts: list[str], view: str) -> str:
+    """The statement with the relation's name replaced, outside of strings, however it was quoted."""
+    spelled = r"\s*\.\s*".join(f"(?:`{re.escape(part.replace('`', '``'))}`|{re.escape(part)})" for part in parts)
+    pattern = re.compile(rf"(?<![\w.`]){spelled}(?![\w.`])", re.IGNORECASE)
+    pieces = _STRING.split(text)
+    changed = [piece if index % 2 else pattern.sub(view, piece) for index, piece in enumerate(pieces)]
+    made = "".join(changed)
+    if made == text:
+        raise InvalidArgument(
+            f"cannot find {'.'.join(parts)!r} in the statement", fix=f"write it as `{'.'.join(parts)}`"
+        )
+    return made
+
+
+# -- results
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+        return
+    with output.open("w") as file:
+        yield file
+
+
+def shown(value: Any) -> Any:
+    """Bytes as text where they are text."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, list | tuple) and not hasattr(value, "asDict"):
+        return [shown(one) for one in value]
+    if hasattr(value, "asDict"):
+        return {name: shown(one) for name, one in value.asDict().items()}
+    return value
+
+
+def print_result(frame: DataFrame, form: str, limit: int, out: TextIO) -> None:
+    if form == "json":
+        for row in frame.toLocalIterator(prefetchPartitions=True):
+            out.write(json.dumps(shown(row), default=str, ensure_ascii=False) + "\n")
+    elif form == "csv":
+        writer = csv.writer(out)
+        writer.writerow(frame.columns)
+        for row in frame.toLocalIterator(prefetchPartitions=True):
+            writer.writerow(["" if value is None else shown(value) for value in row])
+    else:
+        _print_table(frame, limit, out)
+
+
+def _print_table(frame: DataFrame, limit: int, out: TextIO) -> None:
+    rows = frame.limit(limit + 1).collect()
+    cells = [[_cell(value) for value in row] for row in rows[:limit]]
+    widths = [max([len(name), *(len(line[i]) for line in cells)]) for i, name in enumerate(frame.columns)]
+    if frame.columns:
+        out.write(
+            "  ".join(name.ljust(width) for name, width in zip(frame.columns, widths, strict=True)).rstrip() + "\n"
+        )
+        out.write("  ".join("-" * width for width in widths) + "\n")
+    for line in cells:
+        out.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
+    more = f"; more than {limit}, see --limit" if len(rows) > limit else ""
+    out.write(f"({len(cells)} row{'s' if len(cells) != 1 else ''}{more})\n")
+
+
+def _cell(value: Any) -> str:
+    text = "NULL" if value is None else str(shown(value)).replace("\n", "\\n")
+    return text if len(text) <= CELL_CHARACTERS_MAX else text[: CELL_CHARACTERS_MAX - 3] + "..."
+
+
+# -- the prompt
+
+
+@contextlib.contextmanager
+def _history(path: Path) -> Iterator[None]:
+    import readline
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES_MAX)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            readline.write_history_file(path)
+
+
+def _statements() -> Iterator[str]:
+    held = ""
+    while True:
+        try:
+            line = input("mainstem> " if not held else "       -> ")
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            held = ""
+            click.echo()
+            continue
+        if not held and line.strip() in ("\\q", "quit", "exit"):
+            return
+        held = f"{held}\n{line}" if held else line
+        if held.rstrip().endswith(";"):
+            yield held
+            held = ""
