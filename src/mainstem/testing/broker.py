@@ -50,7 +50,7 @@ class Endpoints:
     @property
     def amqp_url(self) -> str:
         """For pika, aio-pika and Celery."""
-        return f"amqp://guest:guest@{self.host}:{self.amqp_port}//"
+        return f"amqp://guest:guest@{self.host}:{self.amqp_port}/%2F"
 
     @property
     def http_url(self) -> str:

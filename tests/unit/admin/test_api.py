@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from mainstem.admin.api import OPERATIONS
+from mainstem.admin.api_reference import reference_page
 from mainstem.admin.calls import ADMIN, ANY
 from mainstem.testing import Broker
 
@@ -219,3 +221,16 @@ def test_metrics_are_what_prometheus_reads(broker: Broker, http: httpx.Client) -
     assert 'mainstem_log_bytes{log="' in per_object
     for family in families.values():
         assert family.documentation
+
+
+def test_the_documentation_is_what_the_code_says() -> None:
+    page = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
+    assert page == reference_page(), "run: python -m mainstem.admin.api_reference > docs/http-api.md"
+
+
+def test_every_metric_is_documented(http: httpx.Client) -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    told = set(re.findall(r"^# TYPE (\w+)", http.get("/metrics").text, re.MULTILINE))
+    unsaid = {"mainstem_build_info", "mainstem_uptime_seconds", "mainstem_ready", "mainstem_logs"}
+    unsaid |= {name for name in told if name.startswith(("process_", "mainstem_http_"))}
+    assert {name for name in told - unsaid if f"`{name}" not in page} == set()

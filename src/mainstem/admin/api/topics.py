@@ -102,13 +102,6 @@ OPERATIONS = (
         ),
     ),
     Operation(
-        "GET",
-        "/v1/tree",
-        tree,
-        "The levels below a prefix, with the number of topics below each.",
-        query=(Field("prefix", "string", "The levels above, for example sensors/kitchen."), LIMIT, AFTER),
-    ),
-    Operation(
         "POST",
         "/v1/topics",
         create_topic,
@@ -124,4 +117,11 @@ OPERATIONS = (
         body=(Field("settings", "object", SETTINGS.doc, required=True),),
     ),
     Operation("DELETE", "/v1/topics/{name:path}", delete_topic, "Remove a topic and its records."),
+    Operation(
+        "GET",
+        "/v1/tree",
+        tree,
+        "The levels below a prefix, with the number of topics below each.",
+        query=(Field("prefix", "string", "The levels above, for example sensors/kitchen."), LIMIT, AFTER),
+    ),
 )

@@ -1,0 +1,53 @@
+"""docs/http-api.md, made from the table of operations; a test holds both equal."""
+
+from __future__ import annotations
+
+from mainstem.admin.api import OPERATIONS
+from mainstem.admin.calls import Operation
+
+_HEAD = """\
+# The HTTP API
+
+<!-- made by `python -m mainstem.admin.api_reference`; a test compares -->
+
+On `listeners.http_port` (7070), JSON in and out, described by `/v1/openapi.json`. What changes something must be sent as
+`application/json`. Lists answer `{"items": [...], "next": ...}`; ask again with `after=<next>`. Problems are
+`application/problem+json` with a stable `code` (`mainstem explain CODE`), the reason in `detail` and often a `fix`. Once
+users exist: HTTP Basic. Any topic name may stand in a path, percent-encoded or not.
+
+```
+curl localhost:7070/v1/messages -H 'content-type: application/json' -d '{"topic": "a/b", "value": "hello"}'
+curl 'localhost:7070/v1/messages?topic=a/b&from=-10'
+curl -N 'localhost:7070/v1/tail?filter=a/%23'
+```
+
+Besides: `/livez`, `/readyz`, `/metrics`, `/metrics/per-object`; RabbitMQ's management API below `/api`; the routes below
+`/v1/scan` and `/v1/stage` are the Spark connector's.
+"""
+
+
+def reference_page() -> str:
+    parts = [_HEAD]
+    group = ""
+    for operation in OPERATIONS:
+        name = operation.path.split("/")[2]
+        if name != group:
+            group = name
+            parts.append(f"## {name}\n")
+        parts.append(_section(operation))
+    return "\n".join(parts)
+
+
+def _section(operation: Operation) -> str:
+    who = " *(admin)*" if operation.permission == "admin" else ""
+    path = operation.path.replace(":path", "")
+    lines = [f"**`{operation.method} {path}`**{who}: {operation.summary}", ""]
+    for place, fields in (("query", operation.query), ("body", operation.body)):
+        for one in fields:
+            needed = ", required" if one.required else ""
+            lines.append(f"- `{one.name}` ({place}, {one.kind}{needed}): {one.doc}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(reference_page(), end="")  # noqa: T201
