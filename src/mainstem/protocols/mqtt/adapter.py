@@ -266,7 +266,10 @@ class MqttConnection(Connection):
         other = self.service.clients.get(self.key)
         if other is not None:
             other.be_taken_over()
-        self.service.cancel_will(self.key) if not connect.clean_start else self.service.fire_will(self.key)
+        if connect.clean_start:
+            self.service.fire_will(self.key)  # the session it belongs to ends
+        else:
+            self.service.cancel_will(self.key)
         self._open_session(connect, client_id)
 
     def _open_session(self, connect: Connect, client_id: bytes) -> None:

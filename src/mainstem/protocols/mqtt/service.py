@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -90,7 +91,7 @@ class MqttService:
         self._publishers: dict[Principal, Publisher] = {}
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
-        self._wills: dict[bytes, asyncio.TimerHandle] = {}
+        self._wills: dict[bytes, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
         self._shares: dict[str, set[bytes]] = {}  # shared group's queue → keys of the sessions that subscribe to it
         self._busy_keys: dict[Queue, set[bytes]] = {}
         self._flush_planned = False
@@ -317,29 +318,26 @@ class MqttService:
 
     # -- wills
 
-    def plan_will(self, key: bytes, delay_seconds: int, send: Any) -> None:
+    def plan_will(self, key: bytes, delay_seconds: int, send: Callable[[], None]) -> None:
         """Send it now, or when its delay ends; the session going on before then cancels it."""
         if not delay_seconds:
             send()
             return
-
-        def due() -> None:
-            del self._wills[key]
-            send()
-
-        self._wills[key] = asyncio.get_running_loop().call_later(delay_seconds, due)
+        timer = asyncio.get_running_loop().call_later(delay_seconds, self.fire_will, key)
+        self._wills[key] = timer, send
 
     def cancel_will(self, key: bytes) -> None:
-        handle = self._wills.pop(key, None)
-        if handle is not None:
-            handle.cancel()
+        """The session goes on."""
+        planned = self._wills.pop(key, None)
+        if planned is not None:
+            planned[0].cancel()
 
     def fire_will(self, key: bytes) -> None:
-        """The session ends: a will that waits, waits no longer."""
-        handle = self._wills.get(key)
-        if handle is not None and not handle.cancelled():
-            handle.cancel()
-            handle._run()
+        """Its delay is over, or the session is: it waits no longer."""
+        planned = self._wills.pop(key, None)
+        if planned is not None:
+            planned[0].cancel()
+            planned[1]()
 
     # -- recovery and retention
 

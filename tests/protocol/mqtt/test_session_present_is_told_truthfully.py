@@ -1,0 +1,45 @@
+import pytest
+
+from mainstem.protocols.mqtt.properties import Property
+from tests.protocol.mqtt.raw import Raw, unique
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_only_when_a_stored_session_goes_on(port: int, version: int) -> None:
+    client_id = unique("present")
+    options: dict[str, object] = {"version": version, "clean": False}
+    if version == 5:
+        options["properties"] = {Property.SESSION_EXPIRY: 100}
+    with Raw.connected(port, client_id, **options) as first:
+        assert not first.session_present
+        first.disconnect()
+    with Raw.connected(port, client_id, **options) as again:
+        assert again.session_present
+        again.disconnect()
+    with Raw.connected(port, client_id, **{**options, "clean": True}) as clean:
+        assert not clean.session_present
+
+
+def test_not_after_a_session_that_expires_at_once(port: int) -> None:
+    client_id = unique("gone")
+    with Raw.connected(port, client_id, version=5, clean=False) as first:
+        first.disconnect()
+    with Raw.connected(port, client_id, version=5, clean=False) as again:
+        assert not again.session_present
+
+
+def test_not_after_disconnect_shortened_the_expiry_to_zero(port: int) -> None:
+    client_id = unique("shortened")
+    options: dict[str, object] = {"version": 5, "clean": False, "properties": {Property.SESSION_EXPIRY: 100}}
+    with Raw.connected(port, client_id, **options) as first:
+        first.send(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00")
+        first.closed()
+    with Raw.connected(port, client_id, **options) as again:
+        assert not again.session_present
+
+
+def test_an_expiry_of_zero_cannot_be_prolonged(port: int) -> None:
+    with Raw.connected(port, version=5) as client:
+        client.send(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x09")
+        said = client.closed()
+        assert said[0] == 0xE0 and said[2] == 0x82
