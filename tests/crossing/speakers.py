@@ -390,15 +390,12 @@ class AmqpSpeaker:
 
     @contextlib.contextmanager
     def history(self, topic: str) -> Iterator[Ear]:
-        """A stream queue over the topic's own name."""
+        """The topic's own name as a stream queue."""
         connection = self._connect()
         channel = connection.channel()
-        name = amqp_key(topic.encode()).decode()
-        queue = f"history-{uuid.uuid4().hex[:8]}"
-        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream", "x-from": "earliest"})
-        channel.queue_bind(queue, "amq.topic", name)
         channel.basic_qos(prefetch_count=100)
-        with self._consumed(connection, channel, queue, {"x-stream-offset": "first"}) as ear:
+        name = amqp_key(topic.encode()).decode()
+        with self._consumed(connection, channel, name, {"x-stream-offset": "first"}) as ear:
             yield ear
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from mainstem.metadata.sqlite import SqliteStore
 from mainstem.metadata.store import Written
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.condition import parse_condition
+from mainstem.model.cut_names import CUT_NAMES
 from mainstem.model.errors import (
     AlreadyExists,
     DiskFull,
@@ -89,6 +90,7 @@ class Broker:
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log)
         self.deletion = Deletion(self)
         self._open_namespaces(catalog)
+        CUT_NAMES.sources.append(self._names)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
         self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
@@ -117,6 +119,8 @@ class Broker:
 
     async def close(self) -> None:
         """Write, sync and mark everything clean."""
+        if self._names in CUT_NAMES.sources:
+            CUT_NAMES.sources.remove(self._names)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -134,6 +138,10 @@ class Broker:
         self.logs.close()
         self.stamps.settle()
         self.store.close()
+
+    def _names(self) -> Iterator[bytes]:
+        for namespace in self.namespaces.values():
+            yield from namespace.names()
 
     def _open_stamps(self, path: Path) -> Stamps:
         state = read_state(REAL_DISK, path, "stamps")

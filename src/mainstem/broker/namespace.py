@@ -6,7 +6,8 @@ at most ROUTES_MAX entries, emptied as a whole when full; a topic's Route is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.live import Delivery, Route, Sink
@@ -14,7 +15,8 @@ from mainstem.broker.policy import Policy, policy_of
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
-from mainstem.model.errors import InvalidName, MessageTooLarge
+from mainstem.model.cut_names import note_name
+from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
@@ -62,6 +64,7 @@ class Namespace:
             route = declared.partitions[partition_of_key(topic, len(declared.partitions))].route
         else:
             check_topic(topic)
+            note_name(topic)
             if topic in self.views:
                 raise InvalidName(f"{topic.decode()!r} is a view; publish to a topic that it shows")
             policy = self.policy(topic)
@@ -158,6 +161,7 @@ class Namespace:
     def subscribe(self, topic_filter: bytes, sink: Sink, options: Any) -> int:
         """From now on: returns the stamp at which it starts. The same filter and sink again replaces the options."""
         check_filter(topic_filter)
+        note_name(topic_filter)  # perhaps a topic: somebody waits for an answer there
         self.unsubscribe(topic_filter, sink)
         entry = (sink, options)
         self._entries[topic_filter, sink] = entry
@@ -223,6 +227,17 @@ class Namespace:
         """The shared log of all topics with this policy."""
         found = self.stems.get(policy.stem_key())
         return found if found is not None else self.broker.create_stem(self, policy)
+
+    def names(self) -> Iterator[bytes]:
+        """Every topic and view there is, for whoever must look at all of them once."""
+        yield from list(self.topics)
+        yield from list(self.views)
+        for stem in list(self.stems.values()):
+            assert stem.index is not None
+            topics = stem.index.topics
+            for number in range(1, topics.numbers_end):
+                with contextlib.suppress(NotFound):  # a number that is free
+                    yield topics.name(number)
 
     def find_topic(self, topic: bytes) -> Topic | None:
         """A declared topic, or one that lives in a stem as if it were declared with one partition; None if unknown."""

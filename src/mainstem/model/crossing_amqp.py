@@ -18,6 +18,8 @@ from mainstem.model.crossing_message import (
     take_client_field,
     text_name,
 )
+from mainstem.model.cut_names import is_cut
+from mainstem.model.errors import InvalidName
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import amqp_key, topic_of_amqp
 
@@ -38,7 +40,7 @@ def read(record: Record) -> Message:
     for name, raw in content.headers:
         _read_header(message, headers, name.encode("utf-8", "surrogateescape"), raw)
     _read_properties(message, content, record)
-    message.headers = cloud_events.from_amqp(headers, message.content_type)
+    message.headers += cloud_events.from_amqp(headers, message.content_type)
     message.headers += ((name, content.fields[key][1:]) for key, name in AMQP_NAMES.items() if key in content.fields)
     if any(raw[:1] not in b"SxV" for _, raw in content.headers):
         message.amqp_headers = join_table(content.headers)
@@ -50,13 +52,20 @@ def _read_properties(message: Message, content: Content, record: Record) -> None
     if "correlation_id" in content.fields:
         message.correlation = content.fields["correlation_id"][1:]
     if "reply_to" in content.fields:
-        message.reply_to = topic_of_amqp(content.fields["reply_to"][1:])
+        _read_reply_to(message, content.fields["reply_to"][1:])
     expiration = content.text("expiration")
     if expiration is not None and expiration.isdigit():
         message.expires_at_us = record.stamp // 1000 + int(expiration) * 1000
     seconds = content.number("timestamp")
     if seconds is not None and (message.event_time_us or 0) // 1_000_000 != seconds:
         message.event_time_us = seconds * 1_000_000
+
+
+def _read_reply_to(message: Message, key: bytes) -> None:
+    try:
+        message.reply_to = topic_of_amqp(key)
+    except InvalidName:  # a short form of nobody's name: an address of the sender's own
+        message.headers.append((b"reply-to", key))
 
 
 def _read_header(message: Message, headers: list[Header], name: bytes, raw: bytes) -> None:
@@ -132,6 +141,8 @@ def _write_headers(message: Message, content: Content) -> None:
         content.set_header("timestamp_in_ms", message.event_time_us // 1000)
         if message.event_time_us % 1000:
             content.set_header("ms-ts", str(message.event_time_us))
+    if is_cut(amqp_key(message.topic)):
+        content.headers.append(("ms-topic", _typed(message.topic)))
     if message.key is not None and message.key != message.topic:
         content.headers.append(("ms-key", _typed(message.key)))
     if message.value is None:

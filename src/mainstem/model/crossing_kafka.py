@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, take_client_field
+from mainstem.model.cut_names import is_cut
 from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
@@ -60,7 +61,7 @@ def write(message: Message, record: Record, *, through_view: bool) -> Record:
     if time_us % 1000:
         headers.append((b"ms-ts", b"%d" % time_us))
     headers.append((b"ms-origin", ORIGINS[record.origin]))
-    if through_view or len(kafka_name(record.topic)) > 200:
+    if through_view or is_cut(kafka_name(record.topic).encode()):
         headers.append((b"ms-topic", record.topic))
     return _shown(record, headers, time_us // 1000)
 

@@ -16,25 +16,22 @@ is spelled so. (Then the text that is spelled like the codec's answer for it mus
 that chain, as in the proof of the Schröder-Bernstein theorem.) So every name of every protocol is exactly one topic
 and every topic has exactly one name in each: nothing is merged, and nothing need be refused or remembered.
 
-Only names that are too long for a protocol need memory: they are cut to 200 bytes plus a hash, and `AliasRegistry`
-knows what they stand for.
+Only names that are too long for a protocol need memory: they are cut to 200 bytes plus a hash of the topic, and
+`cut_names.py` knows what the hash stands for. (A name that only looks like a cut one is cut too, so that a cut name never
+stands for anything else.)
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from mainstem.model.errors import AlreadyExists, InvalidName
+from mainstem.model.cut_names import CUT_NAMES, is_cut
+from mainstem.model.errors import InvalidName
 from mainstem.model.topic_filter import escape_level
 
 KAFKA_BYTES_MAX = 249
 AMQP_BYTES_MAX = 255
-CUT_BYTES = 200
-KAFKA = "kafka"
-AMQP = "amqp"
 
 _KAFKA_LEGAL = re.compile(rb"[A-Za-z0-9._-]+")
 _AMQP_PLAIN = re.compile(rb"[A-Za-z0-9._:$ -]*")
@@ -43,18 +40,21 @@ _MQTT_PLAIN = re.compile(rb"[A-Za-z0-9/_:$ -]*")
 
 def kafka_name(topic: bytes) -> str:
     """The topic's name in Kafka; of one that is too long, a cut name with a hash."""
-    name = _KAFKA.spell(topic)
-    return (name if len(name) <= KAFKA_BYTES_MAX else _cut(name, topic)).decode("ascii")
+    return _kafka_bytes(topic).decode("ascii")
+
+
+def _kafka_bytes(topic: bytes) -> bytes:
+    return _within(_KAFKA.spell(topic), KAFKA_BYTES_MAX, topic)
 
 
 def topic_of_kafka(name: str) -> bytes:
-    """The topic that a Kafka name stands for (of a cut name only an AliasRegistry knows that)."""
+    """The topic that a Kafka name stands for."""
     spelled = name.encode(errors="replace")
     if not is_kafka_name(spelled):
         raise InvalidName(
             f"{name[:60]!r} is no Kafka topic name: 1 to {KAFKA_BYTES_MAX} characters of A-Z a-z 0-9 . _ -, not '.' or '..'"
         )
-    return _KAFKA.read(spelled)
+    return CUT_NAMES.topic_of(spelled, _kafka_bytes) if is_cut(spelled) else _KAFKA.read(spelled)
 
 
 def is_kafka_name(name: bytes) -> bool:
@@ -67,11 +67,13 @@ def amqp_key(topic: bytes) -> bytes:
         key = topic.replace(b"/", b".")
     else:
         key = b".".join(_AMQP.spell(_MQTT.read(level)) for level in topic.split(b"/"))
-    return key if len(key) <= AMQP_BYTES_MAX else _cut(key, topic)
+    return _within(key, AMQP_BYTES_MAX, topic)
 
 
 def topic_of_amqp(key: bytes) -> bytes:
     """The topic that a routing key stands for. The empty key is the exchange's own topic: that the caller must know."""
+    if is_cut(key):
+        return CUT_NAMES.topic_of(key, amqp_key)
     if _AMQP_PLAIN.fullmatch(key):
         return key.replace(b".", b"/")
     return b"/".join(_MQTT.spell(_AMQP.read(word)) for word in key.split(b"."))
@@ -79,6 +81,8 @@ def topic_of_amqp(key: bytes) -> bytes:
 
 def filter_of_amqp(pattern: bytes) -> bytes:
     """A binding pattern of a topic exchange as a filter: `*` is one word, `#` any number, all else literal."""
+    if is_cut(pattern):
+        return b"/".join(map(escape_level, CUT_NAMES.topic_of(pattern, amqp_key).split(b"/")))
     levels = []
     for word in pattern.split(b"."):
         if word == b"*":
@@ -98,84 +102,6 @@ def spelled_level(text: bytes) -> bytes:
 def topic_levels(topic: bytes) -> list[bytes]:
     """The levels as text: what `%XX` stands for put in its place."""
     return [_MQTT.read(level) for level in topic.split(b"/")]
-
-
-class AliasRegistry:
-    """Names that cannot be computed back. Pure: `entries` and `add` are for whoever keeps them.
-
-    `exists` says whether records are stored under a topic; a cut name that already is a topic of its own is refused.
-    At most one alias per topic and protocol, so it is never larger than the number of topics with overlong names.
-    """
-
-    def __init__(
-        self,
-        exists: Callable[[bytes], bool] = lambda topic: False,
-        on_add: Callable[[str, bytes, bytes], None] = lambda protocol, alias, topic: None,
-    ) -> None:
-        self._exists = exists
-        self._on_add = on_add
-        self._topics: dict[tuple[str, bytes], bytes] = {}
-        self._aliases: dict[tuple[str, bytes], bytes] = {}
-
-    def __len__(self) -> int:
-        return len(self._topics)
-
-    def entries(self) -> Iterator[tuple[str, bytes, bytes]]:
-        """(protocol, alias, topic) of each."""
-        for (protocol, alias), topic in self._topics.items():
-            yield protocol, alias, topic
-
-    def add(self, protocol: str, alias: bytes, topic: bytes) -> None:
-        """Adding the same again changes nothing; a name that stands for another topic is refused."""
-        known = self._topics.get((protocol, alias))
-        if known == topic:
-            return
-        literal = topic_of_kafka(alias.decode()) if protocol == KAFKA else topic_of_amqp(alias)
-        if known is not None or (literal != topic and self._exists(literal)):
-            raise AlreadyExists(
-                f"the {protocol} name {alias.decode(errors='backslashreplace')!r} already stands for the topic "
-                f"{(known or literal).decode(errors='backslashreplace')!r}",
-                fix="mainstem topic delete that topic, or publish to another one",
-            )
-        if (protocol, topic) in self._aliases:
-            raise AlreadyExists(f"the topic {topic.decode()!r} already has another {protocol} name")
-        self._topics[protocol, alias] = topic
-        self._aliases[protocol, topic] = alias
-        self._on_add(protocol, alias, topic)
-
-    def remove(self, topic: bytes) -> None:
-        """The topic is gone, and its aliases with it."""
-        for protocol in (KAFKA, AMQP):
-            alias = self._aliases.pop((protocol, topic), None)
-            if alias is not None:
-                del self._topics[protocol, alias]
-
-    def kafka_name(self, topic: bytes) -> str:
-        """As the function of that name; a cut name is remembered."""
-        alias = self._aliases.get((KAFKA, topic))
-        if alias is not None:
-            return alias.decode("ascii")
-        name = kafka_name(topic)
-        if topic_of_kafka(name) != topic:
-            self.add(KAFKA, name.encode("ascii"), topic)
-        return name
-
-    def topic_of_kafka(self, name: str) -> bytes:
-        known = self._topics.get((KAFKA, name.encode(errors="replace"))) if self._topics else None
-        return topic_of_kafka(name) if known is None else known
-
-    def amqp_key(self, topic: bytes) -> bytes:
-        alias = self._aliases.get((AMQP, topic))
-        if alias is not None:
-            return alias
-        key = amqp_key(topic)
-        if topic_of_amqp(key) != topic:
-            self.add(AMQP, key, topic)
-        return key
-
-    def topic_of_amqp(self, key: bytes) -> bytes:
-        known = self._topics.get((AMQP, key)) if self._topics else None
-        return topic_of_amqp(key) if known is None else known
 
 
 class _Codec:
@@ -288,10 +214,5 @@ _AMQP = _Codec(_amqp_encode, _amqp_decode, lambda text: b"." not in text)
 _KAFKA = _Codec(_kafka_encode, _kafka_decode, _is_kafka_text)
 
 
-def _cut(name: bytes, topic: bytes) -> bytes:
-    """The first 200 bytes, not within a character, `_h`, and 26 characters that tell the topic from all others."""
-    start = name[:CUT_BYTES]
-    while start and name[len(start)] & 0xC0 == 0x80:
-        start = start[:-1]
-    digest = base64.b32encode(hashlib.blake2b(topic, digest_size=16).digest())
-    return start + b"_h" + digest[:26].lower()
+def _within(name: bytes, bytes_max: int, topic: bytes) -> bytes:
+    return name if len(name) <= bytes_max and not is_cut(name) else CUT_NAMES.cut(name, topic)

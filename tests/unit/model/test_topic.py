@@ -6,11 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainstem.model.errors import AlreadyExists, InvalidName
+from mainstem.model.cut_names import CutNames
+from mainstem.model.errors import InvalidName
 from mainstem.model.topic import (
-    AMQP,
-    KAFKA,
-    AliasRegistry,
     amqp_key,
     filter_of_amqp,
     is_kafka_name,
@@ -99,15 +97,12 @@ def test_what_looks_like_a_percent_escape_in_mqtt_but_is_none_stays_as_it_is() -
 @example(b"a___b")
 @example(b"%25C3%25A9")
 def test_a_topic_comes_back_from_every_spelling(topic: bytes) -> None:
-    registry = AliasRegistry()
-    name = registry.kafka_name(topic)
+    name = kafka_name(topic)
     assert is_kafka_name(name.encode())
-    assert registry.topic_of_kafka(name) == topic
-    assert topic_of_kafka(name) == topic or len(name) >= 200  # only what had to be cut needs the registry
-    key = registry.amqp_key(topic)
+    assert topic_of_kafka(name) == topic
+    key = amqp_key(topic)
     assert len(key) <= 255
-    assert registry.topic_of_amqp(key) == topic
-    assert topic_of_amqp(key) == topic or len(key) >= 200
+    assert topic_of_amqp(key) == topic
 
 
 @settings(max_examples=2000, deadline=None)
@@ -171,45 +166,50 @@ class TestLongNames:
         assert name.endswith(digest.decode())
         assert kafka_name(self.LONG + b"x") != name
 
-    def test_lead_back_through_the_registry(self) -> None:
-        kept: list[tuple[str, bytes, bytes]] = []
-        registry = AliasRegistry(on_add=lambda *entry: kept.append(entry))
-        name, key = registry.kafka_name(self.LONG), registry.amqp_key(self.LONG)
-        assert registry.topic_of_kafka(name) == self.LONG
-        assert registry.topic_of_amqp(key) == self.LONG
-        assert registry.kafka_name(self.LONG) == name
-        assert kept == list(registry.entries())
-        assert len(registry) == 2
-        again = AliasRegistry()
-        for entry in kept:
-            again.add(*entry)
-        assert again.topic_of_kafka(name) == self.LONG
-        registry.remove(self.LONG)
-        assert len(registry) == 0
+    def test_lead_back_once_they_are_known(self) -> None:
+        name, key = kafka_name(self.LONG), amqp_key(self.LONG)
+        assert topic_of_kafka(name) == self.LONG
+        assert topic_of_amqp(key) == self.LONG
+        assert filter_of_amqp(key) == self.LONG
 
-    def test_short_names_are_not_remembered(self) -> None:
-        registry = AliasRegistry()
-        assert registry.kafka_name(b"a__b") == "a__b"
-        assert registry.amqp_key(b"a.b/c") == b"a%2Eb.c"
-        assert registry.topic_of_amqp(b"a%2Eb.c") == b"a.b/c"
-        assert len(registry) == 0
+    def test_unknown_ones_are_refused_until_somebody_tells(self) -> None:
+        names = CutNames()
+        cut = CutNames().cut(self.LONG, self.LONG)
+        with pytest.raises(InvalidName, match="short form"):
+            names.topic_of(cut, amqp_key)
+        asked: list[int] = []
 
-    def test_a_cut_name_that_is_already_a_topic_of_its_own_is_refused(self) -> None:
+        def source() -> list[bytes]:
+            asked.append(1)
+            return [b"short", self.LONG]
+
+        names.sources.append(source)
+        cut = amqp_key(self.LONG)
+        assert names.topic_of(cut, amqp_key) == self.LONG
+        assert len(names) == 1
+        with pytest.raises(InvalidName):
+            names.topic_of(cut[:-1] + b"7", amqp_key)
+        assert asked == [1]
+
+    def test_the_same_hash_behind_another_beginning_is_no_name(self) -> None:
         name = kafka_name(self.LONG)
-        registry = AliasRegistry(exists=lambda topic: topic == topic_of_kafka(name))
-        with pytest.raises(AlreadyExists, match="already stands for"):
-            registry.kafka_name(self.LONG)
+        with pytest.raises(InvalidName):
+            topic_of_kafka("y" + name[1:])
 
-    def test_an_alias_never_stands_for_two_topics(self) -> None:
-        registry = AliasRegistry()
-        registry.add(KAFKA, b"nice", b"a/very/long/topic")
-        registry.add(KAFKA, b"nice", b"a/very/long/topic")
-        with pytest.raises(AlreadyExists):
-            registry.add(KAFKA, b"nice", b"another")
-        with pytest.raises(AlreadyExists):
-            registry.add(KAFKA, b"nicer", b"a/very/long/topic")
-        registry.add(AMQP, b"nice", b"another")
-        assert registry.kafka_name(b"a/very/long/topic") == "nice"
+    def test_a_topic_that_is_spelled_like_a_cut_name_is_cut_itself(self) -> None:
+        looks = kafka_name(self.LONG).encode()
+        name = kafka_name(looks)
+        assert name.encode() != looks
+        assert topic_of_kafka(name) == looks
+        assert topic_of_amqp(amqp_key(looks)) == looks
+        assert topic_of_kafka(looks.decode()) == self.LONG
+
+    def test_the_oldest_are_forgotten_when_there_are_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mainstem.model.cut_names.CUT_NAMES_MAX", 2)
+        names = CutNames()
+        for letter in (b"a", b"b", b"c"):
+            names.remember(letter * 300)
+        assert len(names) == 2
 
 
 @pytest.mark.parametrize(

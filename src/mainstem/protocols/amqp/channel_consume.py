@@ -10,6 +10,8 @@ from mainstem.broker.queue import Outcome, Queue
 from mainstem.broker.queue_bindings import ANYTHING, Reach
 from mainstem.broker.queue_settings import Kind, QueueSettings
 from mainstem.model.amqp_content import split_table
+from mainstem.model.condition import Condition
+from mainstem.model.topic_filter import literal_filter
 from mainstem.protocols.amqp.channel_core import CONSUMERS_MAX, ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO, server_name
 from mainstem.protocols.amqp.consuming import (
@@ -39,7 +41,7 @@ class Consumes(ChannelCore):
         if a["queue"] == REPLY_TO:
             self._consume_replies(tag, a)
             return
-        queue = self._readable(a["queue"])
+        queue = self._readable(a["queue"], as_stream="x-stream-offset" in a["arguments"])
         named = quoted("queue", queue.name, self.vhost.name)
         self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
         if queue.settings.kind is Kind.STREAM:
@@ -64,19 +66,27 @@ class Consumes(ChannelCore):
         self.answer("basic.consume-ok", a["no_wait"], consumer_tag=tag)
         queue.attach(consumer)
 
-    def _readable(self, name: str) -> Queue:
-        """A queue, or a view under its own name: that reads as a stream."""
-        view = (
-            None
-            if not name or self.vhost.queues.find(name)
-            else self.vhost.namespace.views.get(topic_of(DEFAULT, name))
-        )
-        if view is None:
+    def _readable(self, name: str, *, as_stream: bool) -> Queue:
+        """A queue; or a view under its own name, or a topic if a stream is asked for: these read as a stream.
+
+        Without x-stream-offset a topic is none: who consumes from a queue that was deleted must be told so, although
+        a topic of its name holds what was published to it.
+        """
+        if not name or self.vhost.queues.find(name):
             return self.queue(name)
+        namespace, topic = self.vhost.namespace, topic_of(DEFAULT, name)
+        view = namespace.views.get(topic)
+        if view is not None:
+            return self._stream_over(name, view.filter, view.condition)
+        if as_stream and namespace.find_topic(topic) is not None:
+            return self._stream_over(name, literal_filter(topic), None)
+        return self.queue(name)
+
+    def _stream_over(self, name: str, topic_filter: bytes, condition: Condition | None) -> Queue:
         settings = QueueSettings(durable=False, kind=Kind.STREAM)
         queue = Queue(self.vhost.queues, 0, name, settings, self.vhost.now())
-        queue.condition = view.condition
-        queue.reaches.add(Reach(ANYTHING, view.filter))
+        queue.condition = condition
+        queue.reaches.add(Reach(ANYTHING, topic_filter))
         return queue
 
     def _check_priority(self, arguments: dict[str, Any], named: str) -> None:

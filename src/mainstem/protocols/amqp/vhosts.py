@@ -60,7 +60,10 @@ class Publisher:
         found = vhost.exchanges.find(exchange)
         if found is None:
             raise Fault(404, f"no {quoted('exchange', exchange, vhost.name)}")
-        topic = topic_of(exchange, key)
+        try:
+            topic = topic_of(exchange, key)
+        except MainstemError as error:
+            raise fault_of(error) from error
         if not vhost.broker.access.allows(self._principal, Action.PUBLISH, topic):
             named = quoted("exchange", exchange, vhost.name)
             raise Fault(403, f"write access to {named} refused for user '{self._principal.name}'")
