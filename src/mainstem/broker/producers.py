@@ -205,6 +205,18 @@ class Producers:
             known = self._partitions[key] = PartitionProducers()
         return known
 
+    def committed_end(self, log: Log) -> int:
+        """Where readers of committed records stop, whatever topics the log holds."""
+        return min(
+            (state.stable_end(log.stable) for key, state in self._partitions.items() if key[0] == log.id),
+            default=log.stable,
+        )
+
+    def aborted_of(self, log: Log, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions that a reader of [start, end) must leave out."""
+        states = [state for key, state in self._partitions.items() if key[0] == log.id]
+        return [one for state in states for one in state.aborted_in(start, end)]
+
     def count_bytes(self, log: Log, topic_id: int, state: PartitionProducers, size: int) -> None:
         """Journal the state now and then, so that a start need not read the whole log."""
         state.unkept_bytes += size

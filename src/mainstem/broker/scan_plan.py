@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from mainstem.storage.engine import Part
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
+    from mainstem.broker.producers import Producers
 
 LEASE_MS = 10 * 60_000
 LEASE_MS_MAX = 60 * 60_000
@@ -61,14 +62,21 @@ class ScanPlans:
         self._leases: dict[str, Lease] = {}
         self._times = TimeFinder()
         self._timer: asyncio.TimerHandle | None = None
-        # Transactions belong to the Kafka adapter's part of the broker; without it there are none.
-        self.aborted_in: Callable[[Log, int, int], Iterable[Aborted]] = lambda log, start, end: ()
+        self.producers: Producers | None = None  # transactions are the Kafka adapter's; without it there are none
+
+    def _select(self, namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
+        """The selection, its lanes ending before the first transaction that is still open."""
+        selection = select(namespace, wanted)
+        if self.producers is not None:
+            for lane in selection.lanes:
+                lane.end = min(lane.end, self.producers.committed_end(lane.spans[-1][0])) if lane.spans else lane.end
+        return selection
 
     # -- where lanes begin and end
 
     async def lanes(self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
         """Start and end of each lane, and with a time or a stamp in `at` the offset that is meant (null: none yet)."""
-        selection = select(namespace, wanted)
+        selection = self._select(namespace, wanted)
         found = []
         for lane in selection.lanes:
             told: dict[str, Any] = {
@@ -97,7 +105,7 @@ class ScanPlans:
         self, namespace: Namespace, wanted: Mapping[str, Any], ranges: Sequence[Sequence[Any]], rows: int
     ) -> dict[str, Any]:
         """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
-        selection = select(namespace, wanted)
+        selection = self._select(namespace, wanted)
         chosen = [_range(selection, one) for one in ranges]
         counts = [self._count(selection, one.lane, one.start, one.end) for one in chosen]
         total = sum(counts)
@@ -152,7 +160,7 @@ class ScanPlans:
         files: bool = True,
     ) -> dict[str, Any]:
         """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files."""
-        selection = select(namespace, wanted)
+        selection = self._select(namespace, wanted)
         chosen = [_range(selection, one) for one in ranges]
         slice_bytes = self._slice_bytes(chosen, slices_min, slice_bytes)
         lease = self._open_lease()
@@ -237,15 +245,18 @@ class ScanPlans:
         return told
 
     def _aborted(self, slices: Sequence[Mapping[str, Any]]) -> dict[str, list[Aborted]]:
+        if self.producers is None:
+            return {}
         ends: dict[int, tuple[int, int]] = {}
         for one in slices:
             start, end = ends.get(one["log"], (one["start"], one["end"]))
             ends[one["log"]] = min(start, one["start"]), max(end, one["end"])
         found = {
-            str(log_id): list(self.aborted_in(self._broker.logs.by_id[log_id], start, end))
+            str(log_id): [(one.producer_id, one.first_offset, one.last_offset) for one in aborted]
             for log_id, (start, end) in ends.items()
+            if (aborted := self.producers.aborted_of(self._broker.logs.by_id[log_id], start, end))
         }
-        return {log_id: aborted for log_id, aborted in found.items() if aborted}
+        return found
 
     # -- leases
 

@@ -30,6 +30,8 @@ class RebuiltBatch:
 
 def rebuilt_batches(rows: pa.Table) -> Iterator[RebuiltBatch]:
     """The batches of rows that are in order of log and offset."""
+    place = rows.schema.get_field_index("timestamp")
+    rows = rows.set_column(place, "timestamp", rows.column("timestamp").cast("int64"))  # µs, exactly
     head, records, base_ms = b"", bytearray(), 0
     count = 0
     for batch in rows.to_batches(max_chunksize=READ_ROWS):
@@ -66,7 +68,7 @@ def _record(row: dict[str, Any], head: bytes, base_ms: int) -> bytes:
     else:
         pairs = [(one["key"].encode(), one["value"]) for one in row["headers"] or ()]
         headers = _varint(len(pairs)) + encode_headers(pairs)
-    time_ms = int(row["timestamp"].timestamp() * 1000) if row["timestamp_type"] == 0 else base_ms
+    time_ms = row["timestamp"] // 1000 if row["timestamp_type"] == 0 else base_ms
     body = bytes([row["flags"]]) + _varint(time_ms - base_ms) + _varint(row["offset"] - base)
     body += _sized(row["key"]) + _sized(row["value"]) + headers
     return _varint(len(body)) + body

@@ -52,7 +52,7 @@ class KafkaService(Server):
             kafka.offsets_retention_ms,
         )
         self.groups = Groups(broker.journal, lambda: str(uuid.uuid4()), limits)
-        self.producers = Producers(broker.journal)
+        self.producers = broker.scans.producers = Producers(broker.journal)
         self.watches = Watches()
         self.markers = MarkerWork(self)
         self.transactions = Transactions(
