@@ -163,6 +163,7 @@ class Broker:
             await asyncio.sleep(TICK_BACKGROUND_S)
             try:
                 self.maintenance.watch_space()
+                self.ticker.checkpoint_quiet()
                 await loop.run_in_executor(None, self._reserve_ahead, list(self.logs.by_id.values()))
                 if self.journal.snapshot_due():
                     await self.snapshot()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -23,6 +24,7 @@ logger = logging.getLogger("mainstem.broker")
 UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
 UNHURRIED_SYNC_S = 0.02  # what nobody waits for is synced at least this often
 UNHURRIED_BYTES_MAX = 4 << 20
+CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
 
 
@@ -54,6 +56,7 @@ class Ticker:
         self._held: set[Pressed] = set()
         self._syncing: set[Log] = set()
         self._unhurried: set[Log] = set()
+        self._quiet_since: dict[Log, tuple[float, int]] = {}  # when each log was last synced, and up to where
         self._sync_later: set[Log] = set()  # of durability interval: a sync is due
         self._undelivered: list[Appended] = []  # written while a tick delivered
         self._ticking = False
@@ -196,8 +199,11 @@ class Ticker:
             logger.debug("a sync round ended after the loop")
 
     def on_synced(self, synced: list[tuple[Log, int]]) -> None:
+        now_s = self._loop.time()
         for log, end in synced:
             log.mark_stable(end)
+            if self._quiet_since.get(log, (0.0, -1))[1] != end:  # the checkpoint's own sync finds nothing new
+                self._quiet_since[log] = (now_s, end)
             if not log.unsynced_bytes:
                 self._syncing.discard(log)
         if self.pressed and not self._too_much_unsynced():
@@ -205,6 +211,19 @@ class Ticker:
             held, self._held = self._held, set()
             for connection in held:
                 connection.release_from_log()
+
+    def checkpoint_quiet(self) -> None:
+        """Sync once more what was last synced a while ago: its engine then notes how far it is durable.
+
+        An unclean start walks a log from that note on, and damage below it can never pass for a torn tail.
+        """
+        now_s = self._loop.time()
+        quiet = [log for log, (since_s, _) in self._quiet_since.items() if now_s - since_s > CHECKPOINT_QUIET_S]
+        for log in quiet:
+            self._quiet_since[log] = (math.inf, self._quiet_since[log][1])
+        live = [(log, log.written) for log in quiet if not log.removed]
+        if live:
+            self.committer.submit(live)
 
     def drain(self) -> None:
         """Tick until nothing is left to write; for shutting down."""
