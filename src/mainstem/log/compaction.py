@@ -2,8 +2,7 @@
 
 A pass reads the sealed parts that were added since the last one, to learn the last offset of each of their keys, then
 rewrites all parts up to there that hold anything older. A tombstone (null value) is itself kept for `delete_retention_ms`,
-so that every reader has a chance to see it. Of transactions only decided ones count: aborted records go, and a batch
-whose marker has not been seen yet stays untouched.
+so that every reader has a chance to see it. Aborted transactions go; a pass ends before the first that is undecided.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class _Keys:
 
     last: dict[bytes, int] = field(default_factory=dict)
     open: dict[int, list[StoredFrame]] = field(default_factory=dict)  # producer → batches without a marker yet
-    committed: set[int] = field(default_factory=set)  # base offsets of transactional batches
-    aborted: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)  # base offsets of transactional batches
 
     def learn(self, frame: StoredFrame) -> None:
         if frame.is_marker:
@@ -53,7 +51,6 @@ class _Keys:
         commits, producer_id, _ = extent
         for frame in self.open.pop(producer_id, []):
             if commits:
-                self.committed.add(frame.head.base_offset)
                 self._count(frame.records)
             else:
                 self.aborted.add(frame.head.base_offset)
@@ -115,6 +112,10 @@ def _learn(log: Log, parts: Sequence[Part], done: Compacted) -> _Keys:
             done.end_offset = part.end_offset
             if len(keys.last) > KEYS_MAX:
                 break
+    undecided = min((frame.head.base_offset for frames in keys.open.values() for frame in frames), default=None)
+    if undecided is not None:
+        ends = (part.end_offset for part in parts if part.end_offset <= undecided)
+        done.end_offset = min(done.end_offset, max(ends, default=0))
     return keys
 
 
@@ -160,13 +161,9 @@ class _Pass:
         if not _is_transactional(frame) or not frame.records:
             return [record for record in frame.records if self._record_stays(record)]
         assert frame.batch is not None
-        base = frame.head.base_offset
-        if base in self._keys.aborted:
+        if frame.head.base_offset in self._keys.aborted:
             return []
-        if base not in self._keys.committed:  # undecided
-            kept = frame.records
-        else:
-            kept = [record for record in frame.records if self._record_stays(record)]
+        kept = [record for record in frame.records if self._record_stays(record)]
         if kept:
             self._alive.add(frame.batch.producer_id)
         return kept

@@ -3,67 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.policy import Policy
 from mainstem.broker.reading import PartitionReader
-from mainstem.log.gather import Ticket
-
-DEADLINE_S = 10.0
-
-
-class Collector(Sink):
-    """Takes `room` records, then says it is full."""
-
-    def __init__(self, namespace: Any, filters: list[bytes], room: int = 1 << 30) -> None:
-        super().__init__(namespace)
-        self.wanted = filters
-        self.room = room
-        self.seen: list[tuple[bytes, bytes | None]] = []
-
-    def push(self, record: RecordRef, options: Any) -> bool:
-        if self.room == 0:
-            return False
-        self.room -= 1
-        self.seen.append((record.topic, record.value))
-        return True
-
-    def choose(self, record: RecordRef) -> Any:
-        return True
-
-    def merge(self, options: list[Any]) -> Any:
-        return options[0]
-
-    def filters(self) -> list[bytes]:
-        return self.wanted
-
-
-class Released:
-    def __init__(self) -> None:
-        self.tickets: list[Ticket] = []
-
-    def released(self, ticket: Ticket) -> None:
-        self.tickets.append(ticket)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-async def opened(path: Path, **policy: Any) -> Broker:
-    broker = Broker(BrokerOptions(path, Policy(**policy)))
-    await broker.open()
-    broker.recover_journal()
-    broker.start()
-    return broker
+from tests.unit.broker.kit import Collector, Released, opened, until
 
 
 @pytest.fixture(params=["segment", "memory", "rocksdb"])
