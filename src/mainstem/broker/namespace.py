@@ -7,7 +7,7 @@ at most ROUTES_MAX entries, emptied as a whole when full; a topic's Route is mad
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.live import Delivery, Route, Sink
@@ -44,6 +44,7 @@ class Namespace:
         self.stem_policies: dict[Log, Policy] = {}
         self.routes: dict[bytes, Route] = {}
         self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
+        self.on_retained: Callable[[Route, Ticket, int, bool], None] | None = None  # a record to be retained was put
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
         self._declared = TopicTrie()  # their names, for filters
@@ -134,7 +135,9 @@ class Namespace:
         self.check_size(topic, value)
         gather = route.open_gather(origin)
         time_ms = self.broker.clock.now_ns() // 1_000_000 if time_ms is None else time_ms
-        gather.add_routed(route, key, value, headers, time_ms, flags)
+        index = gather.add_routed(route, key, value, headers, time_ms, flags)
+        if flags & RecordFlag.RETAIN and self.on_retained is not None:
+            self.on_retained(route, gather.ticket, index, value is not None)
         return gather.ticket
 
     def keyed_route(self, topic: bytes, key: bytes, route: Route) -> Route:
@@ -144,12 +147,14 @@ class Namespace:
             return route
         return declared.partitions[partition_of_key(key, len(declared.partitions))].route
 
-    def check_size(self, topic: bytes, value: bytes | None) -> None:
+    def message_bytes_max(self, topic: bytes) -> int:
         declared = self.topics.get(topic)
         if declared is not None:
-            limit = declared.policy.message_bytes_max
-        else:
-            limit = (self.policy(topic) if self._size_rules else self.defaults).message_bytes_max
+            return declared.policy.message_bytes_max
+        return (self.policy(topic) if self._size_rules else self.defaults).message_bytes_max
+
+    def check_size(self, topic: bytes, value: bytes | None) -> None:
+        limit = self.message_bytes_max(topic)
         if value is not None and len(value) > limit:
             raise MessageTooLarge(
                 f"message of {len(value)} bytes for {topic.decode(errors='replace')!r}; the limit is {limit}",

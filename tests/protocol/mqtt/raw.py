@@ -197,10 +197,13 @@ class Raw:
     def subscribe(self, *filters: tuple[str, int], properties: Properties | None = None) -> list[int]:
         """The reason codes."""
         self.send(subscribe_packet(*filters, packet_id=1, version=self.version, properties=properties))
+        early = []  # deliveries may come before SUBACK
         while True:
             first, body = self.packet()
             if first == 0x90:
+                self._buffer = b"".join(encode_packet(f >> 4, f & 15, b) for f, b in early) + self._buffer
                 return list(body[-len(filters) :])
+            early.append((first, body))
 
     def publish(self, topic: str, payload: bytes = b"", *, qos: int = 0, **options: object) -> None:
         """Through the whole handshake of its QoS."""
@@ -222,6 +225,12 @@ class Raw:
         """Everything sent before was handled once this returns, if nothing else is on its way to us."""
         self.send(b"\xc0\x00")
         self.expect(b"\xd0\x00")
+
+    def acks(self, acks: int) -> None:
+        """Read that many PUBACKs."""
+        for _ in range(acks):
+            first, _ = self.packet()
+            assert first == 0x40
 
     def nothing_more(self) -> None:
         """Nothing comes: the answer to a ping is the next packet."""

@@ -11,6 +11,7 @@ cdef struct Entry:
     void* route  # Route, owned; NULL: publishing there is refused with `reason`
     int reason
     int marks
+    Py_ssize_t bytes_max
 
 
 cdef class RouteTable:
@@ -83,6 +84,7 @@ cdef class Inbound:
     cdef bytes last_topic
     cdef Route last_route
     cdef int last_marks
+    cdef Py_ssize_t last_bytes_max
     cdef uint64_t last_generation
     cdef int64_t time_ms
 

@@ -115,13 +115,14 @@ cdef class RouteTable:
         cdef bytes name = PyBytes_FromStringAndSize(<const char*>topic, size)
         cdef Entry* entry
         cdef int reason, marks
-        route, reason, marks = self.resolve(name)
+        route, reason, marks, bytes_max = self.resolve(name)
         if self.count >= self.count_max:
             self.clear()
         elif self.count * 2 > self.mask:
             self._grow()
         entry = self._place(hash, <const uint8_t*>PyBytes_AS_STRING(name), size)
         Py_INCREF(name)
+        entry.bytes_max = bytes_max
         entry.hash, entry.topic, entry.reason, entry.marks, entry.route = hash, <void*>name, reason, marks, NULL
         if route is not None:
             Py_INCREF(route)
@@ -456,15 +457,15 @@ cdef class Inbound:
         if self.last_topic is not None and self.last_generation == self.routes.generation \
                 and PyBytes_GET_SIZE(self.last_topic) == fields.topic_size \
                 and memcmp(PyBytes_AS_STRING(self.last_topic), fields.topic, fields.topic_size) == 0:
-            return 0
+            return 0 if fields.payload_size <= self.last_bytes_max else QUOTA_EXCEEDED
         entry = self.routes.find(fields.topic, fields.topic_size)
         if entry.route == NULL:
             return entry.reason
         self.last_topic = <bytes>entry.topic
         self.last_route = <Route>entry.route
-        self.last_marks = entry.marks
+        self.last_marks, self.last_bytes_max = entry.marks, entry.bytes_max
         self.last_generation = self.routes.generation
-        return 0
+        return 0 if fields.payload_size <= self.last_bytes_max else QUOTA_EXCEEDED
 
     cdef int _append(self, Fields* fields) except -1:
         cdef Route route = self.last_route

@@ -24,7 +24,7 @@ ROUTES_MAX = 1 << 18
 CLIENT_WANTED = 1
 ALIAS_BYTES = 3
 
-Resolve = Callable[[bytes], tuple[Route | None, int, int]]
+Resolve = Callable[[bytes], tuple[Route | None, int, int, int]]
 
 
 class RouteTable:
@@ -34,7 +34,7 @@ class RouteTable:
         self._resolve = resolve
         self.count_max = count_max
         self.generation = 0
-        self._found: dict[bytes, tuple[Route | None, int, int]] = {}
+        self._found: dict[bytes, tuple[Route | None, int, int, int]] = {}
 
     @property
     def count(self) -> int:
@@ -45,7 +45,7 @@ class RouteTable:
         self.generation += 1
         self._found.clear()
 
-    def find(self, topic: bytes) -> tuple[Route | None, int, int]:
+    def find(self, topic: bytes) -> tuple[Route | None, int, int, int]:
         found = self._found.get(topic)
         if found is None:
             found = self._resolve(topic)
@@ -183,7 +183,9 @@ class Inbound:
         if fields.is_special or fields.topic.startswith(b"$"):
             return Publish(fields.topic, fields.payload, fields.qos, fields.retain, fields.packet_id, fields.properties)
         assert self.routes is not None
-        route, reason, marks = self.routes.find(fields.topic)
+        route, reason, marks, bytes_max = self.routes.find(fields.topic)
+        if route is not None and len(fields.payload) > bytes_max:
+            route, reason = None, Reason.QUOTA_EXCEEDED
         if route is not None:
             self._append(route, marks, fields)
         elif fields.qos and (self.version == 5 or reason == Reason.NOT_AUTHORIZED):

@@ -57,6 +57,10 @@ class MqttServer(Server):
         self.service.ensure_recovered()
         return MqttConnection(self)
 
+    def close_all(self, reason: str) -> None:
+        super().close_all(reason)
+        self.service.close_when_empty()
+
     async def run_deadlines(self) -> None:
         self.service.ensure_recovered()
         loop = asyncio.get_running_loop()
@@ -93,6 +97,10 @@ class MqttWebSocketServer(Server):
     def make_connection(self) -> asyncio.Protocol:
         self.service.ensure_recovered()
         return WebSocketProtocol(lambda: MqttConnection(self), self._rules)
+
+    def close_all(self, reason: str) -> None:
+        super().close_all(reason)
+        self.service.close_when_empty()
 
 
 class MqttConnection(Connection):
@@ -267,9 +275,9 @@ class MqttConnection(Connection):
         if other is not None:
             other.be_taken_over()
         if connect.clean_start:
-            self.service.fire_will(self.key)  # the session it belongs to ends
+            self.service.wills.fire(self.key)  # the session it belongs to ends
         else:
-            self.service.cancel_will(self.key)
+            self.service.wills.cancel(self.key)
         self._open_session(connect, client_id)
 
     def _open_session(self, connect: Connect, client_id: bytes) -> None:
@@ -406,10 +414,13 @@ class MqttConnection(Connection):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        if not self.outbound.live and self.session is not None and self.state == "on" and self.outbound.room:
-            for packet_id in self.session.lost_flight(self.outbound.position):
-                self.outbound.forget(packet_id)
-            self.service.resume(self.outbound, self.session.filters)
+        outbound, session = self.outbound, self.session
+        if not outbound.live and session is not None and self.state == "on":
+            for packet_id in session.lost_flight(outbound.position):
+                outbound.forget(packet_id)
+            # What is sent again has its place in the window already.
+            if outbound.room or (session.redelivers(outbound.position) and not outbound.blocked):
+                self.service.resume(outbound, session.filters)
         if self.subscriptions is not None:
             self.subscriptions.room()
 
@@ -497,6 +508,7 @@ class MqttConnection(Connection):
         if reason == "the broker is shutting down" and not self.closing and self.version == V5 and self.state == "on":
             self.outbound.write(encode_disconnect(Reason.SERVER_SHUTTING_DOWN))
         super().close(reason, linger=linger)
+        self._leave()  # now, not when the last byte is gone: a will or a session must not wait for a slow goodbye
 
     def on_silence(self) -> None:
         if self.state == "on":
@@ -507,7 +519,6 @@ class MqttConnection(Connection):
     def be_taken_over(self) -> None:
         """Another connection uses our client id: the session goes on there."""
         self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
-        self._leave()
 
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
@@ -546,26 +557,10 @@ class MqttConnection(Connection):
 
     def _send_will(self, session: MqttSession) -> None:
         will, session.will = session.will, None
-        if will is None:
-            return
-        service, namespace, client_id = self.service, self.namespace, self.outbound.client_id
-        assert namespace is not None
-
-        def send() -> None:
-            try:
-                service.publish(
-                    namespace,
-                    will.topic,
-                    will.payload,
-                    qos=will.qos,
-                    retain=will.retain,
-                    properties=will.properties,
-                    client_id=client_id,
-                )
-            except MainstemError as error:
-                logger.warning("the will of %r was not published: %s", client_id, error)
-
-        service.plan_will(self.key, min(will.delay_seconds, self.expiry_seconds), send)
+        if will is not None:
+            assert self.namespace is not None
+            delay_seconds = min(will.delay_seconds, self.expiry_seconds)
+            self.service.wills.plan(self.key, self.namespace, will, self.outbound.client_id, delay_seconds)
 
     def label(self) -> str:
         client_id = self.outbound.client_id.decode(errors="backslashreplace")

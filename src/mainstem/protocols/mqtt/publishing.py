@@ -35,6 +35,7 @@ from mainstem.protocols.mqtt.properties import (
     encode_varint,
 )
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.service import QOS_2_DELAYED, QOS_2_IDENTITY
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -81,10 +82,13 @@ def _publish(connection: MqttConnection, event: Publish) -> Ticket:
     if not service.broker.access.allows(connection.principal, Action.PUBLISH, special.topic):
         raise NotAuthorized(f"user {connection.principal.name} may not publish {special.topic.decode()!r}")
     client_id = connection.outbound.client_id
+    delayed = special.due_ms is not None and special.due_ms > now_ms
     headers: tuple[Header, ...] = ()
     if event.qos == 2 and connection.inbound.durable:
-        headers = ((b"ms-qos2", event.packet_id.to_bytes(2, "big") + client_id),)
-    if special.due_ms is not None and special.due_ms > now_ms:
+        identity = event.packet_id.to_bytes(2, "big") + client_id
+        headers = ((QOS_2_DELAYED if delayed else QOS_2_IDENTITY, identity),)
+    if delayed:
+        assert special.due_ms is not None
         return service.delay(
             namespace,
             special.due_ms,
@@ -93,10 +97,9 @@ def _publish(connection: MqttConnection, event: Publish) -> Ticket:
             qos=event.qos,
             retain=event.retain,
             properties=special.properties,
-            client_id=client_id,
             key=special.key,
-            time_ms=special.time_ms,
             headers=headers,
+            time_ms=special.time_ms,
         )
     return service.publish(
         namespace,

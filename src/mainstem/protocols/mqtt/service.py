@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
+from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.queue import Queue
@@ -19,7 +20,7 @@ from mainstem.codec.batch import decode_frames
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds
-from mainstem.model.errors import MainstemError, Overloaded
+from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
 from mainstem.model.topic_filter import check_topic, literal_filter
@@ -31,6 +32,7 @@ from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.outbound import Encoder, Outbound
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 from mainstem.protocols.mqtt.sys_topics import SysTopics
+from mainstem.protocols.mqtt.wills import Wills
 from mainstem.protocols.mqtt.wire import MARK_CLIENT_WANTED, RouteTable
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ logger = logging.getLogger("mainstem.mqtt")
 TAIL_READ_BYTES = 4 << 20
 INFLATED_BYTES_MAX = 64 << 20
 NS_PER_MS = 1_000_000
+QOS_2_IDENTITY = b"ms-qos2"  # packet identifier and client id of a publish that a session may repeat
+QOS_2_DELAYED = b"ms-qos2-delayed"  # the same of a delayed one, which counts where it waits, not where it ends up
 
 _services: WeakKeyDictionary[Broker, MqttService] = WeakKeyDictionary()
 
@@ -61,20 +65,20 @@ class Publisher:
             self._clears = self._namespace.route_clears
             self.routes.clear()
 
-    def resolve(self, topic: bytes) -> tuple[Route | None, int, int]:
-        """(route, reason why not, marks) of a topic that is published to for the first time."""
+    def resolve(self, topic: bytes) -> tuple[Route | None, int, int, int]:
+        """(route, reason why not, marks, largest message) of a topic that is published to for the first time."""
         self._service.check_topic_bytes(topic)
         try:
             limits = self._service.limits
             check_topic(topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
             if not self._service.broker.access.allows(self._principal, Action.PUBLISH, topic):
-                return None, Reason.NOT_AUTHORIZED, 0
+                return None, Reason.NOT_AUTHORIZED, 0, 0
             route = self._namespace.route(topic)
         except MainstemError as error:
             logger.info("publish to %r refused: %s", topic[:100], error)
-            return None, reason_of(error), 0
+            return None, reason_of(error), 0, 0
         wanted = self._service.no_local.match(topic)
-        return route, 0, MARK_CLIENT_WANTED if wanted else 0
+        return route, 0, MARK_CLIENT_WANTED if wanted else 0, self._namespace.message_bytes_max(topic)
 
 
 class MqttService:
@@ -91,7 +95,8 @@ class MqttService:
         self._publishers: dict[Principal, Publisher] = {}
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
-        self._wills: dict[bytes, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
+        self.wills = Wills(self)
+        self.closed = False
         self._shares: dict[str, set[bytes]] = {}  # shared group's queue → keys of the sessions that subscribe to it
         self._busy_keys: dict[Queue, set[bytes]] = {}
         self._flush_planned = False
@@ -110,6 +115,15 @@ class MqttService:
             found = _services[broker] = cls(broker, config)
         return found
 
+    def close_when_empty(self) -> None:
+        """A listener closed its connections. After the last client has left nothing is journaled any more."""
+        if self.clients:
+            return
+        while self.sessions.save_places():
+            pass
+        self.wills.close()
+        self.closed = True
+
     # -- namespaces, rights and routes
 
     def namespace_of(self, principal: Principal) -> Namespace:
@@ -127,6 +141,7 @@ class MqttService:
         if found is None:
             found = Retained(namespace, self.broker.journal, self.broker.ticker, retained_max=self.limits.retained_max)
             self._retained[namespace.name] = found
+            namespace.on_retained = found.note
         return found
 
     def check_topic_bytes(self, topic: bytes) -> None:
@@ -174,30 +189,50 @@ class MqttService:
         headers: tuple[Header, ...] = (),
         time_ms: int | None = None,
     ) -> Ticket:
-        route = namespace.route(topic)
-        namespace.check_size(topic, payload)
-        flags = qos | (RecordFlag.RETAIN if retain else 0)
         stored = list(headers)
         if properties:
             stored.append((b"ms-mqtt", properties))
         if client_id and self.no_local.match(topic):
             stored.append((b"ms-client", client_id))
-        if key is None:
-            key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
-        else:
-            stored.insert(0, (b"ms-topic", topic))
-            route = namespace.keyed_route(topic, key, route)
-        gather = route.open_gather(Origin.MQTT)
-        value = None if retain and not payload else payload
-        now_ms = self.broker.clock.now_ns() // NS_PER_MS
-        index = gather.add_routed(route, key, value, stored, now_ms if time_ms is None else time_ms, flags)
-        if retain:
-            self.retained(namespace).note(route, gather.ticket, index, value is not None)
-        return gather.ticket
+        self.retained(namespace)
+        return namespace.publish(
+            topic,
+            None if retain and not payload else payload,
+            key=key,
+            headers=stored,
+            time_ms=time_ms,
+            flags=qos | (RecordFlag.RETAIN if retain else 0),
+            origin=Origin.MQTT,
+        )
 
-    def delay(self, namespace: Namespace, due_ms: int, topic: bytes, payload: bytes, **publish: Any) -> Ticket:
-        """Publish when it is due, also after a restart."""
-        raise Overloaded("delayed messages are not offered")
+    def delay(
+        self,
+        namespace: Namespace,
+        due_ms: int,
+        topic: bytes,
+        payload: bytes,
+        *,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        key: bytes | None,
+        headers: Sequence[Header],
+        time_ms: int | None,
+    ) -> Ticket:
+        """Publish when it is due, also after a restart; the ticket is the promise's."""
+        namespace.check_size(topic, payload)
+        stored = [*headers, (b"ms-mqtt", properties)] if properties else list(headers)
+        return self.broker.delayed.add(
+            namespace,
+            topic,
+            None if retain and not payload else payload,
+            due_ms=due_ms,
+            key=key,
+            headers=stored,
+            time_ms=time_ms,
+            flags=qos | (RecordFlag.RETAIN if retain else 0),
+            origin=Origin.MQTT,
+        )
 
     # -- sessions
 
@@ -209,7 +244,7 @@ class MqttService:
             asyncio.get_running_loop().call_later(PLACE_MS / 1000, self._save_places)
 
     def _save_places(self) -> None:
-        if self.sessions.save_places():
+        if not self.closed and self.sessions.save_places():
             asyncio.get_running_loop().call_later(PLACE_MS / 1000, self._save_places)
 
     def resume(self, outbound: Outbound, filters: list[bytes], *, changed: bool = False) -> None:
@@ -249,6 +284,8 @@ class MqttService:
 
     def _flush_settled(self) -> None:
         self._flush_planned = False
+        if self.closed:
+            return
         self.broker.queues.flush_settled()
 
     # -- figures
@@ -277,6 +314,8 @@ class MqttService:
     # -- every second
 
     def tick_second(self) -> None:
+        if self.closed:
+            return
         now_ns = self.broker.clock.now_ns()
         self.encoder.now_ns = now_ns
         for session in self.sessions.expired(now_ns):
@@ -291,7 +330,7 @@ class MqttService:
                 self.unwant_client(subscription.filter, session)
             if subscription.filter.startswith(b"$share/"):
                 self._end_share(session, subscription)
-        self.fire_will(session.key)
+        self.wills.fire(session.key)
         return self.sessions.end(session)
 
     def _end_share(self, session: Session, subscription: Subscription) -> None:
@@ -316,29 +355,6 @@ class MqttService:
             ]
             self.sessions.save_checkpoint(stamp, pending)
 
-    # -- wills
-
-    def plan_will(self, key: bytes, delay_seconds: int, send: Callable[[], None]) -> None:
-        """Send it now, or when its delay ends; the session going on before then cancels it."""
-        if not delay_seconds:
-            send()
-            return
-        timer = asyncio.get_running_loop().call_later(delay_seconds, self.fire_will, key)
-        self._wills[key] = timer, send
-
-    def cancel_will(self, key: bytes) -> None:
-        """The session goes on."""
-        planned = self._wills.pop(key, None)
-        if planned is not None:
-            planned[0].cancel()
-
-    def fire_will(self, key: bytes) -> None:
-        """Its delay is over, or the session is: it waits no longer."""
-        planned = self._wills.pop(key, None)
-        if planned is not None:
-            planned[0].cancel()
-            planned[1]()
-
     # -- recovery and retention
 
     def ensure_recovered(self) -> None:
@@ -352,6 +368,7 @@ class MqttService:
             for log in logs:
                 self._recover_log(namespace, log)
         self.sessions.recovered(self.broker.clock.now_ns(), self._recover_session)
+        self.wills.start()
         for namespace in self.broker.namespaces.values():
             queues = self.broker.queues.of(namespace)
             for queue in [one for one in queues if one.name.startswith("$share/") and one.name not in self._shares]:
@@ -374,14 +391,15 @@ class MqttService:
                 piece.data, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=namespace.topic_of
             )
             for record in records:
-                if record.origin == Origin.MQTT and record.stamp >= checkpoint:
+                if record.stamp >= checkpoint and (record.origin == Origin.MQTT or record.topic == DELAYED_TOPIC):
                     self._recover_record(namespace, log, record)
             offset = piece.end_offset
 
     def _recover_record(self, namespace: Namespace, log: Log, record: Record) -> None:
         if record.flags & RecordFlag.RETAIN:
             self.retained(namespace).recover(record.topic, log, record)
-        identity = record.header(b"ms-qos2") if record.flags & RecordFlag.QOS_2 else None
+        name = QOS_2_DELAYED if record.topic == DELAYED_TOPIC else QOS_2_IDENTITY
+        identity = record.header(name) if name == QOS_2_DELAYED or record.flags & RecordFlag.QOS_2 else None
         if identity is not None:
             key = self.session_key(namespace, identity[2:])
             self.sessions.recover_received(key, int.from_bytes(identity[:2], "big"), record.stamp)

@@ -98,15 +98,20 @@ class MqttSession:
         """The session goes on from here; returns the stamp from which the log must be read."""
         self.position = position
         self._again = {stamp: (packet_id, state) for packet_id, state, stamp in flight}
+        self._again_seen = {stamp for stamp, (_, state) in self._again.items() if state == AWAIT_PUBCOMP}
         self._again_last = max(self._again, default=-1)
         return min(position, min(self._again, default=position))
+
+    def redelivers(self, position: int) -> bool:
+        """Whether catching up, from there on, may find what was in flight before."""
+        return bool(self._again) and position <= self._again_last
 
     def lost_flight(self, position: int) -> list[int]:
         """Packet identifiers whose records catching up has passed without finding them: they are gone from the log."""
         if not self._again or position <= self._again_last:
             return []
         again, seen = self._again, self._again_seen
-        lost = [n for stamp, (n, state) in again.items() if state != AWAIT_PUBCOMP and stamp not in seen]
+        lost = [packet_id for stamp, (packet_id, _) in again.items() if stamp not in seen]
         self._again, self._again_seen = {}, set()
         return lost
 

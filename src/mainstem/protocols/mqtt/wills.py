@@ -1,0 +1,133 @@
+"""Wills: published when a client is lost, at once or after their delay, and never twice.
+
+A will that waits is journaled, so that a restart does not forget it:
+
+    kind "will": key = session key; value = due (ns), namespace, topic, payload, QoS, retain, properties, client id
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainstem.broker.namespace import Namespace
+from mainstem.model.errors import MainstemError
+from mainstem.protocols.mqtt.packets import Will
+
+if TYPE_CHECKING:
+    from mainstem.protocols.mqtt.service import MqttService
+
+logger = logging.getLogger("mainstem.mqtt")
+
+KIND = "will"
+NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Waiting:
+    due_ns: int
+    namespace: str
+    will: Will
+    client_id: bytes
+    timer: asyncio.TimerHandle | None = None
+
+    def encode(self) -> bytes:
+        will = self.will
+        return msgspec.msgpack.encode(
+            (
+                self.due_ns,
+                self.namespace,
+                will.topic,
+                will.payload,
+                will.qos,
+                will.retain,
+                will.properties,
+                self.client_id,
+            )
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Waiting:
+        due_ns, namespace, topic, payload, qos, retain, properties, client_id = msgspec.msgpack.decode(value)
+        return cls(due_ns, namespace, Will(topic, payload, qos, retain, 0, properties), client_id)
+
+
+class Wills:
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+        self._waiting: dict[bytes, Waiting] = {}
+        service.broker.journal.register(KIND, self._apply, self._dump)
+
+    def plan(self, key: bytes, namespace: Namespace, will: Will, client_id: bytes, delay_seconds: int) -> None:
+        """Send it now, or when its delay ends; the session going on before then cancels it."""
+        now_ns = self._service.broker.clock.now_ns()
+        waiting = Waiting(now_ns + delay_seconds * NS, namespace.name, will, client_id)
+        if not delay_seconds:
+            self._send(waiting)
+            return
+        self._waiting[key] = waiting
+        self._service.broker.journal.put(KIND, key, waiting.encode())
+        self._arm(key, waiting, now_ns)
+
+    def _arm(self, key: bytes, waiting: Waiting, now_ns: int) -> None:
+        delay = max(0.0, (waiting.due_ns - now_ns) / NS)
+        waiting.timer = asyncio.get_running_loop().call_later(delay, self.fire, key)
+
+    def cancel(self, key: bytes) -> Waiting | None:
+        """The session goes on."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            self._service.broker.journal.put(KIND, key, None)
+        return waiting
+
+    def fire(self, key: bytes) -> None:
+        """Its delay is over, or the session is: it waits no longer."""
+        waiting = self.cancel(key)
+        if waiting is not None:
+            self._send(waiting)
+
+    def _send(self, waiting: Waiting) -> None:
+        will = waiting.will
+        try:
+            self._service.publish(
+                self._service.broker.namespace(waiting.namespace),
+                will.topic,
+                will.payload,
+                qos=will.qos,
+                retain=will.retain,
+                properties=will.properties,
+                client_id=waiting.client_id,
+            )
+        except MainstemError as error:
+            logger.warning("the will of %r was not published: %s", waiting.client_id, error)
+
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+
+    # -- recovery
+
+    def start(self) -> None:
+        now_ns = self._service.broker.clock.now_ns()
+        for key, waiting in self._waiting.items():
+            self._arm(key, waiting, now_ns)
+
+    def _apply(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._waiting.pop(key, None)
+        else:
+            self._waiting[key] = Waiting.decode(value)
+
+    def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, waiting in self._waiting.items():
+            yield key, waiting.encode()
+
+

@@ -1,0 +1,36 @@
+from mainstem.protocols.mqtt.properties import Property
+from tests.protocol.mqtt.raw import Raw, unique
+
+NO_LOCAL = 4
+
+
+def test_and_nobody_elses(port: int) -> None:
+    topic = unique("local")
+    with Raw.connected(port, version=5) as client, Raw.connected(port) as other:
+        client.subscribe((topic, NO_LOCAL))
+        client.publish(topic, b"own")
+        other.publish(topic, b"other")
+        assert client.message().payload == b"other"
+        client.nothing_more()
+
+
+def test_also_while_the_session_is_absent(port: int) -> None:
+    topic, client_id = unique("local"), unique("session")
+    options: dict[str, object] = {"version": 5, "clean": False, "properties": {Property.SESSION_EXPIRY: 100}}
+    with Raw.connected(port) as other:
+        with Raw.connected(port, client_id, **options) as client:
+            client.subscribe((topic, NO_LOCAL | 1))
+            client.publish(topic, b"own", qos=1)
+        other.publish(topic, b"other", qos=1)
+        with Raw.connected(port, client_id, **options) as client:
+            assert client.message().payload == b"other"
+            client.nothing_more()
+
+
+def test_an_overlapping_subscription_without_it_gets_them(port: int) -> None:
+    topic = unique("local")
+    with Raw.connected(port, version=5) as client:
+        client.subscribe((topic, NO_LOCAL), (f"{topic}/#", 0))
+        client.publish(topic, b"own")
+        assert client.message().payload == b"own"
+        client.nothing_more()
