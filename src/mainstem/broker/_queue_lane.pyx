@@ -426,8 +426,11 @@ cdef bint may_expire_c(RecordRef record) noexcept:
     cdef const uint8_t* value
     cdef Py_ssize_t length
     if record.origin == ORIGIN_AMQP:
-        return record.find_header("ms-amqp", 7, &value, &length) and length >= 2 and (value[0] & EXPIRATION_BIT) != 0
-    return record.find_header("ms-mqtt", 7, &value, &length) or record.find_header("ms-expires-at", 13, &value, &length)
+        if record.find_header("ms-amqp", 7, &value, &length) and length >= 2 and (value[0] & EXPIRATION_BIT) != 0:
+            return True
+    elif record.find_header("ms-mqtt", 7, &value, &length):
+        return True
+    return record.find_header("ms-expires-at", 13, &value, &length)
 
 
 def may_expire(RecordRef record):

@@ -316,5 +316,8 @@ def may_expire(record: RecordRef) -> bool:
     """Whether the record may carry an expiry; the exact answer is model/crossing.py's."""
     if record.origin == Origin.AMQP:
         properties = record.header(b"ms-amqp")
-        return bool(properties) and bool(properties[0] & EXPIRATION_BIT)  # type: ignore[index]
-    return record.header(b"ms-mqtt") is not None or record.header(b"ms-expires-at") is not None
+        if properties and properties[0] & EXPIRATION_BIT:
+            return True
+    elif record.header(b"ms-mqtt") is not None:
+        return True
+    return record.header(b"ms-expires-at") is not None

@@ -21,7 +21,7 @@ from mainstem.broker.queue_lane import Lane
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import Written
-from mainstem.model import crossing
+from mainstem.model import crossing, crossing_amqp
 from mainstem.model.errors import AlreadyExists, NotFound
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
@@ -362,10 +362,17 @@ class Exchanges:
             headers.append((b"ms-queues", self.name_queues(name, topic, targets)))
         if properties:
             headers.append((b"ms-amqp", properties))
-        mode = Content.parse(properties).number("delivery_mode")
-        flags = int(RecordFlag.QOS_1) if mode == PERSISTENT else 0
+        content = Content.parse(properties)
+        asked = crossing_amqp.asked_by_client(content)
+        if asked.expires_at_us is not None:
+            headers.append((b"ms-expires-at", b"%d" % (asked.expires_at_us // 1000)))
+        if asked.event_time_us is not None:
+            time_ms = asked.event_time_us // 1000
+        flags = int(RecordFlag.QOS_1) if content.number("delivery_mode") == PERSISTENT else 0
         flags |= RecordFlag.DEFAULT_EXCHANGE if name == DEFAULT else 0
-        return self.namespace.publish(topic, value, headers=headers, time_ms=time_ms, flags=flags, origin=Origin.AMQP)
+        return self.namespace.publish(
+            topic, value, key=asked.key, headers=headers, time_ms=time_ms, flags=flags, origin=Origin.AMQP
+        )
 
     def origin_of(self, record: Record) -> tuple[str, str]:
         """The exchange and routing key a record was published with, or that stand for where it was."""

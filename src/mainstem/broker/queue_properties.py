@@ -14,11 +14,12 @@ US_PER_MS = 1_000
 def expires_at_ms(record: Record) -> int | None:
     """Wall time at which the record itself asks to expire; None: never."""
     if record.origin == Origin.AMQP:
-        properties = record.header(b"ms-amqp")
+        properties, asked = record.header(b"ms-amqp"), record.header(b"ms-expires-at")
         expiration = Content.parse(properties).text("expiration") if properties else None
-        if expiration is None or not expiration.isdigit():
-            return None
-        return record.stamp // NS_PER_MS + int(expiration)
+        dues = [int(asked)] if asked is not None else []
+        if expiration is not None and expiration.isdigit():
+            dues.append(record.stamp // NS_PER_MS + int(expiration))
+        return min(dues, default=None)
     expires_at_us = canonical(record).expires_at_us
     return None if expires_at_us is None else expires_at_us // US_PER_MS
 

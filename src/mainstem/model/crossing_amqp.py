@@ -78,6 +78,22 @@ def _read_header(message: Message, headers: list[Header], name: bytes, raw: byte
         headers.append((elsewhere(name), value))
 
 
+def asked_by_client(content: Content) -> Message:
+    """What a publisher asks of the broker with headers: key, event time, expiry, delivery time."""
+    message = Message(b"", None)
+    for name, raw in content.headers:
+        value = _as_bytes(raw) if name.startswith(("ms-", "timestamp_in_ms")) else None
+        if value is None:
+            continue
+        if name == "ms-key":
+            message.key = value
+        elif name == "timestamp_in_ms" and value.isdigit() and message.event_time_us is None:
+            message.event_time_us = int(value) * 1000
+        elif name.encode() in CLIENT_NAMES:
+            take_client_field(message, name.encode(), value)
+    return message
+
+
 def _as_bytes(raw: bytes) -> bytes | None:
     """A typed value as other protocols see it: numbers decimal, true or false, times in seconds, the rest JSON."""
     kind = raw[:1]

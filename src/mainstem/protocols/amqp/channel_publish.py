@@ -9,6 +9,7 @@ from mainstem.broker.queue import Queue
 from mainstem.broker.queue_settings import Overflow
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
+from mainstem.model.crossing_amqp import asked_by_client
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
@@ -132,7 +133,8 @@ class Publishes(ChannelCore):
     def _delay_ms(self, content: Content) -> int:
         value = content.header_value("x-delay")
         if value is None:
-            return 0
+            due_us = asked_by_client(content).deliver_at_us
+            value = 0 if due_us is None else due_us // 1000 - self.vhost.queues.now_ms()
         try:
             delay_ms = int(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):

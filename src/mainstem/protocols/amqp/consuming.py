@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.queue import Outcome, Queue
-from mainstem.broker.queue_lane import Entry, Lane, Taker
+from mainstem.broker.queue_lane import Entry, Lane, Taker, may_expire
+from mainstem.broker.queue_properties import expires_at_ms
 from mainstem.codec.batch import frame_heads
 from mainstem.model.amqp_content import Content
 from mainstem.protocols.amqp.declaring import age_seconds
@@ -86,7 +87,7 @@ class StreamConsumer(Sink):
         lane: Lane = self.queue.lane
         if not options.anything and not lane.accepts(record, options):
             return True
-        if self.closed:
+        if self.closed or (may_expire(record) and self._expired(record)):
             return True
         out = self.channel.out
         if self.credit <= 0 or out.blocked or out.out_bytes > 1 << 20:
@@ -94,6 +95,10 @@ class StreamConsumer(Sink):
         self.credit -= 1
         out.write_deliver(self.channel.wire, self._head, record, self, stream_offset)
         return True
+
+    def _expired(self, record: RecordRef) -> bool:
+        due_ms = expires_at_ms(record.copy())
+        return due_ms is not None and due_ms <= self.queue.queues.now_ms()
 
     def resume(self) -> None:
         if not self.live and not self.closed and self.credit > 0:
