@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.live import Dispatcher, Sink
 from mainstem.broker.reading import pieces_of
-from mainstem.codec.batch import frame_heads
+from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads, read_frame_head
 from mainstem.log.log import Log
 from mainstem.model.errors import StorageFault
 
@@ -30,6 +30,7 @@ SCAN_OFFSETS_MAX = 1 << 20
 MATCHES_MAX = 4_096
 EMPTY = array("q")
 END_OF_STAMPS = (1 << 63) - 1
+ATTRIBUTES_AT, CONTROL = 22, 0x20  # in a RecordBatch; marks a transaction's end
 
 
 @dataclass(slots=True)
@@ -64,12 +65,12 @@ class CatchUp:
     """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
 
     def __init__(
-        self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = CHUNK_BYTES
+        self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = 0
     ) -> None:
         self._namespace = namespace
         self._filters = filters
         self.position = position
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = chunk_bytes or CHUNK_BYTES
 
     def read(self, head_stamp: int) -> tuple[list[Piece], int]:
         """`look`, then `fetch`, both here: for the loop, when little is left."""
@@ -85,12 +86,30 @@ class CatchUp:
             if topic is not None:
                 wanted.append(Wanted(log, topic, start, EMPTY, log.written))
                 continue
-            assert log.index is not None and log.bitmaps is not None and log.low_marks is not None
-            end = min(log.written, start + SCAN_OFFSETS_MAX)
-            offsets, scanned = log.index.find_many(log.bitmaps.of_any(self._filters), start, end, MATCHES_MAX)
-            offsets = log.low_marks.visible(offsets)
+            offsets, scanned = self._search(log, start)
             wanted.append(Wanted(log, b"", offsets[0] if offsets else scanned, offsets, scanned))
         return Looked(head_stamp, wanted)
+
+    def _search(self, log: Log, start: int) -> tuple[array[int], int]:
+        """The next matches of a shared log. `start` is where the position's frame begins; a large frame may have more
+        matches before the position than one search returns, so then it begins at the position itself."""
+        assert log.index is not None and log.bitmaps is not None and log.low_marks is not None
+        bitmap = log.bitmaps.of_any(self._filters)
+        offsets, scanned = log.index.find_many(bitmap, start, min(log.written, start + SCAN_OFFSETS_MAX), MATCHES_MAX)
+        if scanned < log.written and (exact := self._offset_in_frame(log, start)) > start:
+            end = min(log.written, exact + SCAN_OFFSETS_MAX)
+            offsets, scanned = log.index.find_many(bitmap, exact, end, MATCHES_MAX)
+        return log.low_marks.visible(offsets), scanned
+
+    def _offset_in_frame(self, log: Log, start: int) -> int:
+        """The offset of the position, or the end of the frame at `start` if it lies beyond."""
+        piece = log.read(start, 1)
+        if piece is None:
+            return start
+        head = read_frame_head(piece.data, 0, log.id)
+        if head.payload_size and piece.data[FRAME_HEAD_SIZE + ATTRIBUTES_AT] & CONTROL:
+            return start
+        return max(start, head.base_offset + min(max(0, self.position - head.stamp), head.count))
 
     def fetch(self, looked: Looked) -> tuple[list[Piece], int]:
         """Pieces in no order, and the stamp up to which together they are complete. Any thread may do it."""
