@@ -106,7 +106,7 @@ class Queue:
         if count and start < self.created:
             unread = level.count_history(start)
             if unread:
-                level.cursor.enter(self.head_stamp - 1, unread)
+                level.cursor.enter(self.created - 1, unread)
         self.lane.newest = max(self.created - 1, level.cursor.head - 1)
         self._stand()
 

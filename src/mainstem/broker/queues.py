@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.exchanges import Exchanges
 from mainstem.broker.queue import Queue
-from mainstem.broker.queue_bindings import Reach
+from mainstem.broker.queue_bindings import NOW, Reach
 from mainstem.broker.queue_dead_letters import DeadLetters
 from mainstem.broker.queue_settings import Kind, QueueSettings
 from mainstem.log.gather import Ticket
@@ -250,6 +250,7 @@ class Queues:
         queue.condition = parse_condition(condition)
         self._add(queue)
         for reach in reaches:
+            reach.start = created if reach.start == NOW else reach.start
             queue.add_reach(reach)
         queue.begin(min((reach.start for reach in queue.reaches.all), default=created), count=True)
         return queue, self.save(queue)

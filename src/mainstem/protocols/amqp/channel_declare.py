@@ -10,7 +10,7 @@ from mainstem.broker.access import Action
 from mainstem.broker.exchange_names import DEFAULT, topic_of
 from mainstem.broker.exchanges import Binding, Exchange
 from mainstem.broker.queue import Queue
-from mainstem.broker.queue_bindings import ANYTHING, Reach
+from mainstem.broker.queue_bindings import ANYTHING, NOW, Reach
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.declaring import (
@@ -75,12 +75,12 @@ class Declares(ChannelCore):
         name, vhost = a["queue"], self.vhost
         settings = queue_settings(a, vhost.name)
         self.require(Action.CREATE, topic_of(DEFAULT, name), quoted("queue", name, vhost.name))
-        reaches, condition = [vhost.exchanges.default_reach(name, vhost.now())], ""
+        reaches, condition = [vhost.exchanges.default_reach(name, NOW)], ""
         if settings.view:
             view = vhost.namespace.views.get(topic_of(DEFAULT, settings.view))
             if view is None:
                 raise Fault(404, f"no view '{settings.view}' in vhost '{vhost.name}'")
-            start = 0 if a["arguments"].get("x-from") == "earliest" else vhost.now()
+            start = 0 if a["arguments"].get("x-from") == "earliest" else NOW
             reaches.append(Reach(ANYTHING, view.filter, "", start))
             condition = view.condition.text if view.condition is not None else ""
         queue, written = vhost.queues.declare(name, settings, reaches=reaches, condition=condition)
@@ -95,9 +95,13 @@ class Declares(ChannelCore):
         self.answer("queue.bind-ok", a["no_wait"], self.vhost.exchanges.bind(binding))
 
     def on_queue_unbind(self, a: dict[str, Any]) -> None:
-        queue = self.queue(a["queue"])
-        binding = self._binding(a["exchange"], True, queue.name, a)
-        self.answer("queue.unbind-ok", False, self.vhost.exchanges.unbind(binding))
+        """What is not bound, or not there, need not be unbound."""
+        name = a["queue"] or self.last_queue
+        written = None
+        if self.vhost.queues.find(name) is not None and self.vhost.exchanges.find(a["exchange"]) is not None:
+            binding = self._binding(a["exchange"], True, self.queue(name).name, a)
+            written = self.vhost.exchanges.unbind(binding)
+        self.answer("queue.unbind-ok", False, written)
 
     def _binding(self, source: str, to_queue: bool, destination: str, a: dict[str, Any]) -> Binding:
         self._refuse_default(source)
@@ -186,9 +190,11 @@ class Declares(ChannelCore):
 
     def on_exchange_unbind(self, a: dict[str, Any]) -> None:
         self._refuse_default(a["destination"])
-        self.exchange(a["destination"])
-        binding = self._binding(a["source"], False, a["destination"], a)
-        self.answer("exchange.unbind-ok", a["no_wait"], self.vhost.exchanges.unbind(binding))
+        written = None
+        if self.vhost.exchanges.find(a["destination"]) is not None and self.vhost.exchanges.find(a["source"]) is not None:
+            binding = self._binding(a["source"], False, a["destination"], a)
+            written = self.vhost.exchanges.unbind(binding)
+        self.answer("exchange.unbind-ok", a["no_wait"], written)
 
     def _refuse_default(self, name: str) -> None:
         if name == DEFAULT:

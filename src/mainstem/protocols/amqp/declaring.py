@@ -211,5 +211,5 @@ def exchange_type(a: dict[str, Any]) -> str:
     if kind == "x-delayed-message":
         kind = a["arguments"].get("x-delayed-type", "direct")
     if kind not in TYPES:
-        raise Fault(503, f"unknown exchange type '{kind}'")
+        raise Fault(406, f"unknown exchange type '{kind}'")
     return kind
