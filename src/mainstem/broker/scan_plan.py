@@ -106,7 +106,7 @@ class ScanPlans:
     ) -> dict[str, Any]:
         """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
         selection = self._select(namespace, wanted)
-        chosen = [_range(selection, one) for one in ranges]
+        chosen = [self._without_gap(_range(selection, one)) for one in ranges]
         counts = [self._count(selection, one.lane, one.start, one.end) for one in chosen]
         total = sum(counts)
         if total <= rows:
@@ -116,6 +116,17 @@ class ScanPlans:
             ends = [self._end_after(selection, one, share) for one, share in zip(chosen, shares, strict=True)]
         kept = [[*one.lane.key, end] for one, end in zip(chosen, ends, strict=True)]
         return {"ends": kept, "rows": total}
+
+    @staticmethod
+    def _without_gap(one: Range) -> Range:
+        """The range from its first stored record on: an unclean stop may leave many offsets unused, which are no rows."""
+        for log, start, end in _stretches(one.lane, one.start, one.end):
+            if log.index is not None:  # the topic index counts
+                return one
+            piece = log.read(start, 1, end)
+            if piece is not None:
+                return Range(one.lane, max(start, piece.base_offset), one.end, one.asked_end)
+        return one
 
     def _count(self, selection: Selection, lane: Lane, start: int, end: int) -> int:
         """Records in the range; exact for shared logs (they count topics), by offsets for the others, as Kafka does."""
