@@ -391,3 +391,15 @@ def test_damage_of_acked_data_is_found_and_given_up_only_on_request(start_broker
     one.start()
     url = f"kafka://127.0.0.1:{one.kafka_port}/disk.a"
     assert said("sub", url, "--from", "earliest", "--idle", "1s").count("\n") >= 1
+
+
+def test_a_queue_is_made_used_and_removed(broker: Broker) -> None:
+    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/queued/1", "before")
+    assert "1 messages are ready" in said("queue", "create", "cli-jobs", "queued/#", "--from", "earliest")
+    said("pub", f"kafka://127.0.0.1:{broker.kafka_port}/queued.2", "after")
+    url = f"amqp://127.0.0.1:{broker.amqp_port}/?queue=cli-jobs"
+    assert said("sub", url, "--count", "2") == "before\nafter\n"
+    listed = {row["name"]: row for row in rows("queue", "ls")}
+    assert listed["cli-jobs"]["filters"] == ["queued/#"]
+    said("queue", "rm", "cli-jobs", "--yes")
+    assert run("queue", "describe", "cli-jobs").returncode == 1

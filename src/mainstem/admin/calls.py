@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from mainstem.admin.running import Running
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotAuthorized
+
+logger = logging.getLogger("mainstem.audit")
 
 Handler = Callable[["Call"], Awaitable[Any]]
 PUBLIC, ANY, ADMIN = "public", "any", "admin"  # who may call; "any": whoever is logged in, checked per topic
@@ -98,10 +101,22 @@ def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awai
             call = await _call_of(running, operation, request)
             result = await operation.handler(call)
         except MainstemError as error:
+            if operation.method != "GET":
+                audit(request, f"refused: {error.code}")
             return problem_of(error)
+        if operation.method != "GET":
+            audit(request, "done")
         return result if isinstance(result, Response) else json_response(result)
 
     return answer
+
+
+def audit(request: Request, outcome: str) -> None:
+    """Who changed what from where, and how it ended; line breaks cannot forge another entry."""
+    principal = request.scope["state"].get("principal")
+    address = request.client.host if request.client is not None else ""
+    name = principal.name if principal is not None else "-"
+    logger.info("%r from %s: %s %r %s", name, address, request.method, request.url.path, outcome)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

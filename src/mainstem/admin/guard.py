@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ from mainstem.admin.problems import problem, problem_of
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
 from mainstem.model.errors import MainstemError
+
+logger = logging.getLogger("mainstem.audit")
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH = frozenset({"/livez", "/readyz"})
@@ -53,6 +56,8 @@ class Guard:
                 scope.setdefault("state", {})["principal"] = await self._principal(scope, headers)
             except MainstemError as error:
                 refusal = self._login_wanted(error)
+                if "authorization" in headers:  # a browser's first try has none; that is no failure
+                    logger.warning("a login from %s failed", scope["client"][0] if scope.get("client") else "")
         guarded = _with_headers(send, static=scope["path"].startswith(STATIC))
         if refusal is not None:
             await refusal(scope, receive, guarded)

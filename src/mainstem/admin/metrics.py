@@ -130,6 +130,13 @@ def _storage(running: Running) -> Iterator[Family]:
         "Group commits: how many, and the time they took.",
         [("_sum", {}, committer.sync_ns_total / 1e9), ("_count", {}, committer.rounds)],
     )
+    held = {engine: size for engine, size in held_bytes(running).items() if size}
+    yield (
+        "mainstem_held_bytes",
+        "gauge",
+        "Kept past their time for queues and sessions that still need them.",
+        [("", {"engine": engine}, size) for engine, size in sorted(held.items())] or [("", {"engine": "segment"}, 0)],
+    )
     disk = shutil.disk_usage(broker.options.data)
     yield _one("mainstem_disk_free_bytes", "gauge", "Free on the disk of the data directory.", disk.free)
     yield _one("mainstem_space_low", "gauge", "1 while publishes are refused.", int(broker.maintenance.space_low))
@@ -142,6 +149,23 @@ def _storage(running: Running) -> Iterator[Family]:
             "Bytes read, from the page cache and from the disk.",
             [("", {"source": "page_cache"}, cached), ("", {"source": "disk"}, disk_read)],
         )
+
+
+def held_bytes(running: Running) -> dict[str, int]:
+    """By engine: parts that retention would have dropped by now, were they not needed."""
+    broker, found = running.broker, dict[str, int]()
+    now_ns = broker.clock.now_ns()
+    for namespace in broker.namespaces.values():
+        policies = [(stem, namespace.stem_policies[stem]) for stem in namespace.stems.values()]
+        for topic in islice(namespace.topics.values(), OBJECTS_MAX):
+            policies += [(span.log, topic.policy) for p in topic.partitions for span in p.spans if not span.shared]
+        for log, policy in policies:
+            if policy.retention_ms <= 0 or "delete" not in policy.cleanup:
+                continue
+            due = now_ns - policy.retention_ms * 1_000_000
+            size = sum(part.size_bytes for part in log.engine.stat().parts if part.sealed and part.last_stamp < due)
+            found[engine_name(log)] = found.get(engine_name(log), 0) + size
+    return found
 
 
 def _by_engine(values: dict[str, int]) -> list[Sample]:

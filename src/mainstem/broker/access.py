@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -302,6 +303,16 @@ def _user_of(item: Item) -> User:
         for rule in body["rules"]
     ]
     return User(item.name, body["user_namespace"], body["admin"], body["credentials"], rules)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a listener on that host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def covers(outer: list[bytes], inner: list[bytes]) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mainstem.broker.access import is_loopback
 from mainstem.model.errors import ConfigError
 from mainstem.server.settings import Listeners
 
@@ -27,16 +27,6 @@ class Taken:
     def close(self) -> None:
         for one in self.sockets.values():
             one.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a listener on that host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_bind(listeners: Listeners, *, users: bool) -> None:

@@ -20,7 +20,10 @@ from mainstem.admin.cursors import (
     queues_of,
 )
 from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.queue_bindings import ANYTHING, Reach
+from mainstem.broker.queue_settings import QueueSettings
 from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.topic_filter import check_filter
 
 
 async def list_cursors(call: Call) -> Any:
@@ -79,6 +82,26 @@ async def describe_queue(call: Call) -> Any:
     return {**queue_row(queue), "settings": queue.settings.to_document()}
 
 
+async def create_queue(call: Call) -> Any:
+    """As MQTT's `$queue/NAME/FILTER` makes one: every protocol may take from it."""
+    body, namespace = call.body, call.namespace
+    topic_filter = body["filter"].encode()
+    check_filter(topic_filter)
+    start = 0 if body.get("from") == "earliest" else call.running.broker.stamps.next
+    settings = QueueSettings(
+        message_ttl_ms=body.get("message_ttl_ms"),
+        length_max=body.get("length_max"),
+        deliveries_max=body.get("deliveries_max") or 0,
+        dead_letter_exchange=body.get("dead_letter_exchange"),
+    )
+    queues = queues_of(call.running, namespace)
+    reaches = [Reach(ANYTHING, topic_filter, start=start)]
+    queue, written = queues.declare(body["name"], settings, reaches=reaches, condition=body.get("where") or "")
+    if written is not None:
+        await written
+    return queue_row(queue)
+
+
 async def purge_queue(call: Call) -> Any:
     return {"purged": queues_of(call.running, call.namespace).get(call.path["name"]).purge()}
 
@@ -117,6 +140,23 @@ OPERATIONS = (
     ),
     Operation("DELETE", "/v1/groups/{name:path}", delete_group, "Forget a group and its offsets.", ADMIN),
     Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", ADMIN, query=(LIMIT, AFTER)),
+    Operation(
+        "POST",
+        "/v1/queues",
+        create_queue,
+        "Make a durable queue over a topic filter.",
+        ADMIN,
+        body=(
+            Field("name", "string", "Its name.", required=True),
+            Field("filter", "string", "What enters it, for example jobs/#.", required=True),
+            Field("where", "string", "A condition on key and headers, as for views."),
+            Field("from", "string", "earliest: what is already stored enters too."),
+            Field("message_ttl_ms", "integer", "How long a message may wait."),
+            Field("length_max", "integer", "Messages it holds; the oldest go first."),
+            Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
+            Field("dead_letter_exchange", "string", "Where dead letters are published."),
+        ),
+    ),
     Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
     Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", ADMIN),
     Operation("DELETE", "/v1/queues/{name:path}", delete_queue, "Remove a queue; the records stay in the log.", ADMIN),

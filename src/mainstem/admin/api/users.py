@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from mainstem.admin.calls import ADMIN, Call, Field, Operation, page
-from mainstem.broker.access import User
+from mainstem.broker.access import User, is_loopback
+from mainstem.model.errors import InvalidArgument
 
 
 def user_row(user: User) -> dict[str, Any]:
@@ -47,7 +48,13 @@ async def set_password(call: Call) -> Any:
 
 
 async def remove_user(call: Call) -> Any:
-    await call.running.broker.access.remove_user(call.path["name"])
+    access, listeners = call.running.broker.access, call.running.config.listeners
+    last = list(access.users) == [call.path["name"]]
+    if last and not listeners.allow_anonymous and not is_loopback(listeners.host):
+        raise InvalidArgument(
+            "without its last user this broker would be open to the network", fix="listen on loopback"
+        )
+    await access.remove_user(call.path["name"])
     return {"deleted": call.path["name"]}
 
 

@@ -10,7 +10,7 @@ from mainstem.server.cli.output import json_option, print_facts, print_rows
 
 @click.group()
 def queue() -> None:
-    """List, describe, purge and remove queues. AMQP and MQTT ($queue/...) clients declare them."""
+    """List, describe, create, purge and remove queues. AMQP and MQTT ($queue/...) clients declare them too."""
 
 
 @queue.command("ls")
@@ -29,6 +29,44 @@ def queue_ls(as_json: bool, url: str) -> None:
 def queue_describe(name: str, as_json: bool, url: str) -> None:
     """One queue in full."""
     print_facts(Api(url).get(f"/v1/queues/{segment(name)}"), as_json=as_json)
+
+
+@queue.command("create")
+@click.argument("name")
+@click.argument("topic_filter", metavar="FILTER")
+@click.option("--where", help="A condition on key and headers, as for views.")
+@click.option("--from", "start", type=click.Choice(["latest", "earliest"]), default="latest", show_default=True)
+@click.option("--ttl", metavar="DURATION", help="How long a message may wait.")
+@click.option("--length", type=int, help="Messages it holds; the oldest go first.")
+@click.option("--attempts", type=int, help="Deliveries before a message is dead-lettered.")
+@click.option("--dead-letter", metavar="EXCHANGE", help="Where dead letters are published.")
+@url_option
+def queue_create(
+    name: str,
+    topic_filter: str,
+    where: str | None,
+    start: str,
+    ttl: str | None,
+    length: int | None,
+    attempts: int | None,
+    dead_letter: str | None,
+    url: str,
+) -> None:
+    """Make a durable queue of what FILTER means. AMQP, MQTT ($queue/NAME) and Kafka share groups take from it."""
+    from mainstem.server.units import parse_duration_ms
+
+    body = {
+        "name": name,
+        "filter": topic_filter,
+        "where": where,
+        "from": start,
+        "message_ttl_ms": parse_duration_ms(ttl) if ttl else None,
+        "length_max": length,
+        "deliveries_max": attempts,
+        "dead_letter_exchange": dead_letter,
+    }
+    answer = Api(url).post("/v1/queues", body)
+    click.echo(f"created queue {name}: {answer['ready']} messages are ready")
 
 
 @queue.command("purge")
