@@ -20,7 +20,7 @@ from mainstem.broker.queue_bindings import NAMED, Reach
 from mainstem.broker.queue_lane import Lane
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
-from mainstem.metadata.store import Written
+from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model import crossing, crossing_amqp
 from mainstem.model.errors import AlreadyExists, NotFound
 from mainstem.model.origin import Origin, RecordFlag
@@ -146,7 +146,7 @@ class Exchanges:
         self.version += 1
 
     @property
-    def _store(self) -> Any:
+    def _store(self) -> MetadataStore:
         return self.queues.service.broker.store
 
     # -- binding
@@ -194,7 +194,7 @@ class Exchanges:
         queue = self.queues.find(binding.destination) if binding.to_queue else None
         if queue is not None:
             self._end_reach(queue, binding, stamp)
-        written: Written = self._store.delete_item(ItemKind.BINDING, self.namespace.name, binding.id)
+        written = self._store.delete_item(ItemKind.BINDING, self.namespace.name, binding.id)
         source = self.by_name.get(binding.source)
         if source is not None and source.auto_delete and not bound:
             self.delete(source.name)

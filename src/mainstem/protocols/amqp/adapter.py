@@ -192,7 +192,7 @@ class AmqpConnection(Connection):
             return b""
         if not self.session.on_header(self.header):
             self.outbound.write(PROTOCOL_HEADER)
-            self.close(f"spoke {self.header!r} instead of AMQP 0-9-1")
+            self.close(f"spoke {self.header!r} instead of AMQP 0-9-1", linger=True)
             return b""
         return data[missing:]
 
@@ -226,8 +226,8 @@ class AmqpConnection(Connection):
         self.server.counters.messages_in += published
         broker.queues.flush_settled()
         self._after_read()
-        if published and self.server.ticker.pressed:
-            self.server.ticker.press(self)
+        if published and broker.ticker.pressed:
+            broker.ticker.press(self)
 
     def _after_read(self) -> None:
         touched = self.inbound.take_touched()
@@ -296,7 +296,7 @@ class AmqpConnection(Connection):
             self._close_channels()
             self.server.deadlines.watch(self, HANDSHAKE_S)
             if fault.code == 501:
-                self.close(str(fault))  # in step no more: nothing that follows can be read
+                self.close(str(fault), linger=True)  # in step no more: nothing that follows can be read
             return
         logger.info("%s, channel %d: %s", self.label(), number, fault)
         self.drop_channel(number)
@@ -387,7 +387,7 @@ class AmqpConnection(Connection):
             self.server.counters.bytes_out += len(data)
             self.transport.write(data)
         if out.stalled and not out.blocked:
-            self.server.ticker.after_tick(self.retry_stalled)
+            self.server.broker.ticker.after_tick(self.retry_stalled)
 
     def beat(self) -> None:
         """Half an interval is over: say that we live, unless something was said."""
@@ -459,10 +459,10 @@ class AmqpConnection(Connection):
         if not self.closing:
             self.drain()
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "", *, linger: bool = False) -> None:
         if not self.closing and self.session.state is State.RUNNING and reason:
             self.session.close(Fault(320, reason, hard=True))
-        super().close(reason)
+        super().close(reason, linger=linger)
 
     def on_lost(self) -> None:
         self._close_channels()

@@ -89,4 +89,4 @@ class ChannelCore:
     def settle_writes(self) -> None:
         """What was published before this request is counted by it."""
         self.connection.server.broker.queues.flush_settled()
-        self.connection.server.ticker.write_now()
+        self.connection.server.broker.ticker.write_now()

@@ -191,7 +191,10 @@ class Declares(ChannelCore):
     def on_exchange_unbind(self, a: dict[str, Any]) -> None:
         self._refuse_default(a["destination"])
         written = None
-        if self.vhost.exchanges.find(a["destination"]) is not None and self.vhost.exchanges.find(a["source"]) is not None:
+        if (
+            self.vhost.exchanges.find(a["destination"]) is not None
+            and self.vhost.exchanges.find(a["source"]) is not None
+        ):
             binding = self._binding(a["source"], False, a["destination"], a)
             written = self.vhost.exchanges.unbind(binding)
         self.answer("exchange.unbind-ok", a["no_wait"], written)

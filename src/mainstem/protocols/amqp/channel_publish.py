@@ -56,7 +56,8 @@ class Publishes(ChannelCore):
         content = Content.parse(event.properties)
         key = event.target.key
         if exchange.name == DEFAULT and key.startswith(REPLY_TO + "."):
-            return self._reply(event, content), False
+            self._reply(event)
+            return None, False
         self._check(content)
         keys = [key, *self._copies(content, "CC"), *self._copies(content, "BCC")]
         content.remove_header("BCC")
@@ -147,7 +148,7 @@ class Publishes(ChannelCore):
             self.vhost.namespace, exchange, key, content.encode(), event.body, event.time_ms, due_ms
         )
 
-    def _reply(self, event: PublishEvent, content: Content) -> None:
+    def _reply(self, event: PublishEvent) -> None:
         """Straight to the channel that waits for it."""
         key = event.target.key
         consumer = self.connection.server.replies.find(key)
