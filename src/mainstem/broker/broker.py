@@ -319,8 +319,8 @@ class Broker:
             for index in range(policy.partitions):
                 spans = self._first_spans(namespace, before, policy, index)
                 partition = self._add_partition(namespace, topic, index, spans)
-                if index == 0 and before is not None:
-                    partition.low_mark = before.partitions[0].low_mark
+                if spans[0].log.low_marks is not None:  # an older topic of this name may have been deleted here
+                    partition.low_mark = spans[0].log.low_marks.of(name)
                 for span in spans:
                     self._put_span(topic, partition, span)
                 partition.log.promise(written)

@@ -17,6 +17,7 @@ from mainstem.broker.live import Dispatcher, Sink
 from mainstem.broker.reading import pieces_of
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads, read_frame_head
 from mainstem.log.log import Log
+from mainstem.log.rewriting import without_front
 from mainstem.model.errors import StorageFault
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ class Looked:
 class CatchUp:
     """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
 
-    def __init__(
-        self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = 0
-    ) -> None:
+    def __init__(self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = 0) -> None:
         self._namespace = namespace
         self._filters = filters
         self.position = position
@@ -142,7 +141,8 @@ class CatchUp:
         piece = log.read(wanted.start, self._chunk_bytes)
         if piece is None:
             return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS, b"")
-        return Piece(log, piece.data, EMPTY, self._stamp_at(log, piece.end_offset), wanted.topic)
+        data = without_front(log, piece.data, log.low_mark) if piece.base_offset < log.low_mark else piece.data
+        return Piece(log, data, EMPTY, self._stamp_at(log, piece.end_offset), wanted.topic)
 
     def _fetch_chosen(self, wanted: Wanted) -> Piece:
         """The frames that hold the offsets, a chunk of them, however far they lie apart."""

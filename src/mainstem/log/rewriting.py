@@ -60,19 +60,22 @@ def stored_frames(log: Log, part: Part, topic_of: dict[int, bytes] | None = None
     while offset < part.end_offset and (piece := log.read(offset, READ_BYTES, part.end_offset)) is not None:
         at = 0
         while at < len(piece.data):
-            try:
-                head = verify_frame(piece.data, at, log.id)
-            except CorruptFrame as error:
-                raise CorruptFrame(
-                    f"log {log.id}, part {part.name}: {error.message}", fix=f"mainstem log verify {log.id}"
-                ) from None
-            frame = StoredFrame(head, piece.data[at : at + head.size])
-            at += head.size
-            if head.kind == KIND_DATA:
-                frame.batch = read_batch_head(frame.data, FRAME_HEAD_SIZE)
-                frame.records = _records(frame.data, log, topic_of)
+            frame = _frame_at(log, piece.data, at, topic_of)
             yield frame
+            at += frame.head.size
         offset = piece.end_offset
+
+
+def _frame_at(log: Log, data: memoryview, at: int, topic_of: dict[int, bytes] | None = None) -> StoredFrame:
+    try:
+        head = verify_frame(data, at, log.id)
+    except CorruptFrame as error:
+        raise CorruptFrame(f"log {log.id}: {error.message}", fix=f"mainstem log verify {log.id}") from None
+    frame = StoredFrame(head, data[at : at + head.size])
+    if head.kind == KIND_DATA:
+        frame.batch = read_batch_head(frame.data, FRAME_HEAD_SIZE)
+        frame.records = _records(frame.data, log, topic_of)
+    return frame
 
 
 def _records(frame: memoryview, log: Log, topic_of: dict[int, bytes] | None) -> list[Record]:
@@ -138,3 +141,12 @@ def cut_down(
         elif kept:
             frames.append(keep_records(frame, log.id, kept))
     return frames, before, after
+
+
+def without_front(log: Log, data: memoryview, before_offset: int) -> memoryview:
+    """What was read, without the records of its first frame that lie before the offset: they were deleted."""
+    frame = _frame_at(log, data, 0)
+    kept = [record for record in frame.records if record.offset >= before_offset]
+    if len(kept) == len(frame.records):
+        return data
+    return memoryview((keep_records(frame, log.id, kept) if kept else b"") + bytes(data[frame.head.size :]))
