@@ -17,6 +17,7 @@ from mainstem.admin.guard import Guard
 from mainstem.admin.metrics import metrics_text
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.problems import problem
+from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
 
@@ -53,6 +54,7 @@ def make_application(running: Running) -> Starlette:
             for one in OPERATIONS
         ),
         *spark_routes(running.broker),
+        *rabbit_routes(running),
     ]
     if running.config.http.console:
         routes += console_routes(running)

@@ -1,0 +1,374 @@
+"""What RabbitMQ's management API changes: declaring, deleting, publishing, getting, definitions."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from mainstem.admin import rabbit_objects as objects
+from mainstem.broker.access import Action
+from mainstem.broker.exchange_names import DEFAULT, topic_of
+from mainstem.broker.exchanges import PREDECLARED, TYPES, Binding, Exchange
+from mainstem.broker.queue import Outcome
+from mainstem.broker.queue_bindings import NOW
+from mainstem.broker.queue_settings import Kind, Overflow, QueueSettings
+from mainstem.broker.queues import Queues
+from mainstem.metadata.store import Written
+from mainstem.model.amqp_content import NAMES, Content, encode_value
+from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized
+from mainstem.model.record import Record
+
+if TYPE_CHECKING:
+    from mainstem.admin.rabbit_api import Call
+
+CREATED, NO_CONTENT = 201, 204
+GET_MAX = 1_000
+DELIVERY_LIMIT_QUORUM = 20
+_NUMBERS = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
+
+
+def exchange_name(name: str) -> str:
+    """The default exchange is called amq.default in paths."""
+    return DEFAULT if name == "amq.default" else name
+
+
+def _require(call: Call, action: Action, topic: bytes) -> None:
+    if not call.broker.access.allows(call.principal, action, topic):
+        raise NotAuthorized(f"{call.principal.name!r} may not {action.value} {topic.decode(errors='replace')!r}")
+
+
+def _body(call: Call) -> dict[str, Any]:
+    if call.body is None:
+        return {}
+    if not isinstance(call.body, dict):
+        raise InvalidArgument("the body must be a JSON object")
+    return call.body
+
+
+async def _durable(written: Written | None) -> None:
+    if written is not None:
+        await written
+
+
+# -- vhosts, queues, exchanges, bindings
+
+
+async def put_vhost(call: Call, name: str) -> tuple[int, Any]:
+    if not call.principal.admin:
+        raise NotAuthorized("only an administrator makes vhosts")
+    known = name in call.broker.namespaces
+    call.broker.create_namespace(name)
+    return (NO_CONTENT if known else CREATED), None
+
+
+async def put_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    queues, body = call.vhost(vhost), _body(call)
+    _require(call, Action.CREATE, topic_of(DEFAULT, name))
+    if queues.find(name) is not None:
+        return NO_CONTENT, None
+    await _durable(declare_queue(queues, name, body))
+    return CREATED, None
+
+
+def declare_queue(queues: Queues, name: str, body: dict[str, Any]) -> Written | None:
+    arguments = dict(body.get("arguments") or {})
+    kind = Kind(body.get("type") or arguments.get("x-queue-type") or Kind.CLASSIC)
+    limit = arguments.get("x-delivery-limit", DELIVERY_LIMIT_QUORUM if kind is Kind.QUORUM else -1)
+    settings = QueueSettings(
+        durable=bool(body.get("durable", True)),
+        auto_delete=bool(body.get("auto_delete", False)),
+        kind=kind,
+        message_ttl_ms=arguments.get("x-message-ttl"),
+        expires_ms=arguments.get("x-expires"),
+        length_max=arguments.get("x-max-length"),
+        bytes_max=arguments.get("x-max-length-bytes"),
+        overflow=Overflow(arguments.get("x-overflow", Overflow.DROP_HEAD)),
+        dead_letter_exchange=arguments.get("x-dead-letter-exchange"),
+        dead_letter_key=arguments.get("x-dead-letter-routing-key"),
+        priority_max=arguments.get("x-max-priority", 0),
+        single_active=bool(arguments.get("x-single-active-consumer", False)),
+        deliveries_max=limit + 1 if limit >= 0 else 0,
+        arguments=arguments,
+    )
+    _, written = queues.declare(name, settings, reaches=[queues.exchanges.default_reach(name, NOW)])
+    return written
+
+
+async def delete_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    queue = call.vhost(vhost).get(name)
+    _require(call, Action.DELETE, topic_of(DEFAULT, name))
+    if call.query.get("if-empty") == "true" and queue.ready:
+        raise InvalidArgument(f"queue {name!r} is not empty")
+    if call.query.get("if-unused") == "true" and queue.takers:
+        raise InvalidArgument(f"queue {name!r} is in use")
+    await _durable(queue.queues.delete(queue))
+    return NO_CONTENT, None
+
+
+def purge_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    queue = call.vhost(vhost).get(name)
+    _require(call, Action.CONSUME, topic_of(DEFAULT, name))
+    queue.purge()
+    return NO_CONTENT, None
+
+
+async def put_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    exchanges, body = call.vhost(vhost).exchanges, _body(call)
+    _require(call, Action.CREATE, topic_of(name, ""))
+    if exchanges.find(name) is not None:
+        return NO_CONTENT, None
+    await _durable(declare_exchange(exchanges, name, body))
+    return CREATED, None
+
+
+def declare_exchange(exchanges: Any, name: str, body: dict[str, Any]) -> Written | None:
+    arguments = dict(body.get("arguments") or {})
+    kind = declared = body.get("type", "direct")
+    if declared == "x-delayed-message":
+        kind, arguments["x-declared-type"] = arguments.get("x-delayed-type", "direct"), declared
+    if kind not in TYPES:
+        raise InvalidArgument(f"unknown exchange type {declared!r}")
+    exchange = Exchange(
+        name,
+        kind,
+        bool(body.get("durable", True)),
+        bool(body.get("auto_delete", False)),
+        bool(body.get("internal", False)),
+        arguments,
+    )
+    written: Written | None = exchanges.declare(exchange)
+    return written
+
+
+async def delete_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    exchanges = call.vhost(vhost).exchanges
+    exchanges.get(name)
+    if name in PREDECLARED:
+        raise InvalidArgument(f"exchange {name!r} cannot be deleted")
+    _require(call, Action.DELETE, topic_of(name, ""))
+    if call.query.get("if-unused") == "true" and exchanges.in_use(name):
+        raise InvalidArgument(f"exchange {name!r} is in use")
+    await _durable(exchanges.delete(name))
+    return NO_CONTENT, None
+
+
+async def post_binding(call: Call, vhost: str, source: str, letter: str, destination: str) -> tuple[int, Any]:
+    queues, body = call.vhost(vhost), _body(call)
+    to_queue = letter == "q"
+    queues.exchanges.get(exchange_name(source))
+    if to_queue:
+        queues.get(destination)
+    else:
+        queues.exchanges.get(destination)
+    binding = Binding.make(
+        exchange_name(source), to_queue, destination, body.get("routing_key", ""), body.get("arguments") or {}
+    )
+    if binding.source == DEFAULT:
+        raise InvalidArgument("the default exchange binds every queue by its name; it cannot be bound")
+    await _durable(queues.exchanges.bind(binding))
+    return CREATED, {"properties_key": objects.properties_key(binding)}
+
+
+async def delete_binding(
+    call: Call, vhost: str, source: str, letter: str, destination: str, properties: str
+) -> tuple[int, Any]:
+    exchanges = call.vhost(vhost).exchanges
+    for binding in exchanges.bindings_from(exchange_name(source)):
+        known = objects.properties_key(binding)
+        if binding.destination == destination and properties in (known, unquote(known)):
+            await _durable(exchanges.unbind(binding))
+    return NO_CONTENT, None
+
+
+def close_connection(call: Call, name: str) -> tuple[int, Any]:
+    if not call.principal.admin:
+        raise NotAuthorized("only an administrator closes connections")
+    objects.find_connection(call.running, name).close("Closed via management plugin")
+    return NO_CONTENT, None
+
+
+# -- messages
+
+
+def publish(call: Call, vhost: str, name: str) -> Any:
+    queues, body = call.vhost(vhost), _body(call)
+    exchange, key = exchange_name(name), str(body.get("routing_key", ""))
+    queues.exchanges.get(exchange)
+    _require(call, Action.PUBLISH, topic_of(exchange, key))
+    payload = str(body.get("payload", ""))
+    raw = base64.b64decode(payload) if body.get("payload_encoding") == "base64" else payload.encode()
+    content = content_of(body.get("properties") or {})
+    targets = queues.exchanges.route(exchange, [key], content)
+    routed = queues.exchanges.is_routable(exchange, key, targets)
+    queues.exchanges.publish(exchange, key, content.encode(), raw)
+    return {"routed": routed}
+
+
+def content_of(properties: dict[str, Any]) -> Content:
+    """JSON properties as AMQP's."""
+    content = Content()
+    for name, value in properties.items():
+        if name == "headers":
+            content.headers = [(key, encode_value(one)) for key, one in value.items()]
+        elif name in _NUMBERS:
+            content.fields[name] = int(value).to_bytes(_NUMBERS[name], "big")
+        elif name in NAMES:
+            content.set_text(name, str(value))
+    return content
+
+
+def _properties(content: Content) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name in content.fields:
+        if name == "headers":
+            shown[name] = {key: _plain(content.header_value(key)) for key, _ in content.headers}
+        else:
+            shown[name] = content.number(name) if name in _NUMBERS else content.text(name)
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
+    """Not for consuming: `ack_requeue_true` (the default) leaves everything where it is."""
+    queue, body = call.vhost(vhost).get(name), _body(call)
+    _require(call, Action.CONSUME, topic_of(DEFAULT, name))
+    mode = body.get("ackmode") or ("ack_requeue_true" if body.get("requeue", True) else "ack_requeue_false")
+    call.broker.ticker.write_now()
+    taken = queue.acquire(call, min(int(body.get("count", 1)), GET_MAX))
+    rows = []
+    for index, one in enumerate(taken):
+        exchange, key = queue.queues.exchanges.origin_of(one.record)
+        rows.append(
+            {
+                "payload_bytes": len(one.record.value or b""),
+                "redelivered": one.attempts > 0,
+                "exchange": exchange,
+                "routing_key": key,
+                "message_count": queue.ready + len(taken) - index - 1,
+                "properties": _properties(queue.queues.exchanges.content_of(one.record)),
+                **_payload(one.record, body),
+            }
+        )
+    outcome = {"ack_requeue_false": Outcome.ACK, "reject_requeue_false": Outcome.REJECT}.get(mode, Outcome.RELEASE)
+    queue.settle([one.position for one in taken], outcome)
+    return 200, rows
+
+
+def _payload(record: Record, body: dict[str, Any]) -> dict[str, str]:
+    value = record.value or b""
+    truncate = body.get("truncate")
+    if isinstance(truncate, int):
+        value = value[:truncate]
+    if body.get("encoding", "auto") == "auto":
+        try:
+            return {"payload": value.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError:
+            pass
+    return {"payload": base64.b64encode(value).decode(), "payload_encoding": "base64"}
+
+
+# -- definitions and health
+
+
+def export_definitions(call: Call, vhost: str | None) -> dict[str, Any]:
+    all_queues = call.vhosts(vhost)
+    short = ("source", "vhost", "destination", "destination_type", "routing_key", "arguments")
+    document: dict[str, Any] = {
+        "rabbit_version": objects.VERSION,
+        "rabbitmq_version": objects.VERSION,
+        "product_name": "Mainstem",
+        "users": [],
+        "vhosts": [{"name": queues.namespace.name} for queues in all_queues],
+        "permissions": [],
+        "topic_permissions": [],
+        "parameters": [],
+        "global_parameters": [],
+        "policies": [],
+        "queues": [
+            {
+                "name": queue.name,
+                "vhost": queues.namespace.name,
+                "durable": queue.settings.durable,
+                "auto_delete": queue.settings.auto_delete,
+                "arguments": queue.settings.arguments,
+            }
+            for queues in all_queues
+            for queue in queues
+            if queue.settings.durable and not queue.settings.exclusive
+        ],
+        "exchanges": [
+            {name: value for name, value in objects.exchange(queues, one).items() if name in _EXCHANGE_FIELDS}
+            for queues in all_queues
+            for one in queues.exchanges.by_name.values()
+            if one.name not in PREDECLARED and one.durable
+        ],
+        "bindings": [
+            {name: row[name] for name in short}
+            for queues in all_queues
+            for row in objects.bindings(queues)
+            if row["source"]
+        ],
+    }
+    return document
+
+
+_EXCHANGE_FIELDS = ("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments")
+
+
+async def import_definitions(call: Call, vhost: str | None) -> tuple[int, Any]:
+    """Adds what is not there; what is there stays as it is. Users, permissions and policies are not ours to take."""
+    if not call.principal.admin:
+        raise NotAuthorized("only an administrator imports definitions")
+    body = _body(call)
+    for row in body.get("vhosts", ()):
+        if row["name"] not in call.broker.namespaces:
+            call.broker.create_namespace(row["name"])
+    written: list[Written | None] = []
+    for row in body.get("exchanges", ()):
+        exchanges = call.vhost(row.get("vhost", vhost or "/")).exchanges
+        if exchanges.find(row["name"]) is None:
+            written.append(declare_exchange(exchanges, row["name"], row))
+    for row in body.get("queues", ()):
+        queues = call.vhost(row.get("vhost", vhost or "/"))
+        if queues.find(row["name"]) is None:
+            written.append(declare_queue(queues, row["name"], row))
+    for row in body.get("bindings", ()):
+        queues = call.vhost(row.get("vhost", vhost or "/"))
+        to_queue = row.get("destination_type", "queue") == "queue"
+        binding = Binding.make(
+            row["source"], to_queue, row["destination"], row.get("routing_key", ""), row.get("arguments") or {}
+        )
+        written.append(queues.exchanges.bind(binding))
+    for one in written:
+        await _durable(one)
+    return NO_CONTENT, None
+
+
+async def aliveness_test(call: Call, vhost: str) -> Any:
+    """Declare, publish, get: the whole way through."""
+    queues, name = call.vhost(vhost), "aliveness-test"
+    if queues.find(name) is None:
+        try:
+            await _durable(declare_queue(queues, name, {"durable": False}))
+        except AlreadyExists:
+            pass
+    queues.exchanges.publish(DEFAULT, name, b"", b"test_message")
+    call.broker.ticker.write_now()
+    queue = queues.get(name)
+    taken = queue.acquire(call, 1)
+    queue.settle([one.position for one in taken], Outcome.ACK)
+    return {"status": "ok" if taken else "failed"}
+
+
+def health(call: Call, *_: str) -> tuple[int, Any]:
+    if call.broker.maintenance.space_low:
+        return 503, {"status": "failed", "reason": "disk space is low; publishes are refused", "alarms": ["disk"]}
+    return 200, {"status": "ok"}
