@@ -93,7 +93,8 @@ class Broker:
         CUT_NAMES.sources.append(self._names)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
-        self.journal = Journal(default.stem(default.defaults), data / "state.snapshot", self.clock)
+        stem = default.stem(default.defaults)
+        self.journal = Journal(stem, data / "state.snapshot", self.clock, self.logs.by_id)
         self.scans = ScanPlans(self)
         self.staging = Staging(self)
         self.archives = Archives(self)
@@ -134,7 +135,7 @@ class Broker:
         for log in logs:
             log.sync()
             log.mark_stable(log.written)
-        self.journal.store_snapshot(*self.journal.take_snapshot())
+        self.journal.close()
         self.logs.close()
         self.stamps.settle()
         self.store.close()

@@ -5,8 +5,11 @@ the data it speaks of. A snapshot bounds what a start has to replay: it is taken
 applied so far, and is put in place only once all of that is durable.
 
     state record:  key = kind 0x00 key,  value = the owner's bytes (null: forgotten)
-    snapshot file: "MSSNAP1\\n", u64 offset, then per entry u32 kind+key length, u32 value length (0xFFFFFFFF = null),
-                   the two; then crc32c of all before it. Big-endian. Replaced by rename.
+    snapshot file: "MSSNAP1\\n", u64 log id, u64 offset, then per entry u32 kind+key length, u32 value length
+                   (0xFFFFFFFF = null), the two; then crc32c of all before it. Big-endian. Replaced by rename.
+
+The snapshot also says which log the journal lies in. It stays there for as long as the broker runs: when the defaults
+change, and with them the default stem, a clean stop moves it by naming the new one.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, frame_heads
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, verify_frame
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.clock import Clock
@@ -27,6 +30,7 @@ from mainstem.model.errors import StorageFault
 logger = logging.getLogger("mainstem.broker")
 
 MAGIC = b"MSSNAP1\n"
+HEAD = struct.Struct(">QQ")
 NULL = 0xFFFFFFFF
 SNAPSHOT_EVERY_BYTES = 64 << 20
 READ_BYTES = 4 << 20
@@ -39,15 +43,20 @@ class Owner(NamedTuple):
 
 
 class Journal:
-    def __init__(self, stem: Log, path: Path, clock: Clock) -> None:
-        self.stem = stem
+    def __init__(self, stem: Log, path: Path, clock: Clock, logs: Mapping[int, Log] | None = None) -> None:
+        """`stem` is the default one, where a new journal begins; `logs` are those an older one may lie in."""
+        self.snapshot_offset = 0  # state frames below it are in the snapshot
         self._path = path
+        self._data = path.read_bytes() if path.exists() else None
+        self._next_stem = stem
+        self.stem = stem
+        if self._data is not None:
+            self.stem = self._find_stem({stem.id: stem, **(logs or {})})
         self._clock = clock
         self._owners: dict[str, Owner] = {}
-        self._unknown: list[tuple[bytes, bytes | None]] = []
+        self._unknown: dict[bytes, bytes] = {}
         self._put_since_snapshot = 0
         self._snapshot_running = False
-        self.snapshot_offset = 0  # state frames below it are in the snapshot
 
     def register(
         self,
@@ -70,8 +79,10 @@ class Journal:
 
     def recover(self) -> int:
         """Apply the snapshot, then every state frame after it; returns how many entries were applied."""
+        if self._data is None:  # from now on it is known where the journal lies
+            self._write(_sealed([_head(self.stem.id, 0)]))
         count = self._load_snapshot()
-        offset = max(self.snapshot_offset, self.stem.start_offset)
+        offset = self.snapshot_offset  # not the log's start, which is that of streams
         while (piece := self.stem.read(offset, READ_BYTES)) is not None:
             count += self._replay(piece.data)
             offset = piece.end_offset
@@ -79,7 +90,8 @@ class Journal:
 
     def _replay(self, data: memoryview) -> int:
         at = count = 0
-        for head in frame_heads(data, self.stem.id):
+        while at < len(data):
+            head = verify_frame(data, at, self.stem.id)
             batch = data[at + FRAME_HEAD_SIZE : at + head.size]
             at += head.size
             if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
@@ -93,21 +105,33 @@ class Journal:
         kind, _, key = name.partition(b"\0")
         owner = self._owners.get(kind.decode())
         if owner is None:  # kept for the next snapshot: a newer version's state must not be lost by an older one
-            self._unknown.append((name, value))
+            if value is None:
+                self._unknown.pop(name, None)
+            else:
+                self._unknown[name] = value
             return
         owner.apply(key, value)
 
-    def _load_snapshot(self) -> int:
-        if not self._path.exists():
-            return 0
-        data = self._path.read_bytes()
+    def _find_stem(self, logs: Mapping[int, Log]) -> Log:
+        data = self._data or b""
         if data[: len(MAGIC)] != MAGIC or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise StorageFault(
                 f"{self._path} is damaged; queue, session and offset state cannot be trusted",
                 fix=f"restore a backup, or move {self._path} away to rebuild what the log still holds",
             )
-        (self.snapshot_offset,) = struct.unpack_from(">Q", data, len(MAGIC))
-        at, count = len(MAGIC) + 8, 0
+        log_id, self.snapshot_offset = HEAD.unpack_from(data, len(MAGIC))
+        if log_id not in logs:
+            raise StorageFault(
+                f"{self._path}: the state lies in log {log_id}, which is not there",
+                fix="restore a backup",
+            )
+        return logs[log_id]
+
+    def _load_snapshot(self) -> int:
+        data, self._data = self._data, None
+        if data is None:
+            return 0
+        at, count = len(MAGIC) + HEAD.size, 0
         while at < len(data) - 4:
             name_size, value_size = struct.unpack_from(">II", data, at)
             name = data[at + 8 : at + 8 + name_size]
@@ -127,32 +151,48 @@ class Journal:
     def take_snapshot(self) -> tuple[int, bytes]:
         """All state as of everything written so far, as bytes. Call it between ticks; store it once that is stable."""
         self._put_since_snapshot = 0
-        parts = [MAGIC, struct.pack(">Q", self.stem.written)]
+        parts = [_head(self.stem.id, self.stem.written)]
         for kind, owner in self._owners.items():
             prefix = kind.encode() + b"\0"
             for key, value in owner.dump():
                 parts += (struct.pack(">II", len(prefix) + len(key), len(value)), prefix, key, value)
-        for name, kept in self._unknown:
-            parts += (struct.pack(">II", len(name), NULL if kept is None else len(kept)), name, kept or b"")
-        body = b"".join(parts)
-        return self.stem.written, body + crc32c(body).to_bytes(4, "big")
+        for name, kept in self._unknown.items():
+            parts += (struct.pack(">II", len(name), len(kept)), name, kept)
+        return self.stem.written, _sealed(parts)
+
+    def close(self) -> None:
+        """After everything is stable: the last snapshot. The next run goes on in the stem of the defaults."""
+        self.stem = self._next_stem
+        self.store_snapshot(*self.take_snapshot())
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         """Durable once this returns; runs in a thread. `offset` must be stable."""
         assert offset <= self.stem.stable
         self._snapshot_running = True
         try:
-            temporary = self._path.with_suffix(".new")
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            self._write(data)
             self.snapshot_offset = offset
         finally:
             self._snapshot_running = False
+
+    def _write(self, data: bytes) -> None:
+        temporary = self._path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _head(log_id: int, offset: int) -> bytes:
+    return MAGIC + HEAD.pack(log_id, offset)
+
+
+def _sealed(parts: list[bytes]) -> bytes:
+    body = b"".join(parts)
+    return body + crc32c(body).to_bytes(4, "big")
