@@ -134,6 +134,9 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    # pyspark logs each error it raises, stack traces and all, besides raising it.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return session
 
 

@@ -37,4 +37,4 @@ class Pipelines:
 
 
 def _runs(flows: list[dict[str, Any]]) -> bool:
-    return any(flow.get("state") not in ("done", "failed") for flow in flows)
+    return any(flow.get("state") not in ("done", "failed", "stopped") for flow in flows)

@@ -47,6 +47,7 @@ KNOWN: dict[str, type[MainstemError]] = {
     "Overloaded": Overloaded,
 }
 _RAISED = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^mainstem(?:_pipeline)?\.[\w.]+: (.+)$", re.MULTILINE)
 _NOISE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
@@ -73,11 +74,15 @@ def understood(error: Exception, flow: str) -> MainstemError:
 
 def reason_of(text: str) -> str:
     """The one line of an error's text that says what is wrong."""
+    ours = _OURS.findall(text)
+    if ours:
+        return _short(ours[-1])
     raised = [f"{name}: {message}" for name, message in _RAISED.findall(text) if name.endswith(("Error", "Exception"))]
-    for line in text.splitlines():
-        if line.startswith("["):  # Spark's own class of error, and its sentence
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith("[") and "Traceback" not in line:  # Spark's own class of error, and its sentence
             return _short(line)
-    return _short(raised[-1] if raised else next((line for line in text.splitlines() if line.strip()), text))
+    return _short(raised[-1] if raised else lines[0] if lines else text)
 
 
 def _short(text: str) -> str:

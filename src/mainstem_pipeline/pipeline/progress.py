@@ -22,7 +22,7 @@ class FlowProgress:
     """How a flow does, for people and programs alike."""
 
     flow: str
-    state: str = "starting"  # starting | waiting | running | restarting | done | failed
+    state: str = "starting"  # starting | waiting | running | restarting | done | stopped | failed
     batch: int = -1
     rows: int = 0  # of the last batch
     rows_total: int = 0
@@ -71,7 +71,7 @@ class Lines:
         self._out = out or sys.stderr
 
     def batch(self, flow: FlowProgress) -> None:
-        if flow.rows or flow.state in ("failed", "restarting", "done"):
+        if flow.rows or flow.state in ("failed", "restarting"):
             self.note(_line(flow))
 
     def note(self, text: str) -> None:
@@ -188,7 +188,7 @@ class Metrics:
         self._lag.labels(**labels).set(flow.lag)
         self._ms.labels(**labels).set(flow.batch_ms / 1000)
         self._batch.labels(**labels).set(flow.batch)
-        self._up.labels(**labels).set(0 if flow.state in ("failed", "done") else 1)
+        self._up.labels(**labels).set(0 if flow.state in ("failed", "done", "stopped") else 1)
 
     def close(self) -> None:
         self._server.shutdown()
