@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mainstem.codec.columns import Column
+from mainstem.codec.columns import Column, TopicRow
 from mainstem.model.errors import InvalidArgument
+from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,7 @@ RAW_COLUMNS: Mapping[str, RowColumn] = {
     "stored_headers": RowColumn(Column.STORED_HEADERS, "binary"),
 }
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+UNREADABLE = -1  # instead of a record's flags
 OWN_COLUMNS = ("canonical_topic", "levels", "origin", "content_type")
 
 
@@ -92,6 +94,26 @@ def record_batch(taken: Mapping[int, tuple[Any, ...]], rows: int, schema: pa.Sch
         column = (COLUMNS.get(field.name) or RAW_COLUMNS[field.name]).flag
         arrays.append(_array(column, taken[column], rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def unreadable_row(frame: bytes, offset: int, topic: TopicRow, schema: pa.Schema) -> pa.RecordBatch:
+    """The one row of a batch whose records cannot be read: its frame, and flags that no record has."""
+    import pyarrow as pa
+
+    base, stamp = (int.from_bytes(frame[at : at + 8], "big", signed=True) for at in (16, 24))
+    known: dict[str, Any] = {
+        "offset": offset,
+        "stamp": stamp + offset - base,
+        "timestamp": stamp // 1000,  # when it was appended; what it says of its own time is as doubtful as the rest
+        "timestampType": 1,
+        "topic": topic[0].decode(),
+        "canonical_topic": topic[1].decode(),
+        "partition": topic[3],
+        "origin": Origin(frame[6]).name.lower(),
+        "flags": UNREADABLE,
+        "batch": frame,
+    }
+    return pa.RecordBatch.from_arrays([pa.array([known.get(one.name)], one.type) for one in schema], schema=schema)
 
 
 def _array(column: Column, buffers: tuple[Any, ...], rows: int, kind: pa.DataType) -> pa.Array:

@@ -19,14 +19,14 @@ from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.model.condition import parse_condition
 from mainstem.model.crossing import kafka_record
-from mainstem.model.errors import CorruptFrame, MainstemError, NotFound, OffsetOutOfRange
+from mainstem.model.errors import CorruptFrame, MainstemError, NotFound, OffsetOutOfRange, UnreadableBatch
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import kafka_name, topic_levels
 from mainstem.model.topic_filter import matches
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.options import BATCH_ROWS, Connection
-from mainstem_pipeline.rows import flags_of, record_batch
+from mainstem_pipeline.rows import flags_of, record_batch, unreadable_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,9 +166,33 @@ class SliceReader:
     def _rows(self, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:
         more = True
         while more:
-            more = decoder.decode(self._task.batch_rows, BATCH_BYTES)
+            unreadable: UnreadableBatch | None = None
+            try:
+                more = decoder.decode(self._task.batch_rows, BATCH_BYTES)
+            except UnreadableBatch as error:
+                unreadable = error
             if decoder.rows:
                 yield from self._take(decoder)
+            if unreadable is not None:
+                yield from self._pass(decoder, unreadable)
+        self._position = max(self._position, decoder.position)
+
+    def _pass(self, decoder: ColumnDecoder, error: UnreadableBatch) -> Iterator[pa.RecordBatch]:
+        """A batch that its client made unreadable: kept whole where the schema has room for it, else told, or left out."""
+        frame, offset = decoder.pass_unreadable()
+        self._position = max(self._position, offset)
+        if "batch" in self._schema.names:
+            named = (
+                int.from_bytes(frame[12:16], "big") if self._piece["shared"] else self._piece["lanes"][0][2].encode()
+            )
+            topic = self._topics(named)
+            if topic is not None and offset < decoder.position:
+                yield unreadable_row(frame, offset, topic, self._schema)
+        elif self._task.fail_on_data_loss:
+            raise UnreadableBatch(
+                f"log {self._piece['log']}: {error.message}",
+                fix='read on without them with .option("failOnDataLoss", "false")',
+            ) from error
         self._position = max(self._position, decoder.position)
 
     def _take(self, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:

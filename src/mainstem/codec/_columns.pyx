@@ -14,7 +14,7 @@ from mainstem.codec._batch cimport (
 from mainstem.codec._column_text cimport amqp_content_type, is_utf8, mqtt_content_type
 from mainstem.codec._column_topics cimport Topic, TopicTable
 from mainstem.codec._runs cimport Binary, Run, grow, put_bit, put_bytes, put_i32, put_i64, put_value
-from mainstem.model.errors import CorruptFrame
+from mainstem.model.errors import CorruptFrame, MainstemError, UnreadableBatch
 
 cdef enum:
     # Columns, one bit each; columns.py gives them to callers.
@@ -48,6 +48,9 @@ cdef enum:
 
     EACH_RECORD = -1  # the batch names no topic
     TRANSLATIONS_MAX = 4096  # distinct header blocks whose translation is remembered
+
+cdef int64_t MS_MIN = -62_135_596_800_000  # the years 1 to 9999: what every reader of timestamps can show
+cdef int64_t MS_MAX = 253_402_300_799_999
 
 cdef const char** ORIGIN_NAMES = [b"broker", b"mqtt", b"kafka", b"amqp", b"nats", b"http", b"spark"]
 cdef int* ORIGIN_SIZES = [6, 4, 5, 4, 4, 4, 5]
@@ -131,6 +134,14 @@ cdef int put_text(Binary* column, const uint8_t* data, Py_ssize_t size) except -
     return 0
 
 
+cdef inline bint in_years(int64_t ms) noexcept nogil:
+    return MS_MIN <= ms <= MS_MAX
+
+
+cdef inline int64_t shown_ms(int64_t ms) noexcept nogil:
+    return MS_MIN if ms < MS_MIN else MS_MAX if ms > MS_MAX else ms
+
+
 cdef enum:
     # where each column of variable size keeps its buffers
     AT_KEY, AT_VALUE, AT_TOPIC, AT_CANONICAL, AT_ORIGIN, AT_CONTENT_TYPE, AT_BATCH, AT_NAME, AT_HEADER, AT_LEVEL, AT_STORED, BINARIES
@@ -161,9 +172,9 @@ cdef class ColumnDecoder:
     cdef const uint8_t* record
     cdef const uint8_t* records_end
     cdef int32_t records_left, batch_topic, time_type
-    cdef int64_t base_offset, frame_end, base_ms, max_ms, stamp
+    cdef int64_t frame_size, base_offset, offset_min, frame_end, base_ms, max_ms, stamp
     cdef uint8_t origin
-    cdef bint trusted, header_written
+    cdef bint trusted, header_written, kept_whole
 
     cdef Binary binary[BINARIES]
     cdef Run run[RUNS]
@@ -226,6 +237,15 @@ cdef class ColumnDecoder:
                 return 0
         return not self.finished and (self.records_left > 0 or self.at < self.data_size)
 
+    def pass_unreadable(self):
+        """After UnreadableBatch: (the frame's bytes, the first offset that could not be read); decoding goes on behind it."""
+        cdef int64_t first = self.offset_min if self.offset_min > self.start else self.start
+        frame = PyBytes_FromStringAndSize(<const char*>self.frame, <Py_ssize_t>self.frame_size)
+        self.at = self.frame - self.data + self.frame_size
+        self.records_left = 0
+        self._pass(self.frame_end)
+        return frame, first
+
     def take(self):
         cdef dict taken = {}
         if self.columns & KEY:
@@ -284,6 +304,11 @@ cdef class ColumnDecoder:
     cdef int _refuse(self, const char* why) except -1 nogil:
         with gil:
             raise CorruptFrame(f"{why.decode()}, {self.at} bytes into what was read, after offset {self.position}")
+
+    cdef int _unreadable(self, const char* why) except -1 nogil:
+        """The checksum fits, so this is what its client sent; whoever reads may pass it over."""
+        with gil:
+            raise UnreadableBatch(f"offsets {self.offset_min} to {self.frame_end - 1} cannot be read: {why.decode()}")
 
     cdef void _pass(self, int64_t offset) noexcept nogil:
         if offset > self.end:
@@ -351,14 +376,17 @@ cdef class ColumnDecoder:
             return 0
         if crc32c_c(batch + 21, <Py_ssize_t>(batch_size - 21), 0) != get_u32(batch + 17):
             self._refuse(b"the batch's checksum is wrong")
-        self.frame, self.frame_end = frame, frame_end
+        self.frame, self.frame_size, self.frame_end = frame, size, frame_end
         self.header_written = False
-        self.base_offset = <int64_t>get_u64(frame + 16)
+        self.base_offset = self.offset_min = <int64_t>get_u64(frame + 16)
         self.stamp = <int64_t>get_u64(frame + 24)
         self.time_type = 1 if attributes & APPEND_TIME else 0
         self.base_ms = <int64_t>get_u64(batch + 27)
         self.max_ms = <int64_t>get_u64(batch + 35)
         self.records_left = <int32_t>get_u32(batch + 57)
+        self.kept_whole = self.batch_topic >= 0 and (
+            attributes & (COMPRESSION | APPEND_TIME) or not in_years(self.base_ms) or not in_years(self.max_ms)
+        )
         self.record = batch + BATCH_HEAD_SIZE
         self.records_end = batch + batch_size
         if attributes & COMPRESSION:
@@ -368,7 +396,13 @@ cdef class ColumnDecoder:
     cdef int _inflate(self, int method) except -1 nogil:
         with gil:
             packed = PyBytes_FromStringAndSize(<const char*>self.record, self.records_end - self.record)
-            self.inflated = self.inflate(method, packed)
+            try:
+                self.inflated = self.inflate(method, packed)
+            except MainstemError as error:
+                self.records_left = 0
+                raise UnreadableBatch(
+                    f"offsets {self.offset_min} to {self.frame_end - 1} cannot be read: {error.message}"
+                ) from error
             self.record = <const uint8_t*>PyBytes_AS_STRING(self.inflated)
             self.records_end = self.record + PyBytes_GET_SIZE(self.inflated)
         return 0
@@ -394,9 +428,14 @@ cdef class ColumnDecoder:
         while self.records_left > 0 and self.rows < rows_max and self.bytes_used < bytes_max:
             self.record = read_record(self.record, self.records_end, &parts)
             if self.record == NULL:
-                self._refuse(b"a record does not fit its batch")
-            self.records_left -= 1
+                self._unreadable(b"a record does not fit its batch")
             offset = self.base_offset + parts.offset_delta
+            if offset < self.offset_min or offset >= self.frame_end:
+                self._unreadable(b"a record's offset is not its batch's")
+            if parts.header_count > 0 and not self._headers_fit(&parts):
+                self._unreadable(b"a record's headers do not fit")
+            self.records_left -= 1
+            self.offset_min = offset + 1
             if offset >= self.end:
                 self._pass(offset)
                 self.finished = True
@@ -414,6 +453,18 @@ cdef class ColumnDecoder:
         if self.records_left == 0:
             self._pass(self.frame_end)
         return 0
+
+    cdef bint _headers_fit(self, RecordParts* parts) noexcept nogil:
+        """Checked before anything of the record is put into a column, so that columns stay of equal length."""
+        cdef const uint8_t* at = parts.headers
+        cdef const uint8_t* name = NULL
+        cdef const uint8_t* value = NULL
+        cdef Py_ssize_t name_size = 0, size = 0
+        for _ in range(parts.header_count):
+            at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
+            if at == NULL:
+                return False
+        return True
 
     cdef int32_t _topic_of_record(self, RecordParts* parts) except -2 nogil:
         cdef const uint8_t* name = NULL
@@ -433,8 +484,6 @@ cdef class ColumnDecoder:
         cdef Py_ssize_t name_size = 0
         for _ in range(parts.header_count):
             at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, value, size)
-            if at == NULL:
-                self._refuse(b"a record's headers do not fit")
             if name_size == wanted_size and memcmp(name, wanted, <size_t>wanted_size) == 0:
                 return 1
         return 0
@@ -447,7 +496,7 @@ cdef class ColumnDecoder:
         if self.columns & PARTITION:
             put_i32(&self.run[AT_PARTITION], topic.partition)
         if self.columns & TIMESTAMP:
-            put_i64(&self.run[AT_TIMESTAMP], (self.max_ms if self.time_type else self.base_ms + parts.time_delta_ms) * 1000)
+            put_i64(&self.run[AT_TIMESTAMP], shown_ms(self.max_ms if self.time_type else self.base_ms + parts.time_delta_ms) * 1000)
         if self.columns & TIMESTAMP_TYPE:
             put_i32(&self.run[AT_TYPE], self.time_type)
         if self.columns & FLAGS:
@@ -455,12 +504,16 @@ cdef class ColumnDecoder:
         if self.columns & STAMP:
             put_i64(&self.run[AT_STAMP], self.stamp + parts.offset_delta)
         if self.columns & BATCH:
-            put_value(
-                &self.binary[AT_BATCH], <const char*>self.frame,
-                -1 if self.header_written else FRAME_HEAD_SIZE + BATCH_HEAD_SIZE,
-            )
-            self.header_written = True
+            self._put_batch()
         return 0
+
+    cdef int _put_batch(self) except -1 nogil:
+        cdef int64_t size = self.frame_size if self.kept_whole else FRAME_HEAD_SIZE + BATCH_HEAD_SIZE
+        if self.header_written:
+            return put_value(&self.binary[AT_BATCH], NULL, -1)
+        self.header_written = True
+        self.bytes_used += <size_t>size
+        return put_value(&self.binary[AT_BATCH], <const char*>self.frame, <Py_ssize_t>size)
 
     cdef int _put_sized(self, Topic* topic, RecordParts* parts) except -1 nogil:
         if self.columns & KEY:
@@ -529,8 +582,6 @@ cdef class ColumnDecoder:
         else:
             for _ in range(parts.header_count):
                 at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
-                if at == NULL:
-                    self._refuse(b"a record's headers do not fit")
                 put_text(&self.binary[AT_NAME], name, name_size)
                 put_value(&self.binary[AT_HEADER], <const char*>value, size)
                 self.bytes_used += <size_t>(name_size + 8) + (<size_t>size if size > 0 else 0)
@@ -559,8 +610,6 @@ cdef class ColumnDecoder:
         cdef Py_ssize_t name_size = 0, size = 0
         for _ in range(parts.header_count):
             at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
-            if at == NULL:
-                self._refuse(b"a record's headers do not fit")
             if not is_utf8(name, name_size):
                 return 1
         return 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mainstem.codec._batch_reference import crc32c, decode_headers, varint
-from mainstem.model.errors import CorruptFrame
+from mainstem.model.errors import CorruptFrame, MainstemError, UnreadableBatch
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
 
@@ -21,6 +21,7 @@ BATCH_HEAD = struct.Struct(">qiibIHiqqqhii")
 KIND_DATA = 1
 VERBATIM = (Origin.KAFKA, Origin.SPARK)  # batches stored as their client made them
 COMPRESSION, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
+MS_MIN, MS_MAX = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS, CANONICAL, LEVELS, ORIGIN, CONTENT_TYPE,
  FLAGS, STAMP, BATCH, STORED_HEADERS) = (1 << bit for bit in range(16))  # fmt: skip
@@ -40,6 +41,12 @@ def binary_buffers(values: Sequence[bytes | None]) -> Binary:
         offsets.append(at)
     data = b"".join(value for value in values if value is not None)
     return bytes(valid) if nulls else None, struct.pack(f"<{len(offsets)}i", *offsets), data, nulls
+
+
+def shown_ms(time_ms: int) -> int:
+    """Clients may write any 64 bits; what no reader of timestamps can show is shown as the nearest that it can."""
+    wrapped = (time_ms + (1 << 63)) % (1 << 64) - (1 << 63)
+    return min(max(wrapped, MS_MIN), MS_MAX)
 
 
 def _text(value: bytes | None) -> bytes | None:
@@ -79,22 +86,28 @@ class _Row:
 
     @property
     def size(self) -> int:
-        return 24 + len(self.key or b"") + len(self.value or b"") + sum(len(n) + len(v or b"") for n, v in self.headers)
+        sized = (self.batch, self.key, self.value, *(part for header in self.headers for part in header))
+        return 24 + sum(len(part or b"") for part in sized)
 
 
 class _OpenBatch:
     """A batch whose records are being decoded."""
 
     def __init__(
-        self, head: bytes, records: bytes, count: int, end: int, topic: TopicRow | None, *, by_record: bool
+        self, frame: bytes, records: bytes, count: int, end: int, topic: TopicRow | None, *, by_record: bool
     ) -> None:
-        self.head, self.records, self.left, self.end = head, records, count, end
+        self.frame, head = frame, frame[: 48 + 61]
+        self.records, self.left, self.end = records, count, end
         self.topic, self.by_record, self.at, self.head_written = topic, by_record, 0, False
         self.origin: int = head[6]
         self.base_offset, self.stamp = struct.unpack_from(">qq", head, 16)
         self.attributes: int = struct.unpack_from(">H", head, 48 + 21)[0]
         self.base_ms, self.max_ms = struct.unpack_from(">qq", head, 48 + 27)
         self.time_type = 1 if self.attributes & APPEND_TIME else 0
+        self.offset_min: int = self.base_offset
+        is_odd = self.attributes & (COMPRESSION | APPEND_TIME) or shown_ms(self.base_ms) != self.base_ms
+        kept_whole = not by_record and (is_odd or shown_ms(self.max_ms) != self.max_ms)
+        self.head = frame if kept_whole else head
 
     def varint(self, end: int) -> int:
         raw = shift = 0
@@ -132,7 +145,6 @@ class _OpenBatch:
             raise ValueError
         encoded = self.records[self.at : end]
         self.at = end
-        self.left -= 1
         return flags, time_delta, delta, key, value, count, encoded
 
 
@@ -161,6 +173,7 @@ class ColumnDecoder:
         self._batch: _OpenBatch | None = None
         self._rows: list[_Row] = []
         self._bytes_used = 0
+        self._unreadable = b"", 0, 0, 0
         self.position, self.finished = start, False
 
     @property
@@ -184,7 +197,19 @@ class ColumnDecoder:
         left = self._batch is not None and self._batch.left > 0
         return not self.finished and (left or self._at < len(self._data))
 
+    def pass_unreadable(self) -> tuple[bytes, int]:
+        """After UnreadableBatch: the frame's bytes and the first offset that could not be read; decoding goes on behind."""
+        frame, first, end, self._at = self._unreadable
+        self._batch = None
+        self._pass(end)
+        return frame, max(first, self._start)
+
     # Frames and batches.
+
+    def _cannot_read(self, frame: bytes, first: int, end: int, why: str) -> UnreadableBatch:
+        at = self._at if self._batch is not None and self._batch.frame == frame else self._at + len(frame)
+        self._unreadable = frame, first, end, at
+        return UnreadableBatch(f"offsets {first} to {end - 1} cannot be read: {why}")
 
     def _refuse(self, why: str) -> CorruptFrame:
         return CorruptFrame(f"{why}, {self._at} bytes into what was read, after offset {self.position}")
@@ -237,8 +262,12 @@ class ColumnDecoder:
             raise self._refuse("the batch's checksum is wrong")
         records = batch[61:]
         if attributes & COMPRESSION:
-            records = self._inflate(attributes & COMPRESSION, records)
-        return _OpenBatch(frame[: 48 + 61], records, count, end, topic, by_record=by_record) if count > 0 else None
+            try:
+                records = self._inflate(attributes & COMPRESSION, records)
+            except MainstemError as error:
+                self._batch = None
+                raise self._cannot_read(frame, base, end, error.message) from error
+        return _OpenBatch(frame, records, count, end, topic, by_record=by_record) if count > 0 else None
 
     def _is_aborted(self, producer_id: int, offset: int) -> bool:
         return any(producer == producer_id and first <= offset <= last for producer, first, last in self._aborted)
@@ -254,8 +283,18 @@ class ColumnDecoder:
         try:
             flags, time_delta, delta, key, value, count, encoded = batch.next_record()
         except ValueError:
-            raise self._refuse("a record does not fit its batch") from None
+            raise self._cannot_read(
+                batch.frame, batch.offset_min, batch.end, "a record does not fit its batch"
+            ) from None
         offset = batch.base_offset + delta
+        if not batch.offset_min <= offset < batch.end:
+            raise self._cannot_read(batch.frame, batch.offset_min, batch.end, "a record's offset is not its batch's")
+        try:
+            headers = decode_headers(encoded, count) if count else []
+        except MainstemError:
+            raise self._cannot_read(batch.frame, batch.offset_min, batch.end, "a record's headers do not fit") from None
+        batch.left -= 1
+        batch.offset_min = offset + 1
         if offset >= self._end:
             self._pass(offset)
             self.finished = True
@@ -265,7 +304,6 @@ class ColumnDecoder:
             self._pass(batch.end)
         if offset < self._start:
             return
-        headers = decode_headers(encoded, count) if count else []
         topic = self._topic(self._name(batch, flags, key, headers)) if batch.by_record else batch.topic
         if topic is None or not topic[4] <= offset < topic[5]:
             return
@@ -301,7 +339,7 @@ class ColumnDecoder:
             TOPIC: lambda: binary_buffers([row.topic[0] for row in rows]),
             PARTITION: lambda: _numbers("i", [row.topic[3] for row in rows]),
             OFFSET: lambda: _numbers("q", [row.offset for row in rows]),
-            TIMESTAMP: lambda: _numbers("q", [row.time_ms * 1000 for row in rows]),
+            TIMESTAMP: lambda: _numbers("q", [shown_ms(row.time_ms) * 1000 for row in rows]),
             TIMESTAMP_TYPE: lambda: _numbers("i", [row.flags >> 8 for row in rows]),
             HEADERS: lambda: _header_buffers([row.headers for row in rows]),
             CANONICAL: lambda: binary_buffers([row.topic[1] for row in rows]),

@@ -24,9 +24,14 @@ makes an object per record, and neither needs pyarrow: buffers are bytes-like ob
     LEVELS            (int32 list offsets, level count, levels as text)
     HEADERS           (validity or None, int32 list offsets, null count, header count, names as text, values as binary)
 
+- A batch whose checksum fits and whose records cannot be read (its client made it so) raises UnreadableBatch; rows before
+  it can be taken, and `pass_unreadable()` gives its frame and goes on behind it. Times are shown within the years 1 to 9999.
+
 BATCH holds, in the first row of each batch and null elsewhere, the frame's and the batch's head as stored (48 + 61
-bytes). STORED_HEADERS holds the encoded headers, count in front, where HEADERS does not tell all (headers of other
-protocols are translated; names may not be text), else null. With FLAGS that is all it takes to build a batch again.
+bytes), or the whole frame where records alone would not give it back: it is compressed, or the records' own times are
+not shown as they are; and it is of one topic. STORED_HEADERS holds the encoded headers, count in front, where HEADERS
+does not tell all (headers of other protocols are translated; names may not be text), else null. With FLAGS that is all
+it takes to build a batch again.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ MainstemError
 ├── ConfigError        the operator's file, flag or data directory: say all of it, then exit 78
 └── StorageFault       a promise to the disk was not kept
     ├── CorruptFrame       bytes that do not validate
+    │   └── UnreadableBatch    the checksum fits: a client sent records that cannot be read
     └── DamagedLog         acked data is damaged: the log is not served until repaired
 """
 
@@ -92,6 +93,10 @@ class StorageFault(MainstemError):
 
 class CorruptFrame(StorageFault):
     code = "MS-5001"
+
+
+class UnreadableBatch(CorruptFrame):
+    code = "MS-5003"
 
 
 class DamagedLog(StorageFault):

@@ -145,6 +145,12 @@ CATALOGUE = {
         "would be a lie. Restore a backup (mainstem restore), or give the damaged records up knowingly: mainstem\n"
         "log repair DIR --quarantine, which keeps the bytes aside and marks the lost offsets.",
     ),
+    "MS-5003": Explanation(
+        "A batch that its client made unreadable",
+        "The checksum fits, so these are the bytes a Kafka client sent, but their records cannot be read (a broken\n"
+        "compression, or counts and sizes that do not fit). Archives keep such a batch whole, as one row with flags -1.\n"
+        "Spark reads stop at it; option failOnDataLoss=false passes it over.",
+    ),
     "MS-6001": Explanation(
         "No broker answers",
         "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or\n"

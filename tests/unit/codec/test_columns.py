@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.codec import _column_batches_reference, _columns_reference
-from mainstem.codec._batch_reference import BatchBuilder, make_frame, make_marker
+from mainstem.codec._batch_reference import BatchBuilder, crc32c, make_frame, make_marker
 from mainstem.codec.columns import Column
 from mainstem.codec.compression import inflate
-from mainstem.model.errors import CorruptFrame, MessageTooLarge
+from mainstem.model.errors import CorruptFrame, MessageTooLarge, UnreadableBatch
 from mainstem.model.origin import Origin, RecordFlag
 
 compiled = pytest.importorskip("mainstem.codec._columns")
@@ -177,7 +177,7 @@ def test_records_come_back_as_they_were_put(make: Any, method: int) -> None:
     assert numbers_of(columns, Column.STAMP) == [1040, 1041, 1042]
     assert numbers_of(columns, Column.TIMESTAMP) == [1_000_000, 1_001_000, 999_000]
     assert numbers_of(columns, Column.FLAGS, "i") == [8, 0, 0]
-    assert values_of(columns, Column.BATCH) == [data[:109], None, None]
+    assert values_of(columns, Column.BATCH) == [data if method else data[:109], None, None]
     valid, offsets, nulls, count, names, values = columns[0][Column.HEADERS]
     assert (valid, struct.unpack("<4i", offsets), nulls, count) == (b"\x01", (0, 2, 2, 2), 2, 2)
     assert names[2] == b"aa"
@@ -256,8 +256,54 @@ def test_an_unfinished_frame_waits_for_the_rest(make: Any) -> None:
 @pytest.mark.parametrize("make", DECODERS)
 def test_inflating_stays_within_its_limit(make: Any) -> None:
     data = frame_of([Stored(None, bytes(3 << 20), [], 0, 0)], 0, origin=Origin.KAFKA, topic_id=1, attributes=4)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(UnreadableBatch) as raised:
         decode_all(make(Column.VALUE, resolve, bounded), data)
+    assert isinstance(raised.value.__cause__, MessageTooLarge)
+
+
+def broken(frame: bytes, place: int, byte: int) -> bytes:
+    """The frame with a byte of its batch changed, and a checksum that fits: as a careless client might send it."""
+    batch = bytearray(frame[48:])
+    batch[place] = byte
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return frame[:48] + bytes(batch)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+@pytest.mark.parametrize(
+    ("method", "place", "byte", "read", "why"),
+    [
+        (0, 61 + 3 * 9, 0x7F, 3, "does not fit"),  # the size of record 3
+        (0, 61 + 3 * 9 + 3, 0x02, 3, "offset is not its batch's"),  # its offset is record 1's
+        (0, 61 + 3 * 9 + 3, 0x20, 3, "offset is not its batch's"),  # its offset is beyond the batch
+        (0, 61 + 3 * 9 + 8, 0x0C, 3, "does not fit"),  # it has six headers
+        (0, 60, 9, 5, "does not fit"),  # more records than there are
+        (4, 62, 0xFF, 0, "cannot be read"),  # not zstd
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_given_whole_and_passed_over(
+    make: Any, method: int, place: int, byte: int, read: int, why: str
+) -> None:
+    put = [Stored(b"a", b"%d" % i, [], 0, 0) for i in range(5)]
+    bad = broken(frame_of(put, 10, origin=Origin.KAFKA, topic_id=1, attributes=method), place, byte)
+    after = frame_of([Stored(b"a", b"fine", [], 0, 0)], 15, origin=Origin.KAFKA, topic_id=1)
+    decoder = make(Column.VALUE | Column.OFFSET | Column.BATCH, resolve, bounded, log_id=LOG_ID)
+    decoder.feed(bad + after)
+    with pytest.raises(UnreadableBatch, match=why):
+        decoder.decode(100, 1 << 20)
+    assert decoder.pass_unreadable() == (bad, 10 + read)
+    assert not decoder.decode(100, 1 << 20)
+    assert numbers_of([plain(decoder.take())], Column.OFFSET) == [*range(10, 10 + read), 15]
+    assert decoder.position == 16
+    assert decoder.consumed == len(bad + after)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_times_beyond_every_calendar_are_shown_as_the_nearest_and_kept_whole(make: Any) -> None:
+    frame = frame_of([Stored(b"a", b"", [], 2**60, 0), Stored(b"a", b"", [], 5, 0)], 0, origin=Origin.KAFKA, topic_id=1)
+    columns = decode_all(make(Column.TIMESTAMP | Column.BATCH, resolve, bounded, log_id=LOG_ID), frame)
+    assert numbers_of(columns, Column.TIMESTAMP) == [253_402_300_799_999_000, 5000]
+    assert values_of(columns, Column.BATCH) == [frame, None]
 
 
 def column_of(values: list[bytes | None], shift: int = 0) -> tuple[Any, ...]:
