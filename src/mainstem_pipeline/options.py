@@ -12,6 +12,7 @@
 | `includeHeaders` | add the column `headers` |
 | `pushdown` | true: push filters on topic, partition and offset down (needs Spark's setting, see docs/spark.md) |
 | `direct` | false: never read the broker's files, always through the broker |
+| `warehouse`, `catalog`, `s3.*` | where the lake of `table:<name>` is |
 | `descriptors` | true: rows are tasks to be read elsewhere, as the lakehouse's archive does |
 """
 
@@ -115,6 +116,7 @@ class ReadOptions:
     task_bytes: int = TASK_BYTES
     catalog: str = ""
     warehouse: str = ""
+    lake_properties: Mapping[str, str] = field(default_factory=dict)
     descriptors: bool = False
     clip: Clip = Clip()
 
@@ -137,6 +139,9 @@ class Given:
 
     def text(self, name: str, default: str = "") -> str:
         return str(self._values.get(name.lower(), default)).strip()
+
+    def starting_with(self, prefix: str) -> dict[str, str]:
+        return {name: str(value) for name, value in self._values.items() if name.startswith(prefix)}
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name).lower()
@@ -191,6 +196,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         task_bytes=given.number("taskBytes") or TASK_BYTES,
         catalog=given.text("catalog"),
         warehouse=given.text("warehouse"),
+        lake_properties=given.starting_with("s3."),
         descriptors=given.flag("descriptors", False),
     )
 

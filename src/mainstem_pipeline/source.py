@@ -8,6 +8,7 @@ each; Arrow and the codec are imported where rows are read. Spark 4.1 and later;
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from mainstem.model.errors import MainstemError
 from mainstem_pipeline.options import ReadOptions, read_options
 from mainstem_pipeline.rows import check_schema, ddl
-from mainstem_pipeline.scans import Offsets, Scan, copied
+from mainstem_pipeline.scans import Offsets, Scan, copied, pairs
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from mainstem_pipeline.slices import ScanTask
+
+STANDING_OFFSETS_MAX = 1_000_000  # passed by without a row of ours
+STANDING_S_MAX = 60.0
 
 try:  # since Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -49,7 +53,8 @@ def told() -> Iterator[None]:
         raise
 
 
-DESCRIPTOR_SCHEMA = "task binary, rows bigint, bytes bigint, ends string"
+# A task to be read elsewhere, a row each; one row more has the range of the batch and no task.
+DESCRIPTOR_SCHEMA = "task binary, rows bigint, bytes bigint, offsets string"
 
 
 class MainstemSource(DataSource):
@@ -105,16 +110,25 @@ def _check(schema: StructType, options: ReadOptions) -> None:
 
 
 class Slices(InputPartition):
-    """The slices of one task; with `ends`, the task itself is the row, and `ends` where its batch ends."""
+    """The slices of one task."""
 
-    def __init__(self, task: ScanTask, ends: Offsets | None = None) -> None:
+    def __init__(self, task: ScanTask) -> None:
         super().__init__(None)
         self.task = task
-        self.ends = ends
 
 
-def _partitions(options: ReadOptions, tasks: Sequence[ScanTask], end: Offsets) -> list[InputPartition]:
-    return [Slices(task, end if options.descriptors else None) for task in tasks]
+class Descriptor(InputPartition):
+    """A task that is a row itself, or the range of the batch: {"start": offsets, "end": offsets}."""
+
+    def __init__(self, task: ScanTask | None, offsets: Mapping[str, Offsets] | None = None) -> None:
+        super().__init__(None)
+        self.task, self.offsets = task, offsets
+
+
+def _partitions(options: ReadOptions, tasks: Sequence[ScanTask], start: Offsets, end: Offsets) -> list[InputPartition]:
+    if not options.descriptors:
+        return [Slices(task) for task in tasks]
+    return [*map(Descriptor, tasks), Descriptor(None, {"start": start, "end": end})]
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -122,24 +136,28 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
 
     from mainstem_pipeline.slices import read_task
 
-    if not isinstance(partition, Slices):  # Spark's stand-in where there is nothing to read
-        return
     arrow = to_arrow_schema(schema, timezone="UTC")
     with told():
-        if partition.ends is not None:
-            yield _descriptor(partition.task, partition.ends, arrow)
-        else:
+        if isinstance(partition, Descriptor):
+            yield _descriptor(partition, arrow)
+        elif isinstance(partition, Slices):  # else Spark's stand-in where there is nothing to read
             yield from read_task(partition.task, arrow)
 
 
-def _descriptor(task: ScanTask, ends: Offsets, schema: pa.Schema) -> pa.RecordBatch:
+def _descriptor(partition: Descriptor, schema: pa.Schema) -> pa.RecordBatch:
     import json
     import pickle
 
     import pyarrow as pa
 
-    rows, size = (sum(piece[name] for piece in task.slices) for name in ("rows", "bytes"))
-    values = [[pickle.dumps(task)], [rows], [size], [json.dumps(ends)]]
+    task, offsets = partition.task, partition.offsets
+    rows, size = (sum(piece[name] for piece in task.slices) if task is not None else 0 for name in ("rows", "bytes"))
+    values = [
+        [pickle.dumps(task) if task is not None else None],
+        [rows],
+        [size],
+        [json.dumps(offsets) if offsets is not None else None],
+    ]
     arrays = [pa.array(value, field.type) for value, field in zip(values, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -153,7 +171,7 @@ class BatchReader(DataSourceReader):
         scan = Scan(self.options)
         try:
             start, end = scan.batch_range()
-            return _partitions(self.options, scan.plan(start, end), end)
+            return _partitions(self.options, scan.plan(start, end), start, end)
         finally:
             scan.close()
 
@@ -179,6 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan: Scan | None = None
         self._target: Offsets | None = None  # of a run with availableNow
         self._end: Offsets | None = None
+        self._moved_s = time.monotonic()
 
     def _scanning(self) -> Scan:
         if self._scan is None:  # the reader is pickled: no connection before it is where it runs
@@ -212,17 +231,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows, size = getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
         if rows is None and limit is None:
             rows = self.options.rows_per_trigger_max
-        if rows is not None or size is not None:
-            end = scan.limited(start, end, rows_max=rows, bytes_max=size)
+        end, pending = scan.limited(start, end, rows_max=rows, bytes_max=size)
+        if not pending and not self._must_move(start, end):
+            end = start  # others' records went by: no reason for an empty batch
+        else:
+            self._moved_s = time.monotonic()
         self._end = end
         return copied(end)
+
+    def _must_move(self, start: Offsets, end: Offsets) -> bool:
+        """An offset that stands still would one day be behind the log's start: move on now and then, without rows."""
+        far = sum(offset - start.get(t, {}).get(p, offset) for t, p, offset in pairs(end)) > STANDING_OFFSETS_MAX
+        return far or (end != start and time.monotonic() - self._moved_s > STANDING_S_MAX)
 
     def reportLatestOffset(self) -> Offsets | None:
         return self._scanning().latest_offsets()
 
     @told()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        return _partitions(self.options, self._scanning().plan(start, end), end)
+        return _partitions(self.options, self._scanning().plan(start, end), start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.schema)
@@ -236,4 +263,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan = None
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return {"options": self.options, "schema": self.schema, "_scan": None, "_target": self._target, "_end": None}
+        return {
+            "options": self.options,
+            "schema": self.schema,
+            "_scan": None,
+            "_target": self._target,
+            "_end": None,
+            "_moved_s": 0.0,
+        }

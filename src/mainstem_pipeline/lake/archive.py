@@ -2,45 +2,56 @@
 
 A batch of the stream is a list of descriptors (tasks to be read). Each is read, written and closed where it runs; the
 driver commits the files with the batch's id and its end offsets in the snapshot. A batch that is run again after a crash
-finds its id there: its files are removed, nothing is committed twice.
+finds its id there: nothing is committed twice. The driver takes the table over in a new epoch when it starts: an older
+one can commit nothing any more, and what it left behind uncommitted is removed.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mainstem.model.errors import ConfigError
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
-from mainstem_pipeline.lake.commits import Committer, ensure_table
+from mainstem_pipeline.lake.commits import (
+    SOURCE,
+    Committer,
+    Offsets,
+    Progress,
+    ensure_table,
+    next_offsets_of,
+    remove_files,
+)
+from mainstem_pipeline.lake.maintain import expire, listed, referenced
+from mainstem_pipeline.lake.raw import Place, current_names, iceberg_schema, partition_spec, sort_order, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-SOURCE = "mainstem.source"
-FILE_SCHEMA = "path string, rows bigint, size_bytes bigint"
+FILE_SCHEMA = "path string, rows bigint, size_bytes bigint, offsets string"
+EMPTY_COMMIT_MS = 60_000  # how often the table's end moves although there was nothing to write
+SNAPSHOTS_MAX = 100  # each commit costs more with every snapshot kept
+GRACE_S = 3_600.0
+TASK_BYTES = 64 << 20  # of the log; one file each, as a rule
+_NAME = re.compile(r"e(\d+)-[^/]*\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What one batch added."""
+    """What one batch added, and where the table ends with it."""
 
     batch: int
-    files: int
-    rows: int
-    bytes: int
-    committed: bool
-
-
-def raw_spec() -> PartitionSpec:
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.transforms import DayTransform
-
-    return PartitionSpec(PartitionField(source_id=6, field_id=1000, transform=DayTransform(), name="appended_day"))
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    ends: Offsets = field(default_factory=dict)
 
 
 class Archive:
@@ -48,56 +59,84 @@ class Archive:
 
     def __init__(self, lake: LakeOptions, table: str, source: str = "") -> None:
         """`source` ("filter:sensors/#", "subscribe:orders") lets SQL over that name find this table."""
-        from mainstem_pipeline.lake.raw import iceberg_schema
-
         self.lake, self.name = lake, table
         self._catalog = open_catalog(lake)
-        made = ensure_table(self._catalog, table, iceberg_schema(), raw_spec(), {SOURCE: source} if source else None)
-        self.location = made.location()
-        self._epoch: int | None = None
+        made = ensure_table(
+            self._catalog, table, iceberg_schema(), partition_spec(), {SOURCE: source}, order=sort_order()
+        )
+        known = made.properties.get(SOURCE)
+        if known != source:
+            raise ConfigError(
+                f"table {table} is {f'the archive of {known}' if known else 'no archive'}, not of {source}",
+                fix="give this archive a table of its own: --table NAMESPACE.NAME",
+            )
+        self.epoch = Committer(self._catalog, table, "").take_over()
+        self._remove_leftovers()
+
+    @property
+    def position(self) -> str:
+        """`startingOffsets` of a stream without a checkpoint: where the table ends; empty if nothing is in it yet."""
+        return f"table:{self.name}" if next_offsets_of(self._table()) else ""
+
+    def _remove_leftovers(self) -> None:
+        """Files of older epochs that no snapshot names; whoever made them can no longer commit them."""
+        table = self._table()
+        old = [path for path, _ in listed(table) if (made := _NAME.search(path)) and int(made[1]) < self.epoch]
+        if old:
+            known = referenced(table)
+            remove_files(table, [path for path in old if path not in known])
+
+    def _table(self) -> Table:
+        return Committer(self._catalog, self.name, "").table()
 
     def batch(self, query: str, frame: DataFrame, batch: int) -> Archived:
         """Write and commit one batch of descriptors; safe to repeat."""
-        committer = Committer(self._catalog, self.name, query, epoch=self._epoch)
-        if self._epoch is None:
-            self._epoch = committer.take_over()
+        committer = Committer(self._catalog, self.name, query, epoch=self.epoch)
+        table = committer.table()
         if committer.committed() >= batch:
-            return Archived(batch, 0, 0, 0, committed=False)
-        rows = frame.select("task", "ends").mapInArrow(
-            writer(self.location, self.lake.file_properties(), f"{query[:8]}-{batch}"), f"{FILE_SCHEMA}, ends string"
+            return Archived(batch, ends=next_offsets_of(table))
+        place = Place(
+            table.location(),
+            self.lake.file_properties(),
+            f"e{self.epoch:06d}-{query[:8]}-{batch}",
+            current_names(table.schema()),
         )
-        files = rows.collect()  # a few hundred bytes a file
-        if not files:
-            return Archived(batch, 0, 0, 0, committed=False)
-        ends: dict[str, dict[str, int]] = json.loads(files[0]["ends"])
-        paths = [one["path"] for one in files]
-        done = committer.commit(batch, paths, next_offsets=ends)
-        return Archived(batch, len(files), sum(f["rows"] for f in files), sum(f["size_bytes"] for f in files), done)
+        told = frame.select("task", "offsets").mapInArrow(writer(place), FILE_SCHEMA).collect()  # a row a file
+        files = [one for one in told if one["path"] is not None]
+        offsets = json.loads(next(one["offsets"] for one in told if one["offsets"] is not None))
+        if files or _is_old(table):
+            progress = Progress(offsets["start"], offsets["end"])
+            committer.commit(batch, [one["path"] for one in files], progress=progress)
+        table = committer.table()
+        if len(table.metadata.snapshots) > SNAPSHOTS_MAX:
+            expire(self._catalog, self.name, SNAPSHOTS_MAX // 2, GRACE_S)
+        rows, size = (sum(one[name] for one in files) for name in ("rows", "size_bytes"))
+        return Archived(batch, len(files), rows, size, next_offsets_of(table))
 
 
-def writer(
-    location: str, properties: Mapping[str, str], prefix: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: descriptors in, the files they became out."""
+def _is_old(table: Table) -> bool:
+    snapshot = table.current_snapshot()
+    return snapshot is None or snapshot.timestamp_ms < time.time() * 1000 - EMPTY_COMMIT_MS
+
+
+def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: descriptors in, the files they became out; the batch's range goes through."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from mainstem_pipeline.lake.raw import write_task
-
+        schema = pa.schema(
+            [("path", pa.string()), ("rows", pa.int64()), ("size_bytes", pa.int64()), ("offsets", pa.string())]
+        )
         for batch in batches:
-            written: list[dict[str, Any]] = []
+            told: list[dict[str, Any]] = []
             for row in batch.to_pylist():
-                files = write_task(pickle.loads(row["task"]), location, properties, prefix)
-                written += [
-                    {"path": f.path, "rows": f.rows, "size_bytes": f.size_bytes, "ends": row["ends"]} for f in files
-                ]
-            if written:
-                yield pa.RecordBatch.from_pylist(
-                    written,
-                    schema=pa.schema(
-                        [("path", pa.string()), ("rows", pa.int64()), ("size_bytes", pa.int64()), ("ends", pa.string())]
-                    ),
-                )
+                if row["offsets"] is not None:
+                    told.append({"offsets": row["offsets"]})
+                    continue
+                for one in write_task(pickle.loads(row["task"]), place):
+                    told.append({"path": one.path, "rows": one.rows, "size_bytes": one.size_bytes})
+            if told:
+                yield pa.RecordBatch.from_pylist(told, schema=schema)
 
     return write

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 DEFAULT_WAREHOUSE = "./lake"
+CATALOG_WAIT_S = 30  # for another process that is committing
 S3_VARIABLES = {
     "s3.endpoint": "AWS_ENDPOINT_URL",
     "s3.access-key-id": "AWS_ACCESS_KEY_ID",
@@ -43,12 +44,17 @@ class LakeOptions:
     def is_local(self) -> bool:
         return "://" not in self.warehouse or self.warehouse.startswith("file://")
 
+    def source_options(self) -> dict[str, str]:
+        """For `format("mainstem")`, whose `startingOffsets` may be `table:NAME`."""
+        return {"warehouse": self.location, "catalog": self.catalog, **self.properties}
+
     def file_properties(self) -> dict[str, str]:
         """What reading and writing files needs, in tasks too."""
         from_environment = {
             name: os.environ[variable] for name, variable in S3_VARIABLES.items() if os.environ.get(variable)
         }
-        return {**from_environment, **self.properties}
+        synced = {"py-io-impl": "mainstem_pipeline.lake.files.SyncedFileIO"} if self.is_local else {}
+        return {**synced, **from_environment, **self.properties}
 
 
 def open_catalog(options: LakeOptions) -> Catalog:
@@ -66,7 +72,7 @@ def open_catalog(options: LakeOptions) -> Catalog:
             )
         folder = Path(options.location.removeprefix("file://"))
         folder.mkdir(parents=True, exist_ok=True)
-        uri = f"sqlite:///{folder / 'catalog.db'}"
+        uri = f"sqlite:///{folder / 'catalog.db'}?timeout={CATALOG_WAIT_S}"
     elif "://" not in uri:
         raise InvalidArgument(f"catalog {uri!r} is no URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
     return load_catalog("mainstem", type="sql", uri=uri, **properties)

@@ -77,7 +77,7 @@ def maintained(
     try:
         for name in names:
             done = compact(spark, opened, name, lake.file_properties(), target_mb << 20)
-            expired = expire(opened, name, keep)
+            expired = expire(opened, name, keep, grace_ms / 1000)
             removed = remove_unreferenced(opened, name, grace_ms / 1000)
             text = f"{name}: {done.before} files to {done.after}, {expired} snapshots expired, {removed} files removed"
             facts = {"before": done.before, "after": done.after, "expired": expired, "removed": removed}

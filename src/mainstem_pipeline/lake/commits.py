@@ -4,7 +4,7 @@ Every snapshot of ours carries these properties forward, so that expiry loses no
 
     mainstem.batch.<query>   the last batch of that query in the table; one at or below it is not committed again
     mainstem.next            {topic: {partition: offset}}: where the table's data ends, for raw tables
-    mainstem.epoch           of the committer; an older one is refused
+    mainstem.epoch           of a raw table's only committer; an older one is refused
 
 pyiceberg's own retry is switched off for these tables: a commit that lost a race must look again whether it is still due.
 """
@@ -17,7 +17,8 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem_pipeline.lake.catalog import identifier
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.sorting import SortOrder
 
 COMMITS_MAX = 20  # attempts against others' commits
+CATALOG_CALLS_MAX = 10
+QUERIES_MAX = 100  # whose last batch a table remembers
 FOOTER_THREADS = 8
 PREFIX = "mainstem."
 NEXT, EPOCH, BATCH = "mainstem.next", "mainstem.epoch", "mainstem.batch."
+SOURCE = "mainstem.source"  # of a raw table: what it archives
 TABLE_PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -43,8 +48,22 @@ TABLE_PROPERTIES = {
 }
 
 
+Offsets = dict[str, dict[str, int]]  # {topic: {partition: next offset}}
+
+
+T = TypeVar("T")
+
+
 class Fenced(MainstemError):
     code = "MS-7003"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a batch of a raw table starts and ends, by topic and partition; a lane that is new has no start."""
+
+    starts: Mapping[str, Mapping[str, int]]
+    ends: Mapping[str, Mapping[str, int]]
 
 
 def ensure_table(
@@ -53,18 +72,40 @@ def ensure_table(
     schema: Schema,
     spec: PartitionSpec | None = None,
     properties: Mapping[str, str] | None = None,
+    order: SortOrder | None = None,
 ) -> Table:
     """The table, made if it is not there yet."""
     from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
     place = identifier(name)
-    catalog.create_namespace_if_not_exists(place[:-1])
-    return catalog.create_table_if_not_exists(
-        place,
-        schema=schema,
-        partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
-        properties={**TABLE_PROPERTIES, **(properties or {})},
-    )
+
+    def make() -> Table:
+        catalog.create_namespace_if_not_exists(place[:-1])
+        return catalog.create_table_if_not_exists(
+            place,
+            schema=schema,
+            partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
+            sort_order=order or UNSORTED_SORT_ORDER,
+            properties={**TABLE_PROPERTIES, **(properties or {})},
+        )
+
+    return settled(make)
+
+
+def settled(call: Callable[[], T]) -> T:
+    """Call the catalog; again if another flow made the same thing, or held the catalog, at the same moment."""
+    from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+    from sqlalchemy.exc import IntegrityError, OperationalError
+
+    for attempt in range(CATALOG_CALLS_MAX):
+        try:
+            return call()
+        except (IntegrityError, OperationalError, NamespaceAlreadyExistsError, TableAlreadyExistsError):
+            if attempt + 1 == CATALOG_CALLS_MAX:
+                raise
+            time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+    raise AssertionError("unreachable")
 
 
 def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
@@ -75,7 +116,7 @@ def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
     return {name: value for name, value in snapshot.summary.additional_properties.items() if name.startswith(PREFIX)}
 
 
-def next_offsets_of(table: Table, snapshot_id: int | None = None) -> dict[str, dict[str, int]]:
+def next_offsets_of(table: Table, snapshot_id: int | None = None) -> Offsets:
     """Where the table's data ends, by topic and partition."""
     return dict(json.loads(carried(table, snapshot_id).get(NEXT, "{}")))
 
@@ -84,12 +125,14 @@ def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
     """What manifests say of the files, read from their footers."""
     from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
+    if not paths:
+        return []
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         return list(pool.map(lambda path: parquet_file_to_data_file(table.io, table.metadata, path), paths))
 
 
 class Committer:
-    """Commits one query's batches to one table."""
+    """Commits one query's batches to one table. With an epoch, it is the only one: a newer one ends it."""
 
     def __init__(self, catalog: Catalog, name: str, query: str, *, epoch: int | None = None) -> None:
         self._catalog, self._name, self._query = catalog, name, query
@@ -99,44 +142,66 @@ class Committer:
         return self._catalog.load_table(identifier(self._name))
 
     def take_over(self) -> int:
-        """The epoch of a new committer: higher than the one before it."""
-        self.epoch = int(carried(self.table()).get(EPOCH, "0")) + 1
+        """Be the table's committer from now on, in a higher epoch.
+
+        It is a snapshot without files, because commits are checked against the snapshot they build on: one that an
+        older committer is about to make can no longer succeed.
+        """
+
+        def claim(table: Table, properties: dict[str, str]) -> bool:
+            self.epoch = int(properties.get(EPOCH, "0")) + 1
+            properties[EPOCH] = str(self.epoch)
+            _append(table, properties, ())
+            return True
+
+        self.epoch = None
+        self.attempt(claim)
+        assert self.epoch is not None
         return self.epoch
 
     def committed(self) -> int:
         """The query's last batch in the table, -1 for none."""
         return int(carried(self.table()).get(BATCH + self._query, "-1"))
 
-    def commit(
-        self, batch: int, paths: Sequence[str], *, next_offsets: Mapping[str, Mapping[str, int]] | None = None
-    ) -> bool:
+    def commit(self, batch: int, paths: Sequence[str], *, progress: Progress | None = None) -> bool:
         """Add the files as batch `batch`; False, and the files removed, if the table holds that batch already."""
 
         def append(table: Table, properties: dict[str, str]) -> bool:
             if int(properties.get(BATCH + self._query, "-1")) >= batch:
                 return False
-            properties[BATCH + self._query] = str(batch)
-            if next_offsets is not None:
-                ends: dict[str, dict[str, int]] = json.loads(properties.get(NEXT, "{}"))
-                for topic, parts in next_offsets.items():
-                    ends.setdefault(topic, {}).update(parts)
-                properties[NEXT] = json.dumps(ends, sort_keys=True)
-            with (
-                table.transaction() as transaction,
-                transaction.update_snapshot(snapshot_properties=properties).merge_append() as update,
-            ):
-                for one in data_files(table, paths):
-                    update.append_data_file(one)
+            _note_batch(properties, BATCH + self._query, batch)
+            if progress is not None:
+                properties[NEXT] = json.dumps(self._moved(json.loads(properties.get(NEXT, "{}")), progress))
+            _append(table, properties, paths)
             return True
 
-        done = self.attempt(append)
+        try:
+            done = self.attempt(append)
+        except Fenced:
+            remove_files(self.table(), paths)
+            raise
         if not done:
             remove_files(self.table(), paths)
         return done
 
+    def _moved(self, ends: Offsets, progress: Progress) -> Offsets:
+        """Where the table ends after a batch. One that starts before the table's end would write rows again."""
+        for topic, parts in progress.ends.items():
+            for partition, end in parts.items():
+                start = progress.starts.get(topic, {}).get(partition, 0)
+                known = ends.setdefault(topic, {}).get(partition, 0)
+                if start < known and start < end:
+                    raise Fenced(
+                        f"table {self._name} holds {topic} {partition} up to offset {known}; "
+                        f"this archive would write from {start} on again",
+                        fix="run one archive of a table at a time; a reset one goes on where the table ends",
+                    )
+                ends[topic][partition] = max(known, end)
+        return ends
+
     def attempt(self, change: Callable[[Table, dict[str, str]], bool]) -> bool:
         """Apply a change to the newest state, again if another commit came first; False if it is not due."""
-        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         for attempt in range(COMMITS_MAX):
             table = self.table()
@@ -144,7 +209,7 @@ class Committer:
             self._check_epoch(properties)
             try:
                 return change(table, properties)
-            except CommitFailedException:
+            except (CommitFailedException, ValidationException):
                 time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
         raise Overloaded(
             f"table {self._name}: {COMMITS_MAX} commits in a row lost against others",
@@ -152,14 +217,30 @@ class Committer:
         )
 
     def _check_epoch(self, properties: dict[str, str]) -> None:
-        if self.epoch is None:
-            return
-        if int(properties.get(EPOCH, "0")) > self.epoch:
+        if self.epoch is not None and int(properties.get(EPOCH, "0")) > self.epoch:
             raise Fenced(
                 f"table {self._name} has a newer committer (epoch {properties[EPOCH]}); this one (epoch {self.epoch}) stops",
                 fix="run one archive of a table at a time",
             )
-        properties[EPOCH] = str(self.epoch)
+
+
+def _append(table: Table, properties: dict[str, str], paths: Sequence[str]) -> None:
+    files = data_files(table, paths)
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=properties).merge_append() as update,
+    ):
+        for one in files:
+            update.append_data_file(one)
+
+
+def _note_batch(properties: dict[str, str], name: str, batch: int) -> None:
+    """The query's batch, last in order; a table remembers the queries that wrote it last."""
+    properties.pop(name, None)
+    properties[name] = str(batch)
+    queries = [one for one in properties if one.startswith(BATCH)]
+    for old in queries[:-QUERIES_MAX]:
+        del properties[old]
 
 
 def remove_files(table: Table, paths: Iterable[str]) -> int:

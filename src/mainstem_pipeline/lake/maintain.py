@@ -1,9 +1,11 @@
 """Keeping tables in shape: small files into large ones in their order, old snapshots away, nobody's files removed.
 
-Compaction joins neighbours only: files of one partition, of one log and with adjacent offsets for raw tables, and copies
+Compaction joins neighbours only (one partition; in raw tables one log, with no other file's offsets between) and copies
 rows as they are, so that offset order stays. It is committed as one `replace` snapshot: readers of appends (streams, the
-archive) pass it over. Files that no snapshot names go once they are older than the grace time, so that a scan that is
-under way, or a commit about to happen, still finds its files.
+archive) pass it over.
+
+A snapshot expires once it has not been the current one for the grace time: whoever began to read it then, has had that
+long. Files that no snapshot names any more are removed; those that none has named yet, once they are as old as that.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mainstem_pipeline.lake.commits import Committer, data_files, remove_files
+from mainstem_pipeline.lake.commits import SOURCE, Committer, data_files, remove_files
+from mainstem_pipeline.lake.raw import DICTIONARY_IDS, LOG_ID, OFFSET_ID, ROW_GROUP_ROWS, parquet_writer
+from mainstem_pipeline.lake.reading import file_batches, written_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GROUP_FILES_MAX = 1_000
-ROW_GROUP_ROWS = 32_768
-COPY_ROWS = 32_768
+GROUPS_MAX = 100  # of one commit; the next ones follow it
+
+Order = Callable[["DataFile"], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,14 @@ class Compacted:
     bytes: int
 
 
-def bins(
-    files: Sequence[DataFile], order: Callable[[DataFile], tuple[Any, ...]], target_bytes: int
-) -> list[list[DataFile]]:
-    """Runs of neighbours (same partition, in order) that together stay near the target; single files are left alone."""
+def bins(files: Sequence[DataFile], order: Order, target_bytes: int) -> list[list[DataFile]]:
+    """Runs of neighbours (same place, in order) that together stay near the target; single files are left alone."""
     found: list[list[DataFile]] = []
     size = 0
     last: tuple[Any, ...] | None = None
     for one in sorted(files, key=order):
         place = order(one)[:-1]
-        fits = size + one.file_size_in_bytes <= target_bytes and found and len(found[-1]) < GROUP_FILES_MAX
+        fits = size + one.file_size_in_bytes <= target_bytes and len(found[-1]) < GROUP_FILES_MAX if found else False
         if place != last or not fits:
             found.append([])
             size = 0
@@ -55,25 +59,22 @@ def bins(
     return [group for group in found if len(group) > 1]
 
 
-def order_of(table: Table) -> Callable[[DataFile], tuple[Any, ...]]:
+def order_of(table: Table) -> Order:
     """Partition first; raw tables then by log and offset, others by file path."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import LongType
 
-    schema = table.schema()
-    names = set(schema.column_names)
-    is_raw = {"log", "offset", "batch"} <= names
+    is_raw = SOURCE in table.properties
 
     def order(one: DataFile) -> tuple[Any, ...]:
-        partition = str(one.partition)
+        place = (one.spec_id, str(one.partition))
         if not is_raw:
-            return (partition, one.file_path)
+            return (*place, one.file_path)
         lower = one.lower_bounds or {}
-        numbers = []
-        for name in ("log", "offset"):
-            number = schema.find_field(name).field_id
-            numbers.append(from_bytes(LongType(), lower[number]) if number in lower else 0)
-        return (partition, numbers[0], numbers[1])
+        log, offset = (
+            from_bytes(LongType(), lower[number]) if number in lower else -1 for number in (LOG_ID, OFFSET_ID)
+        )
+        return (*place, log, offset)
 
     return order
 
@@ -81,37 +82,52 @@ def order_of(table: Table) -> Callable[[DataFile], tuple[Any, ...]]:
 def compact(
     spark: SparkSession, catalog: Catalog, name: str, properties: Mapping[str, str], target_bytes: int
 ) -> Compacted:
-    """Rewrite runs of small files, a Spark task each, and swap them in one snapshot."""
-    committer = Committer(catalog, name, "maintenance")
+    """Rewrite runs of small files, a Spark task each, and swap them in, some at a time."""
+    before = len(_live_files(Committer(catalog, name, "").table()))
+    size, groups = 0, GROUPS_MAX
+    while groups == GROUPS_MAX:
+        groups, done = _compact_some(spark, catalog, name, properties, target_bytes)
+        size += done
+    return Compacted(name, before, len(_live_files(Committer(catalog, name, "").table())), size)
+
+
+def _live_files(table: Table) -> dict[str, DataFile]:
+    return {task.file.file_path: task.file for task in table.scan().plan_files()}
+
+
+def _compact_some(
+    spark: SparkSession, catalog: Catalog, name: str, properties: Mapping[str, str], target_bytes: int
+) -> tuple[int, int]:
+    """(runs of files, bytes) that were joined."""
+    committer = Committer(catalog, name, "")
     table = committer.table()
-    files = [task.file for task in table.scan().plan_files()]
-    groups = bins([one for one in files if one.file_size_in_bytes < target_bytes], order_of(table), target_bytes)
+    groups = bins(list(_live_files(table).values()), order_of(table), target_bytes)[:GROUPS_MAX]
     if not groups:
-        return Compacted(name, len(files), len(files), 0)
-    rows = [(index, [one.file_path for one in group]) for index, group in enumerate(groups)]
-    frame = spark.createDataFrame(rows, "number int, paths array<string>").repartition(len(rows), "number")
-    writer = joiner(table.location(), properties)
-    made = {row["number"]: row["path"] for row in frame.mapInArrow(writer, "number int, path string").collect()}
+        return 0, 0
+    rows = [(number, [one.file_path for one in group]) for number, group in enumerate(groups)]
+    spread = spark.sparkContext.parallelize(rows, len(rows))  # a task each
+    frame = spark.createDataFrame(spread, "number int, paths array<string>")
+    joined = frame.mapInArrow(joiner(table.metadata_location, properties), "path string").collect()
+    made = [row["path"] for row in joined]
     replaced = {one.file_path for group in groups for one in group}
 
     def swap(current: Table, carried: dict[str, str]) -> bool:
-        now = {task.file.file_path: task.file for task in current.scan().plan_files()}
+        now = _live_files(current)
         if not replaced <= set(now):
             return False  # another maintenance was first
         with current.transaction() as transaction:
             update = replace_files(transaction, carried)
             for path in replaced:
                 update.delete_data_file(now[path])
-            for one in data_files(current, list(made.values())):
+            for one in data_files(current, made):
                 update.append_data_file(one)
             update.commit()
         return True
 
     if not committer.attempt(swap):
-        remove_files(table, made.values())
-        return Compacted(name, len(files), len(files), 0)
-    size = sum(one.file_size_in_bytes for group in groups for one in group)
-    return Compacted(name, len(files), len(files) - len(replaced) + len(made), size)
+        remove_files(table, made)
+        return 0, 0
+    return len(groups), sum(one.file_size_in_bytes for group in groups for one in group)
 
 
 def replace_files(transaction: Any, properties: dict[str, str]) -> Any:
@@ -134,43 +150,43 @@ def replace_files(transaction: Any, properties: dict[str, str]) -> Any:
 
 
 def joiner(
-    location: str, properties: Mapping[str, str]
+    metadata: str, properties: Mapping[str, str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: lists of files in, the one file each became out. Rows are copied in order, a batch at a time."""
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
-        from pyiceberg.io import load_file_io
+        from pyiceberg.table import StaticTable
 
-        io = load_file_io(dict(properties), location)
+        table = StaticTable.from_metadata(metadata, dict(properties))
         for batch in batches:
             for row in batch.to_pylist():
-                path = f"{location.rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
-                writer = None
-                with io.new_output(path).create() as out:
-                    for source in row["paths"]:
-                        with io.new_input(source).open() as stream:
-                            file = pq.ParquetFile(stream)
-                            schema = file.schema_arrow
-                            for rows in file.iter_batches(COPY_ROWS):
-                                if writer is None:
-                                    writer = pq.ParquetWriter(out, schema, compression="zstd", write_page_index=True)
-                                writer.write_batch(rows.cast(writer.schema), row_group_size=ROW_GROUP_ROWS)
-                    assert writer is not None, "files of a snapshot hold rows"
-                    writer.close()
-                made = [pa.array([row["number"]], pa.int32()), pa.array([path])]
-                yield pa.RecordBatch.from_arrays(made, names=["number", "path"])
+                yield pa.RecordBatch.from_pydict({"path": [join_files(table, row["paths"])]})
 
     return join
 
 
-def expire(catalog: Catalog, name: str, keep: int) -> int:
-    """Drop all but the newest snapshots; their properties were carried forward. Returns how many went."""
-    table = Committer(catalog, name, "maintenance").table()
+def join_files(table: Table, paths: Sequence[str]) -> str:
+    """A file with all rows of these, under the table's schema as it is now."""
+    path = f"{table.location().rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
+    schema = written_schema(table.schema())
+    numbers = tuple(one.field_id for one in table.schema().fields)
+    with table.io.new_output(path).create() as out:
+        writer = parquet_writer(out, schema, DICTIONARY_IDS if SOURCE in table.properties else numbers)
+        for source in paths:
+            for rows in file_batches(table.io, source, table.schema()):
+                writer.write_batch(rows.cast(schema), row_group_size=ROW_GROUP_ROWS)
+        writer.close()
+    return path
+
+
+def expire(catalog: Catalog, name: str, keep: int, grace_s: float) -> int:
+    """Drop all but the newest snapshots, if another has been current for the grace time. Returns how many went."""
+    table = Committer(catalog, name, "").table()
     ordered = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
-    current = table.current_snapshot()
-    old = [one.snapshot_id for one in ordered[:-keep] if current is None or one.snapshot_id != current.snapshot_id]
+    oldest_ms = (time.time() - grace_s) * 1000
+    old = [one.snapshot_id for one, after in pairwise(ordered) if after.timestamp_ms <= oldest_ms]
+    old = old[: max(len(ordered) - keep, 0)]
     if old:
         table.maintenance.expire_snapshots().by_ids(old).commit()
     return len(old)
@@ -178,22 +194,26 @@ def expire(catalog: Catalog, name: str, keep: int) -> int:
 
 def remove_unreferenced(catalog: Catalog, name: str, grace_s: float) -> int:
     """Delete files below the table's location that no snapshot names and that are older than the grace time."""
-    table = Committer(catalog, name, "maintenance").table()
-    known = referenced(table)
+    table = Committer(catalog, name, "").table()
     oldest = time.time() - grace_s
-    gone = [path for path, modified_s in listed(table) if path not in known and modified_s < oldest]
-    return remove_files(table, gone)
+    aged = [path for path, modified_s in listed(table) if modified_s <= oldest]
+    # What is referenced is read after the files were listed: one that is committed meanwhile is found in it.
+    known = referenced(Committer(catalog, name, "").table()) if aged else set()
+    return remove_files(table, [path for path in aged if path not in known])
 
 
 def referenced(table: Table) -> set[str]:
     """Every file that some snapshot, or the metadata itself, names."""
     found = {table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)}
+    manifests = set()
     for snapshot in table.metadata.snapshots:
         found.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            found.add(manifest.manifest_path)
+            if manifest.manifest_path in manifests:
+                continue
+            manifests.add(manifest.manifest_path)
             found |= {one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
-    return {_plain(path) for path in found}
+    return {_plain(path) for path in found | manifests}
 
 
 def _plain(path: str) -> str:

@@ -11,15 +11,20 @@
 | 13, 14, 17 | `flags` int, `batch`, `stored_headers` binary | what else it takes to build the stored batches again |
 | 15, 16 | `kafka_topic`, `content_type` string | |
 
+A batch whose records cannot be read (its client sent it so) is one row: `batch` holds it whole, `flags` is -1.
+
 Partitioned by the day of appending, not of the record: appending is monotonic, so a slice makes one file, or two at
 midnight, however late or wrong the records' own times are; `timestamp` still prunes by each file's minimum and maximum.
+
+Columns are known by their ids. Who renames one, drops one or adds one of his own breaks nothing: files are written under
+the names the table has now, without what it no longer has.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,99 +34,115 @@ import pyarrow.parquet as pq
 from mainstem_pipeline.slices import ScanTask, read_task
 
 if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table.sorting import SortOrder
 
 ROW_GROUP_ROWS = 32_768
-FILE_BYTES = 128 << 20  # of Arrow data; Parquet is smaller
+FILE_BYTES = 256 << 20  # of Arrow data; Parquet is smaller
 COMPRESSION_LEVEL = 1
 DAY_US = 86_400_000_000
-DICTIONARY_COLUMNS = ["topic", "origin", "log", "partition", "timestamp_type", "flags", "kafka_topic", "content_type"]
+LOG_ID, OFFSET_ID, APPENDED_ID = 1, 3, 6
+TIME = pa.timestamp("us", tz="UTC")
+# Few distinct values a row group; in all other columns a dictionary would only cost.
+DICTIONARY_IDS = (1, 2, 5, 8, 9, 13, 15, 16)
 
-# What the decoder gives, in the table's order; `appended` is made of `stamp`.
-DECODED = pa.schema(
-    [
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-        pa.field("stamp", pa.int64()),
-        pa.field("canonical_topic", pa.string()),
-        pa.field("origin", pa.string()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        pa.field("flags", pa.int32()),
-        pa.field("batch", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("content_type", pa.string()),
-        pa.field("stored_headers", pa.binary()),
-    ]
+# id, name, type, and what the decoder calls it; `log` and `appended` are made here.
+COLUMNS: tuple[tuple[int, str, pa.DataType, str], ...] = (
+    (1, "log", pa.int64(), ""),
+    (2, "partition", pa.int32(), "partition"),
+    (3, "offset", pa.int64(), "offset"),
+    (4, "timestamp", TIME, "timestamp"),
+    (5, "timestamp_type", pa.int32(), "timestampType"),
+    (6, "appended", TIME, ""),
+    (7, "stamp", pa.int64(), "stamp"),
+    (8, "topic", pa.string(), "canonical_topic"),
+    (9, "origin", pa.string(), "origin"),
+    (10, "key", pa.binary(), "key"),
+    (11, "value", pa.binary(), "value"),
+    (12, "headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])), "headers"),
+    (13, "flags", pa.int32(), "flags"),
+    (14, "batch", pa.binary(), "batch"),
+    (15, "kafka_topic", pa.string(), "topic"),
+    (16, "content_type", pa.string(), "content_type"),
+    (17, "stored_headers", pa.binary(), "stored_headers"),
 )
+ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID = 18, 19, 20
+DECODED = pa.schema([pa.field(source, kind) for _, _, kind, source in COLUMNS if source])
 
 
-def _field(name: str, kind: pa.DataType, number: int) -> pa.Field:
-    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(number).encode()})
+def iceberg_schema() -> Schema:
+    from pyiceberg import types as t
+    from pyiceberg.schema import Schema
+
+    pair = t.StructType(
+        t.NestedField(HEADER_KEY_ID, "key", t.StringType()), t.NestedField(HEADER_VALUE_ID, "value", t.BinaryType())
+    )
+    kinds: dict[pa.DataType, Any] = {
+        pa.int32(): t.IntegerType(),
+        pa.int64(): t.LongType(),
+        pa.string(): t.StringType(),
+        pa.binary(): t.BinaryType(),
+        TIME: t.TimestamptzType(),
+    }
+    headers = t.ListType(ELEMENT_ID, pair, element_required=False)
+    return Schema(*(t.NestedField(number, name, kinds.get(kind, headers)) for number, name, kind, _ in COLUMNS))
 
 
-def arrow_schema() -> pa.Schema:
-    """The table's columns with Iceberg's field ids, so that names may change and data stays readable."""
-    pair = pa.struct([_field("key", pa.string(), 19), _field("value", pa.binary(), 20)])
+def partition_spec() -> PartitionSpec:
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import DayTransform
+
+    return PartitionSpec(
+        PartitionField(source_id=APPENDED_ID, field_id=1000, transform=DayTransform(), name="appended_day")
+    )
+
+
+def sort_order() -> SortOrder:
+    from pyiceberg.table.sorting import SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    return SortOrder(*(SortField(source_id=one, transform=IdentityTransform()) for one in (LOG_ID, OFFSET_ID)))
+
+
+def current_names(schema: Schema) -> dict[int, str]:
+    """Our columns as the table calls them now, by id; one that was dropped is not among them."""
+    found: dict[int, str] = {}
+    for number in (*(one[0] for one in COLUMNS), ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID):
+        name = schema.find_column_name(number)
+        if name is not None:
+            found[number] = name.rpartition(".")[2]
+    return found
+
+
+def arrow_schema(names: Mapping[int, str]) -> pa.Schema:
+    """Files' columns, under the table's names and with Iceberg's field ids."""
+
+    def field(number: int, kind: pa.DataType) -> pa.Field:
+        return pa.field(names[number], kind, metadata={b"PARQUET:field_id": str(number).encode()})
+
+    def headers() -> pa.DataType:
+        pair = [(HEADER_KEY_ID, pa.string()), (HEADER_VALUE_ID, pa.binary())]
+        struct = pa.struct([field(number, kind) for number, kind in pair if number in names])
+        return pa.list_(pa.field("element", struct, metadata={b"PARQUET:field_id": str(ELEMENT_ID).encode()}))
+
     return pa.schema(
         [
-            _field("log", pa.int64(), 1),
-            _field("partition", pa.int32(), 2),
-            _field("offset", pa.int64(), 3),
-            _field("timestamp", pa.timestamp("us", tz="UTC"), 4),
-            _field("timestamp_type", pa.int32(), 5),
-            _field("appended", pa.timestamp("us", tz="UTC"), 6),
-            _field("stamp", pa.int64(), 7),
-            _field("topic", pa.string(), 8),
-            _field("origin", pa.string(), 9),
-            _field("key", pa.binary(), 10),
-            _field("value", pa.binary(), 11),
-            _field("headers", pa.list_(_field("element", pair, 18)), 12),
-            _field("flags", pa.int32(), 13),
-            _field("batch", pa.binary(), 14),
-            _field("kafka_topic", pa.string(), 15),
-            _field("content_type", pa.string(), 16),
-            _field("stored_headers", pa.binary(), 17),
+            field(number, headers() if pa.types.is_list(kind) else kind)
+            for number, _, kind, _ in COLUMNS
+            if number in names
         ]
     )
 
 
-def iceberg_schema() -> Schema:
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import (
-        BinaryType,
-        IntegerType,
-        ListType,
-        LongType,
-        NestedField,
-        StringType,
-        StructType,
-        TimestamptzType,
-    )
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where tasks write, and under which names: of the table as the batch began."""
 
-    pair = StructType(NestedField(19, "key", StringType()), NestedField(20, "value", BinaryType()))
-    return Schema(
-        NestedField(1, "log", LongType()),
-        NestedField(2, "partition", IntegerType()),
-        NestedField(3, "offset", LongType()),
-        NestedField(4, "timestamp", TimestamptzType()),
-        NestedField(5, "timestamp_type", IntegerType()),
-        NestedField(6, "appended", TimestamptzType()),
-        NestedField(7, "stamp", LongType()),
-        NestedField(8, "topic", StringType()),
-        NestedField(9, "origin", StringType()),
-        NestedField(10, "key", BinaryType()),
-        NestedField(11, "value", BinaryType()),
-        NestedField(12, "headers", ListType(18, pair, element_required=False)),
-        NestedField(13, "flags", IntegerType()),
-        NestedField(14, "batch", BinaryType()),
-        NestedField(15, "kafka_topic", StringType()),
-        NestedField(16, "content_type", StringType()),
-        NestedField(17, "stored_headers", BinaryType()),
-    )
+    location: str
+    properties: Mapping[str, str]
+    prefix: str
+    names: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,129 +152,112 @@ class WrittenFile:
     path: str
     rows: int
     size_bytes: int
-    log: int = 0
-    first_offset: int = 0
-    last_offset: int = 0
-
-    def to_document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
-def write_task(task: ScanTask, location: str, properties: Mapping[str, str], prefix: str) -> list[WrittenFile]:
-    """A task's slices as Parquet files below `location`, one log and one day a file."""
+def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
+    """A task's slices as Parquet files, one log and one day a file."""
+    schema = arrow_schema(place.names)
     written: list[WrittenFile] = []
-    for piece in task.slices:
-        log = int(piece["log"])
-        one = ScanTask(**{**_fields(task), "slices": [piece]})
-        files = RawFiles(location, properties, prefix, log)
-        try:
-            for batch in read_task(one, DECODED):
-                for day in by_day(table_batch(batch, log)):
-                    files.add(day)
-        except BaseException:
-            files.drop()
-            raise
-        written += files.finish()
-    return written
+    files: RawFiles | None = None
+    try:
+        for piece in task.slices:
+            log = int(piece["log"])
+            if files is None or files.log != log:
+                written += files.finish() if files is not None else []
+                files = RawFiles(place, log, schema)
+            for batch in read_task(replace(task, slices=[piece]), DECODED):
+                files.add(table_batch(batch, log, schema))
+        return written + (files.finish() if files is not None else [])
+    except BaseException:
+        if files is not None:
+            files.drop(written)
+        raise
 
 
-def _fields(task: ScanTask) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in task.__dataclass_fields__}
+def table_batch(batch: pa.RecordBatch, log: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Decoded rows as the table's: the decoder's own buffers, under the table's types."""
+    by_id: dict[int, pa.Array] = {
+        LOG_ID: pa.repeat(pa.scalar(log, pa.int64()), batch.num_rows),
+        APPENDED_ID: pc.divide(batch.column("stamp"), 1000).cast(TIME),
+        **{number: batch.column(source) for number, _, _, source in COLUMNS if source},
+    }
+    arrays = []
+    for field in schema:
+        array = by_id[int(field.metadata[b"PARQUET:field_id"])]
+        arrays.append(_headers(array, field.type) if pa.types.is_list(field.type) else array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def table_batch(batch: pa.RecordBatch, log: int) -> pa.RecordBatch:
-    """Decoded rows as the table's."""
-    appended = pc.divide(batch.column("stamp"), 1000).cast(pa.timestamp("us", tz="UTC"))
-
-    columns = [
-        pa.repeat(pa.scalar(log, pa.int64()), batch.num_rows),
-        batch.column("partition"),
-        batch.column("offset"),
-        batch.column("timestamp"),
-        batch.column("timestampType"),
-        appended,
-        batch.column("stamp"),
-        batch.column("canonical_topic"),
-        batch.column("origin"),
-        batch.column("key"),
-        batch.column("value"),
-        batch.column("headers"),
-        batch.column("flags"),
-        batch.column("batch"),
-        batch.column("topic"),
-        batch.column("content_type"),
-        batch.column("stored_headers"),
-    ]
-    schema = arrow_schema()
-    headers = columns[11].cast(schema.field("headers").type)
-    columns[11] = headers
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _headers(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same buffers with the table's names and ids inside."""
+    pairs, struct = array.values, kind.value_type
+    kept = {HEADER_KEY_ID: pairs.field(0), HEADER_VALUE_ID: pairs.field(1)}
+    columns = [kept[int(field.metadata[b"PARQUET:field_id"])] for field in struct]
+    made = pa.StructArray.from_arrays(columns, fields=list(struct))
+    valid, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(kind, len(array), [valid, offsets], array.null_count, array.offset, children=[made])
 
 
-def by_day(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Runs of rows appended on one day: stamps only grow, so it is a look at both ends."""
+def by_day(batch: pa.RecordBatch, column: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(day, rows) for each day in a column of times that only grow: mostly one, seen by a look at both ends."""
     if not batch.num_rows:
         return
-    days = pc.divide(batch.column("appended").cast(pa.int64()), DAY_US)
-    if days[0] == days[-1]:
-        yield batch
+    times = batch.column(column)
+    first, last = times[0].value // DAY_US, times[-1].value // DAY_US
+    if first == last:
+        yield first, batch
         return
-    numbers = days.to_numpy()
+    days = times.cast(pa.int64()).to_numpy() // DAY_US
     start = 0
-    for at in range(1, len(numbers) + 1):
-        if at == len(numbers) or numbers[at] != numbers[start]:
-            yield batch.slice(start, at - start)
+    for at in range(1, len(days) + 1):
+        if at == len(days) or days[at] != days[start]:
+            yield int(days[start]), batch.slice(start, at - start)
             start = at
 
 
 class RawFiles:
     """One log's rows into files of a day and about FILE_BYTES each."""
 
-    def __init__(self, location: str, properties: Mapping[str, str], prefix: str, log: int) -> None:
+    def __init__(self, place: Place, log: int, schema: pa.Schema) -> None:
         from pyiceberg.io import load_file_io
 
-        self._io = load_file_io(dict(properties), location)
-        self._location, self._prefix, self._log = location.rstrip("/"), prefix, log
+        self.log = log
+        self._io = load_file_io(dict(place.properties), place.location)
+        self._place, self._schema = place, schema
+        self._appended = next(at for at, one in enumerate(schema) if one.metadata[b"PARQUET:field_id"] == b"6")
         self._writer: pq.ParquetWriter | None = None
         self._output: Any = None
         self._stream: Any = None
-        self._day = self._rows = self._first = self._last = self._bytes = 0
+        self._day = self._rows = self._bytes = 0
         self._done: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        day = batch.column("appended")[0].value // DAY_US
+        for day, rows in by_day(batch, self._appended):
+            self._add(day, rows)
+
+    def _add(self, day: int, batch: pa.RecordBatch) -> None:
         if self._writer is not None and (day != self._day or self._bytes >= FILE_BYTES):
             self._close()
         if self._writer is None:
-            self._open(day, batch)
+            self._open(day)
         assert self._writer is not None
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        self._last = batch.column("offset")[-1].as_py()
 
-    def _open(self, day: int, batch: pa.RecordBatch) -> None:
-        path = f"{self._location}/data/{self._prefix}-{self._log}-{uuid.uuid4().hex}.parquet"
+    def _open(self, day: int) -> None:
+        place = self._place
+        path = f"{place.location.rstrip('/')}/data/{place.prefix}-{self.log}-{uuid.uuid4().hex}.parquet"
         self._output = self._io.new_output(path)
         self._stream = self._output.create(overwrite=False)
-        self._writer = pq.ParquetWriter(
-            self._stream,
-            batch.schema,
-            compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
-            use_dictionary=DICTIONARY_COLUMNS,
-            write_page_index=True,
-            store_schema=False,
-        )
+        self._writer = parquet_writer(self._stream, self._schema, DICTIONARY_IDS)
         self._day, self._rows, self._bytes = day, 0, 0
-        self._first = batch.column("offset")[0].as_py()
 
     def _close(self) -> None:
         assert self._writer is not None
         self._writer.close()
         self._stream.close()
-        size = len(self._output)
-        self._done.append(WrittenFile(self._output.location, self._rows, size, self._log, self._first, self._last))
+        self._done.append(WrittenFile(self._output.location, self._rows, len(self._output)))
         self._writer = None
 
     def finish(self) -> list[WrittenFile]:
@@ -261,10 +265,25 @@ class RawFiles:
             self._close()
         return self._done
 
-    def drop(self) -> None:
+    def drop(self, others: list[WrittenFile]) -> None:
         """A failed task leaves no files behind, as far as it can."""
         if self._writer is not None:
             self._stream.close()
             self._io.delete(self._output.location)
-        for one in self._done:
+        for one in (*self._done, *others):
             self._io.delete(one.path)
+
+
+def parquet_writer(stream: Any, schema: pa.Schema, dictionary_ids: tuple[int, ...]) -> pq.ParquetWriter:
+    """How the lake's own files are written: zstd, page indexes, dictionaries where they help."""
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=[
+            one.name for one in schema if int((one.metadata or {}).get(b"PARQUET:field_id", b"0")) in dictionary_ids
+        ],
+        write_page_index=True,
+        store_schema=False,
+    )

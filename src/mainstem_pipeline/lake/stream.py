@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql.types import StructType
 
-READ_ROWS = 32_768
-
 
 def table_options(lake: LakeOptions, table: str) -> dict[str, str]:
     return {
@@ -52,10 +50,10 @@ class TableSource(DataSource):
         return TableReader(self.lake, self.table, schema)
 
 
-class Files(InputPartition):
-    def __init__(self, path: str) -> None:
+class DataFileRows(InputPartition):
+    def __init__(self, path: str, metadata: str) -> None:
         super().__init__(None)
-        self.path = path
+        self.path, self.metadata = path, metadata
 
 
 class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -90,31 +88,20 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"table {self.name}: snapshots between {first} and {last} have expired before this flow read them",
                 fix="begin anew with --reset FLOW",
             )
-        return [Files(path) for snapshot in wanted for path in _added(table, snapshot)]
+        return [DataFileRows(path, table.metadata_location) for snapshot in wanted for path in _added(table, snapshot)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-        from pyiceberg.io import load_file_io
+        from pyiceberg.table import StaticTable
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if not isinstance(partition, Files):
+        from mainstem_pipeline.lake.reading import file_batches, fitted
+
+        if not isinstance(partition, DataFileRows):  # Spark's stand-in where there is nothing to read
             return
+        table = StaticTable.from_metadata(partition.metadata, self.lake.file_properties())
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        with load_file_io(self.lake.file_properties(), partition.path).new_input(partition.path).open() as stream:
-            for batch in pq.ParquetFile(stream).iter_batches(READ_ROWS):
-                yield _fitted(batch, wanted)
-
-
-def _fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly these columns; one the file does not have is null."""
-    import pyarrow as pa
-
-    names = set(batch.schema.names)
-    columns = [
-        batch.column(field.name).cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
-        for field in wanted
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+        for batch in file_batches(table.io, partition.path, table.schema().select(*wanted.names)):
+            yield fitted(batch, wanted)
 
 
 def _added(table: Table, snapshot: Any) -> list[str]:

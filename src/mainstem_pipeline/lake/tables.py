@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
-from mainstem_pipeline.lake.commits import next_offsets_of
+from mainstem_pipeline.lake.commits import SOURCE, next_offsets_of
+from mainstem_pipeline.lake.reading import file_batches, fitted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,15 +22,21 @@ if TYPE_CHECKING:
 
     from mainstem_pipeline.options import ReadOptions
 
-READ_ROWS = 32_768
+READ_TASKS_MAX = 1_000
 FIELD_ID = "parquet.field.id"  # honoured by Spark with spark.sql.parquet.fieldId.read.enabled
 
 
 def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
     """Where a table's data ends: the `startingOffsets` of a read that goes on exactly there. `name@snapshot` pins it."""
-    lake = LakeOptions(options.warehouse or LakeOptions().warehouse, options.catalog)
+    lake = LakeOptions(options.warehouse or LakeOptions().warehouse, options.catalog, options.lake_properties)
     name, _, snapshot = name.partition("@")
-    return next_offsets_of(load_table(open_catalog(lake), name), int(snapshot) if snapshot else None)
+    table = load_table(open_catalog(lake), name)
+    if SOURCE not in table.properties:
+        raise InvalidArgument(
+            f"table {name} is no archive of a topic, so no position in the log belongs to its end",
+            fix="name a table made by `mainstem lake archive` or an archive flow",
+        )
+    return next_offsets_of(table, int(snapshot) if snapshot else None)
 
 
 def data_paths(table: Table, row_filter: str = "") -> list[str]:
@@ -52,8 +59,9 @@ def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, paths: Sequen
         return spark.createDataFrame([], schema)
     if lake.is_local:
         return spark.read.schema(schema).parquet(*[path.removeprefix("file://") for path in paths])
-    names = spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths))
-    return names.mapInArrow(_file_reader(lake.file_properties(), schema), schema)
+    spread = spark.sparkContext.parallelize([(path,) for path in paths], min(len(paths), READ_TASKS_MAX))
+    reader = _file_reader(table.metadata_location, lake.file_properties(), schema)
+    return spark.createDataFrame(spread, "path string").mapInArrow(reader, schema)
 
 
 def spark_schema(table: Table) -> StructType:
@@ -102,18 +110,19 @@ def _spark_type(kind: Any) -> Any:
 
 
 def _file_reader(
-    properties: Mapping[str, str], schema: Any
+    metadata: str, properties: Mapping[str, str], schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: names of files in, their rows out."""
+
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-        from pyiceberg.io import load_file_io
+        from pyiceberg.table import StaticTable
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        table = StaticTable.from_metadata(metadata, dict(properties))
         wanted = to_arrow_schema(schema, timezone="UTC")
         for batch in batches:
             for path in batch.column(0).to_pylist():
-                with load_file_io(dict(properties), path).new_input(path).open() as stream:
-                    for rows in pq.ParquetFile(stream).iter_batches(READ_ROWS, columns=wanted.names):
-                        yield rows.cast(wanted)
+                for rows in file_batches(table.io, path, table.schema()):
+                    yield fitted(rows, wanted)
 
     return read

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -227,25 +227,28 @@ class FlowRun:
         return both, process
 
     def _archive(self) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-        from mainstem_pipeline.lake.archive import Archive
+        from mainstem_pipeline.lake.archive import TASK_BYTES, Archive
 
         archive, lake = self.flow.archive, self.pipeline.lake
         assert archive is not None
         assert lake is not None
         (kind, value), *_ = archive.source.options().items()
         target = Archive(lake, archive.table, f"{kind}:{value}")
-        options = {**self.pipeline.broker, **archive.source.options(), **start_options(self.flow.start, self.pipeline)}
-        frame = (
-            self.session.readStream.format("mainstem")
-            .options(**options, descriptors="true", maxOffsetsPerTrigger=str(self.flow.rows_per_batch_max))
-            .load()
-        )
+        start = target.position or self.flow.start  # without a checkpoint it goes on where the table ends
+        options = {
+            **self.pipeline.broker,
+            **archive.source.options(),
+            **start_options(start, self.pipeline),
+            "descriptors": "true",
+            "taskBytes": str(TASK_BYTES),
+            "maxOffsetsPerTrigger": str(self.flow.rows_per_batch_max),
+            "failOnDataLoss": str(not archive.accept_loss).lower(),
+        }
+        frame = self.session.readStream.format("mainstem").options(**options).load()
 
         def process(batch_frame: DataFrame, batch: int) -> None:
             done = target.batch(query_of(batch_frame), batch_frame, batch)
-            self.results[batch] = BatchResult(
-                batch, written={"rows": done.rows, "files": done.files, "bytes": done.bytes}
-            )
+            self.results[batch] = BatchResult(batch, written=asdict(done))
 
         return frame, process
 
@@ -279,7 +282,7 @@ def start_options(start: str, pipeline: Pipeline) -> dict[str, str]:
         return {"startingTimestamp": str(time_ms(start[3:]))}
     options = {"startingOffsets": start}
     if start.startswith("table:") and pipeline.lake is not None:
-        options |= {"warehouse": pipeline.lake.location, "catalog": pipeline.lake.catalog}
+        options |= pipeline.lake.source_options()
     return options
 
 

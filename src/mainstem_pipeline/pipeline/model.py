@@ -101,6 +101,7 @@ class DeadLetters:
 class ArchiveTo:
     source: Source
     table: str
+    accept_loss: bool = False  # go on without what retention removed before it was archived
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import is_pattern
-from mainstem_pipeline.lake.archive import SOURCE
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
+from mainstem_pipeline.lake.commits import SOURCE
 from mainstem_pipeline.lake.tables import data_paths, frame_of
 
 if TYPE_CHECKING:

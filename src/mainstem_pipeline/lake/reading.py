@@ -1,0 +1,44 @@
+"""Data files of a table read by column id: whatever a column was called when a file was written, it is itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+
+READ_ROWS = 32_768
+
+
+def file_batches(io: FileIO, path: str, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """The file's rows in the columns of the schema: renamed, widened, or null where the file has none of it."""
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+    from pyiceberg.schema import prune_columns
+
+    with io.new_input(path).open() as stream:
+        file = pq.ParquetFile(stream)
+        stored = pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
+        wanted = prune_columns(stored, schema.field_ids, select_full_types=False)
+        names = [one.name for one in wanted.fields]
+        for batch in file.iter_batches(READ_ROWS, columns=names):
+            yield _to_requested_schema(schema, wanted, batch, downcast_ns_timestamp_to_us=True)
+
+
+def written_schema(schema: Schema) -> pa.Schema:
+    """How files of this schema are written: Iceberg's field ids with every column."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    made: pa.Schema = schema_to_pyarrow(schema)
+    return made
+
+
+def fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The batch in exactly these Arrow types, as Spark compares them."""
+    import pyarrow as pa
+
+    columns = [batch.column(at).cast(one.type) for at, one in enumerate(wanted)]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
