@@ -42,20 +42,26 @@ $(VENV)/bin/python:
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(VENV)/.built: $(VENV)/bin/python pyproject.toml $(SOURCES)
-	@echo "installing mainstem and compiling its hot modules into $(VENV) ..."
-	$(BIN)/pip install --quiet --editable .
+	@echo "installing mainstem and compiling its hot modules into $(VENV) (a minute or two) ..."
+	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.built
 	@scripts/debian java
-	$(BIN)/pip install --quiet --editable '.[pipeline,clients]'
+	@$(call install,pipeline clients)
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.spark
 	@scripts/debian test
-	$(BIN)/pip install --quiet --editable '.[pipeline,clients,test]'
+	@$(call install,pipeline clients test)
 	@touch $@
 
 $(VENV)/.checked: $(VENV)/.built
-	$(BIN)/pip install --quiet --editable '.[pipeline,clients,test,check]'
+	@$(call install,pipeline clients test check)
 	@touch $@
+
+# The dependencies of some extras; the package itself is installed already.
+define install
+echo "installing what $(1) need ..." && $(BIN)/python scripts/requires $(1) > $(VENV)/requirements.txt \
+	&& $(BIN)/pip install --quiet --requirement $(VENV)/requirements.txt
+endef
