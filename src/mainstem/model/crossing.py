@@ -59,11 +59,11 @@ def kafka_record(record: Record, *, through_view: bool = False) -> Record:
 
 def mqtt_properties(record: Record, now_ns: int) -> bytes | None:
     """For an MQTT 5 subscriber: the encoded PUBLISH properties (without their length) of another protocol's record."""
-    message = canonical(record)
+    message, now_ns = canonical(record), max(now_ns, record.stamp)  # the caller's clock may be a moment behind
     return None if message.expired(now_ns) else crossing_mqtt.write(message, now_ns)
 
 
 def amqp_properties(record: Record, now_ns: int) -> bytes | None:
     """For an AMQP consumer: the content header's flags and properties of another protocol's record; None if expired."""
-    message = canonical(record)
+    message, now_ns = canonical(record), max(now_ns, record.stamp)
     return None if message.expired(now_ns) else crossing_amqp.write(message, now_ns)

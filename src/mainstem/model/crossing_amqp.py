@@ -26,7 +26,8 @@ from mainstem.model.topic import amqp_key, topic_of_amqp
 SHORT_MAX = 255
 PERSISTENT, TRANSIENT = 2, 1
 _TEXTS = {"content_type": "content_type", "content_encoding": "content_encoding", "message_id": "message_id"}
-_NAMES_BACK = {name: key for key, name in AMQP_NAMES.items()}
+# The broker vouches for user_id: it is the publisher's login. What another protocol's client says stays a header.
+_NAMES_BACK = {name: key for key, name in AMQP_NAMES.items() if key != "user_id"}
 
 
 def read(record: Record) -> Message:

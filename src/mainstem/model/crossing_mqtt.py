@@ -11,7 +11,15 @@ from collections.abc import Iterator
 
 from mainstem.model import cloud_events
 from mainstem.model.crossing_kafka import ORIGINS
-from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, left_out, start, take_client_field, text_name
+from mainstem.model.crossing_message import (
+    CLIENT_NAMES,
+    Message,
+    elsewhere,
+    left_out,
+    start,
+    take_client_field,
+    text_name,
+)
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 

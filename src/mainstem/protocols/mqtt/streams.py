@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.sessions import Subscription
 from mainstem.log.log import Log
-from mainstem.model.origin import Origin
+from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.mqtt.filters import Asked
 from mainstem.protocols.mqtt.outbound import Grant
 from mainstem.protocols.mqtt.session import grant_of
@@ -42,7 +42,8 @@ class Stream(Sink):
             subscription.start = starting_stamp(connection.namespace, asked.filter, offset)
         self.live = False
         self.position = subscription.start
-        self._grant = _described(grant_of(subscription))
+        grant = grant_of(subscription)
+        self._grant = _described(grant, grant.qos)
         self._unsettled: dict[int, None] = {}  # stamps delivered and not acknowledged, in order
         self._bell = Bell(connection.namespace, self.on_news)
         self._logs: set[Log] = set()
@@ -65,11 +66,14 @@ class Stream(Sink):
         kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
         if not connection.outbound.room:
             return False
+        retain = bool(
+            self._grant.retain_as_published and record.flags & RecordFlag.RETAIN and record.origin != Origin.KAFKA
+        )
         if min(kept, self._grant.qos) == 0:
-            return bool(connection.outbound.offer(record, self._grant))
-        grant = self._grant if kept >= self._grant.qos else _described(Grant(kept, identifiers=self._grant.identifiers))
+            return bool(connection.outbound.offer(record, self._grant, retain))
+        grant = self._grant if kept >= self._grant.qos else _described(self._grant, kept)
         before = connection.outbound.inflight
-        taken = bool(connection.outbound.offer(record, grant, False, Delivered(self, record.stamp)))
+        taken = bool(connection.outbound.offer(record, grant, retain, Delivered(self, record.stamp)))
         if taken and connection.outbound.inflight > before:
             self._unsettled[record.stamp] = None
         return taken
@@ -112,8 +116,8 @@ class Stream(Sink):
         self._logs.clear()
 
 
-def _described(grant: Grant) -> Grant:
-    return Grant(grant.qos, identifiers=grant.identifiers, meta=True)
+def _described(grant: Grant, qos: int) -> Grant:
+    return Grant(qos, retain_as_published=grant.retain_as_published, identifiers=grant.identifiers, meta=True)
 
 
 class Bell(Sink):

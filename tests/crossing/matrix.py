@@ -1,0 +1,225 @@
+"""The conformance matrix: what was observed for each field and pair, and the page that shows it.
+
+.venv/bin/python -m tests.crossing.matrix      writes docs/crossing.md from what a broker answers
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mainstem.model.cut_names import is_cut
+from mainstem.model.topic import amqp_key, kafka_name
+from mainstem.testing import BrokerProcess
+from mainstem.testing.broker import Endpoints
+from tests.crossing.message import (
+    EXACT,
+    MAPPED,
+    NOT_EXPRESSIBLE,
+    CannotSay,
+    Ear,
+    Heard,
+    Message,
+    Speaker,
+    parts_of,
+    with_topic,
+)
+from tests.crossing.probes import PROBES, Probe
+from tests.crossing.speakers import PROTOCOLS, speakers_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "crossing.md"
+PRIMER = b"primer"  # said first, so that the topic exists; by MQTT where Kafka and AMQP must cut its name
+EXPIRY_LATE_S_MAX = 60
+NO_WORD = {"kafka": {"transient"}}  # fields a protocol's messages have no place for
+TITLES = {"mqtt": "MQTT", "kafka": "Kafka", "amqp": "AMQP"}
+
+Pair = tuple[str, str]
+
+
+class Lost(AssertionError):
+    """Something did not arrive as it should."""
+
+
+@dataclass(slots=True)
+class Said:
+    probe: Probe
+    writer: str
+    message: Message
+
+
+class Run:
+    """All probes said by all three, each on a topic of its own, heard by all three: live first, then from history."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._speakers: dict[str, Speaker] = speakers_of(endpoints)
+        self._name = f"x{uuid.uuid4().hex[:10]}"
+        self._unsayable: set[tuple[str, str]] = set()
+        self._said: list[Said] = []
+        self._heard: dict[tuple[str, str, str, str], Heard | AssertionError] = {}  # when, writer, row, reader
+        try:
+            self._observe()
+        finally:
+            for speaker in self._speakers.values():
+                speaker.close()
+
+    def _topic(self, writer: str, number: int, probe: Probe) -> str:
+        return f"{self._name}/{writer}/{number}/{probe.levels}"
+
+    def _observe(self) -> None:
+        all_said = [
+            Said(probe, writer, with_topic(probe.message, self._topic(writer, number, probe)))
+            for writer in PROTOCOLS
+            for number, probe in enumerate(PROBES)
+        ]
+        topics = [said.message.topic for said in all_said]
+        for said in all_said:
+            primer = "mqtt" if is_long(said.message.topic) else said.writer
+            self._speakers[primer].say(Message(said.message.topic, PRIMER))
+        ears = {reader: self._speakers[reader].listen(*topics) for reader in PROTOCOLS}
+        for said in all_said:
+            try:
+                self._speakers[said.writer].say(said.message)
+                self._said.append(said)
+            except CannotSay:
+                self._unsayable.add((said.writer, said.probe.row))
+        self._hear("live", ears)
+        stored = [said.message.topic for said in self._said]
+        self._hear("history", {reader: self._speakers[reader].history(*stored) for reader in PROTOCOLS})
+
+    def _hear(self, when: str, ears: dict[str, Ear]) -> None:
+        for reader, ear in ears.items():
+            with ear:
+                for said in self._said:
+                    key = (when, said.writer, said.probe.row, reader)
+                    try:
+                        self._heard[key] = _first(ear, said.message.topic)
+                    except AssertionError as failure:
+                        self._heard[key] = failure
+
+    def cell(self, when: str, probe: Probe, writer: str, reader: str) -> str:
+        """exact, mapped or not expressible; raises Lost if it is none of them."""
+        if (writer, probe.row) in self._unsayable:
+            return NOT_EXPRESSIBLE
+        said = next(said for said in self._said if said.probe is probe and said.writer == writer)
+        heard = self._heard[when, writer, probe.row, reader]
+        if isinstance(heard, AssertionError):
+            raise Lost(f"{probe.row}: {heard}") from heard
+        try:
+            if writer == reader:
+                return self._own(said, heard)
+            return _foreign(said, heard, reader)
+        except AssertionError as failure:
+            raise Lost(f"{probe.row}, {writer} to {reader}: {failure}") from failure
+
+    def _own(self, said: Said, heard: Heard) -> str:
+        """Nothing changed, nothing added."""
+        expected = self._speakers[said.writer].raw_of(said.message)
+        assert heard.raw == expected, f"sent {expected!r}, came back {heard.raw!r}"
+        assert heard.origin is None
+        _check_expiry(said.message, heard.message)
+        return EXACT
+
+
+def is_long(topic: str) -> bool:
+    return is_cut(kafka_name(topic.encode()).encode()) or is_cut(amqp_key(topic.encode()))
+
+
+def _first(ear: Ear, topic: str) -> Heard:
+    heard = ear.hear(topic)
+    return ear.hear(topic) if heard.message.value == PRIMER else heard
+
+
+def _foreign(said: Said, heard: Heard, reader: str) -> str:
+    message, told = said.message, heard.message
+    assert heard.origin == said.writer, f"ms-origin is {heard.origin!r}"
+    assert told.topic == message.topic
+    assert told.value == message.value, f"value {told.value!r:.80}"
+    places = {_topic_place(message.topic, heard, reader), heard.places.get("value", EXACT)}
+    for name in parts_of(message):
+        places.add(_part(said, heard, reader, name))
+    if message.key is None and said.writer != "kafka":
+        assert told.key in (None, message.topic.encode()), f"key {told.key!r}"
+    return next(place for place in (NOT_EXPRESSIBLE, MAPPED, EXACT) if place in places)
+
+
+def _topic_place(topic: str, heard: Heard, reader: str) -> str:
+    spelled = {"kafka": kafka_name(topic.encode()).encode(), "amqp": amqp_key(topic.encode()), "mqtt": b""}[reader]
+    if not is_cut(spelled):
+        return EXACT
+    assert heard.full_topic == topic, "a cut name without ms-topic"
+    return MAPPED
+
+
+def _part(said: Said, heard: Heard, reader: str, name: str) -> str:
+    expected, found = getattr(said.message, name), getattr(heard.message, name)
+    if name in NO_WORD.get(reader, ()):
+        return NOT_EXPRESSIBLE
+    if name == "expires_s":
+        _check_expiry(said.message, heard.message)
+        return heard.places[name]
+    if name == "headers" and heard.left_out:
+        assert all(any(header.startswith(left) for header, _ in expected) for left in heard.left_out)
+        return NOT_EXPRESSIBLE
+    if name == "typed" and reader != "amqp":
+        assert heard.message.headers == said.probe.elsewhere, f"typed headers read {heard.message.headers!r}"
+        assert heard.amqp_headers is not None, "the table as it was sent is missing"
+        return MAPPED
+    assert found == expected, f"{name} is {found!r:.200}, said was {expected!r:.200}"
+    return heard.places[name]
+
+
+def _check_expiry(said: Message, heard: Message) -> None:
+    if said.expires_s is not None:
+        assert heard.expires_s is not None, "the expiry is missing"
+        assert said.expires_s - EXPIRY_LATE_S_MAX <= heard.expires_s <= said.expires_s, f"expires in {heard.expires_s}"
+
+
+# -- the page
+
+
+_HEAD = """\
+# What crosses, and how
+
+<!-- made by `.venv/bin/python -m tests.crossing.matrix`; tests/crossing compares it with what it observes -->
+
+Each cell was observed: a real client (paho, confluent-kafka, pika) said the field, another heard it, live and from history, on
+every engine and layout. Not one is written by hand.
+
+- **exact**: in the reader's own place for it and equal. To the protocol that wrote it: everything it sent, nothing added.
+- **mapped**: equal, under a name or form of [the mapping](mapping.md): a user property, a header, a mark.
+- **–**: not expressible: the writer has no words for it, or the reader has none (a header that does not fit is then named in
+  `ms-left-out`).
+
+"""
+
+
+def table(cells: dict[tuple[str, Pair], str]) -> Iterator[str]:
+    pairs = [(writer, reader) for writer in PROTOCOLS for reader in PROTOCOLS]
+    yield "| | " + " | ".join(f"{TITLES[writer]} → {TITLES[reader]}" for writer, reader in pairs) + " |"
+    yield "|---|" + "---|" * len(pairs)
+    for probe in PROBES:
+        row = [cells[probe.row, pair] for pair in pairs]
+        yield f"| {probe.row} | " + " | ".join("–" if cell == NOT_EXPRESSIBLE else cell for cell in row) + " |"
+
+
+def page(run: Run) -> str:
+    cells = {
+        (probe.row, (writer, reader)): run.cell("live", probe, writer, reader)
+        for probe in PROBES
+        for writer in PROTOCOLS
+        for reader in PROTOCOLS
+    }
+    return _HEAD + "\n".join(table(cells)) + "\n"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory) / "data") as broker:
+        PAGE.write_text(page(Run(broker)))
+    print(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
