@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
+from collections import deque
 from typing import Self
 
 from mainstem.protocols.mqtt.packets import encode_packet
@@ -123,6 +124,7 @@ class Raw:
         self.version = version
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         self._buffer = b""
+        self._early: deque[tuple[int, bytes]] = deque()  # read while looking for another packet
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +152,11 @@ class Raw:
 
     def packet(self) -> tuple[int, bytes]:
         """The next packet: its first byte and its body. Fails when the broker closes instead."""
+        if self._early:
+            return self._early.popleft()
+        return self._read()
+
+    def _read(self) -> tuple[int, bytes]:
         while True:
             found = self._take()
             if found is not None:
@@ -174,6 +181,7 @@ class Raw:
 
     def expect(self, data: bytes) -> None:
         """Exactly these bytes come next."""
+        assert not self._early, f"{self._early[0]} came before"
         while len(self._buffer) < len(data):
             piece = self.socket.recv(65_536)
             assert piece, f"closed; expected {data.hex(' ')}, have {self._buffer.hex(' ')}"
@@ -190,20 +198,22 @@ class Raw:
             self.send(ack_packet(4, message.packet_id))
         elif ack and message.qos == 2:
             self.send(ack_packet(5, message.packet_id))
-            self.expect(ack_packet(6, message.packet_id))
+            self._until(0x62, message.packet_id)
             self.send(ack_packet(7, message.packet_id))
         return message
+
+    def _until(self, first: int, packet_id: int) -> bytes:
+        """The body of that packet; what comes before it (deliveries may) is kept for later."""
+        while True:
+            got, body = self._read()
+            if got == first and int.from_bytes(body[:2], "big") == packet_id:
+                return body
+            self._early.append((got, body))
 
     def subscribe(self, *filters: tuple[str, int], properties: Properties | None = None) -> list[int]:
         """The reason codes."""
         self.send(subscribe_packet(*filters, packet_id=1, version=self.version, properties=properties))
-        early = []  # deliveries may come before SUBACK
-        while True:
-            first, body = self.packet()
-            if first == 0x90:
-                self._buffer = b"".join(encode_packet(f >> 4, f & 15, b) for f, b in early) + self._buffer
-                return list(body[-len(filters) :])
-            early.append((first, body))
+        return list(self._until(0x90, 1)[-len(filters) :])
 
     def publish(self, topic: str, payload: bytes = b"", *, qos: int = 0, **options: object) -> None:
         """Through the whole handshake of its QoS."""

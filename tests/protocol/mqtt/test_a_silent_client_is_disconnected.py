@@ -18,5 +18,8 @@ def test_who_never_sends_connect_is_disconnected() -> None:
 
 
 def test_a_keep_alive_longer_than_the_server_grants_is_told() -> None:
-    with Broker("mqtt.keep_alive_max_s=60") as broker, Raw.connected(broker.mqtt_port, version=5, keep_alive=120) as client:
+    with (
+        Broker("mqtt.keep_alive_max_s=60") as broker,
+        Raw.connected(broker.mqtt_port, version=5, keep_alive=120) as client,
+    ):
         assert b"\x13\x00\x3c" in client.connack  # Server Keep Alive

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import deque
 
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
@@ -13,7 +14,7 @@ COUNT = 20_000
 def deaf(port: int, topic: str, qos: int, client_id: str) -> Raw:
     """A subscriber that takes little into its socket and reads nothing for now."""
     client = Raw.__new__(Raw)
-    client.version, client._buffer = 4, b""
+    client.version, client._buffer, client._early = 4, b"", deque()
     client.socket = socket.socket()
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
     client.socket.settimeout(20)

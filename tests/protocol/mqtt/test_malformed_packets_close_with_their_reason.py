@@ -19,7 +19,10 @@ CASES = {
     "SUBSCRIBE with reserved option bits": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x40"), MALFORMED),
     "SUBSCRIBE with retain handling 3": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x30"), MALFORMED),
     "SUBSCRIBE with packet identifier 0": (encode_packet(8, 2, b"\0\0\0", TOPIC, b"\x00"), MALFORMED),
-    "SUBSCRIBE with subscription identifier 0": (encode_packet(8, 2, b"\0\1\2\x0b\x00", TOPIC, b"\x00"), PROTOCOL_ERROR),
+    "SUBSCRIBE with subscription identifier 0": (
+        encode_packet(8, 2, b"\0\1\2\x0b\x00", TOPIC, b"\x00"),
+        PROTOCOL_ERROR,
+    ),
     "No Local on a shared subscription": (
         encode_packet(8, 2, b"\0\1\0", encode_text(b"$share/g/t"), b"\x05"),
         PROTOCOL_ERROR,

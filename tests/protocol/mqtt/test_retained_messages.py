@@ -41,7 +41,11 @@ def test_an_empty_payload_clears_it_and_is_delivered(port: int) -> None:
 
 def test_live_messages_lose_the_flag_unless_it_was_asked_for(port: int) -> None:
     topic = unique("retained")
-    with Raw.connected(port) as publisher, Raw.connected(port, version=5) as plain, Raw.connected(port, version=5) as kept:
+    with (
+        Raw.connected(port) as publisher,
+        Raw.connected(port, version=5) as plain,
+        Raw.connected(port, version=5) as kept,
+    ):
         plain.subscribe((topic, 0))
         kept.subscribe((topic, RETAIN_AS_PUBLISHED))
         publisher.publish(topic, b"x", retain=True)

@@ -58,7 +58,7 @@ def test_a_topic_longer_or_deeper_than_allowed_is_refused(port: int) -> None:
     from tests.protocol.mqtt.raw import publish_packet
 
     with Raw.connected(port, version=5) as client:
-        for topic in ("x" * 5000, "/".join("x" * 200)):
+        for topic in ("x" * 5000, "/" * 600):
             client.send(publish_packet(topic, b"x", qos=1, packet_id=5, version=5))
             client.expect(b"\x40\x03\x00\x05\x90")
         assert client.subscribe(("x" * 5000, 0)) == [0x8F]

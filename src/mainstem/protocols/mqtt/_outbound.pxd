@@ -66,6 +66,7 @@ cdef class Outbound(Sink):
     cdef dict aliases
     cdef bytearray held
     cdef list assigned
+    cdef int holding
     cdef list recorded
 
     cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL

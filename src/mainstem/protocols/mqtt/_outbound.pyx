@@ -262,7 +262,7 @@ cdef class Outbound(Sink):
     cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1:
         cdef int packet_id = grant.packet_id, flags = qos << 1 | retain
         cdef Py_ssize_t size, before
-        cdef bint held = qos == 2 and self.durable and packet_id == 0
+        cdef bint held = self.held is not None or self.holding > 0 or (qos == 2 and self.durable and packet_id == 0)
         self.encoder.load(record)
         if self.encoder.expired:
             if packet_id:
@@ -271,8 +271,11 @@ cdef class Outbound(Sink):
         if packet_id:  # sent before, on a connection that is gone
             if self._has_no_room(0):
                 return False
+            before = self.out_size
             self._emit(record, grant, flags | 8, packet_id, False)
             self.messages += 1
+            if held:
+                self._hold(before)
             return True
         if self._has_no_room(qos):
             if qos == 0 and self.live:
@@ -280,7 +283,7 @@ cdef class Outbound(Sink):
                 return True
             return False
         if qos == 0:
-            if not retain and not grant.identifiers and not grant.meta and self.alias_max == 0:
+            if not held and not retain and not grant.identifiers and not grant.meta and self.alias_max == 0:
                 self.messages += self._copy_cached(record)
                 return True
         else:
@@ -301,26 +304,32 @@ cdef class Outbound(Sink):
                     self.sources = {}
                 self.sources[packet_id] = source
         if held:
-            self._hold(packet_id, record.stamp, before)
+            self._hold(before)
+            if qos == 2 and self.durable:
+                self.assigned.append((packet_id, record.stamp))
         return True
 
-    def _hold(self, int packet_id, int64_t stamp, Py_ssize_t before):
-        """A QoS 2 publish to a session that outlives us leaves only when its identifier is journaled (`take_assigned`)."""
-        if self.assigned is None:
+    def _hold(self, Py_ssize_t before):
+        """A QoS 2 publish to a session that outlives us leaves when its identifier is journaled; what follows, after it."""
+        if self.held is None:
             self.assigned = []
             self.held = bytearray()
-            self.session.note_assigned()
-        self.assigned.append((packet_id, stamp))
+            self.session.note_held()
         self.held += self.out[before:self.out_size]
         self.out_size = before
 
-    def take_assigned(self):
-        """(packet identifiers with stamps, their packets) since the last call; `write` the packets once that is durable."""
-        if self.assigned is None:
+    def take_held(self):
+        """(new packet identifiers with their stamps, packets) since the last call; `write_held` once that is durable."""
+        if self.held is None:
             return [], b""
         assigned, held = self.assigned, bytes(self.held)
         self.assigned = self.held = None
+        self.holding += 1
         return assigned, held
+
+    def write_held(self, bytes packets):
+        self.holding -= 1
+        self.write(packets)
 
     cdef int _next_id(self) except -1:
         cdef int capacity, packet_id

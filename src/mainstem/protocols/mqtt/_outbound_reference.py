@@ -146,6 +146,7 @@ class Outbound(Sink):
         self._last_id = 0
         self._aliases: dict[bytes, int] = {}
         self._held = bytearray()
+        self._holding = 0
         self._assigned: list[tuple[int, int]] = []
         self._recorded: list[int] = []
 
@@ -226,7 +227,7 @@ class Outbound(Sink):
         if packet_id:  # sent before, on a connection that is gone
             if self._has_no_room(0):
                 return False
-            self.write(self._packet(record, grant, flags | 8, packet_id, aliased=False))
+            self._leave(self._packet(record, grant, flags | 8, packet_id, aliased=False), self._is_holding)
             self.messages += 1
             return True
         if self._has_no_room(qos):
@@ -234,7 +235,7 @@ class Outbound(Sink):
                 self.dropped += 1
                 return True
             return False
-        held = qos == 2 and self.durable
+        held = self._is_holding or (qos == 2 and self.durable)
         packet_id = self._next_id() if qos else 0
         packet = self._packet(record, grant, flags, packet_id, aliased=not held)
         if not packet:  # larger than the client takes: it counts as delivered
@@ -243,24 +244,36 @@ class Outbound(Sink):
         if qos:
             self._last_id = packet_id
             self._slots[packet_id] = Slot(record.stamp, AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC, source)
-        if held:
-            self._hold(packet_id, record.stamp, packet)
-        else:
-            self.write(packet)
+        self._leave(packet, held)
+        if qos == 2 and self.durable:
+            self._assigned.append((packet_id, record.stamp))
         return True
 
-    def _hold(self, packet_id: int, stamp: int, packet: bytes) -> None:
-        """A QoS 2 publish to a session that outlives us leaves only when its identifier is journaled."""
-        if not self._assigned:
-            self.session.note_assigned()
-        self._assigned.append((packet_id, stamp))
+    @property
+    def _is_holding(self) -> bool:
+        return bool(self._held) or self._holding > 0
+
+    def _leave(self, packet: bytes, held: bool) -> None:
+        """A QoS 2 publish to a session that outlives us leaves when its identifier is journaled; what follows, after it."""
+        if not held:
+            self.write(packet)
+            return
+        if not self._held:
+            self.session.note_held()
         self._held += packet
 
-    def take_assigned(self) -> tuple[list[tuple[int, int]], bytes]:
-        """(packet identifiers with stamps, their packets) since the last call; `write` these once that is durable."""
+    def take_held(self) -> tuple[list[tuple[int, int]], bytes]:
+        """(new packet identifiers with their stamps, packets) since the last call; `write_held` once that is durable."""
+        if not self._held:
+            return [], b""
         assigned, self._assigned = self._assigned, []
         held, self._held = bytes(self._held), bytearray()
+        self._holding += 1
         return assigned, held
+
+    def write_held(self, packets: bytes) -> None:
+        self._holding -= 1
+        self.write(packets)
 
     def _next_id(self) -> int:
         packet_id = self._last_id

@@ -109,6 +109,7 @@ class MqttConnection(Connection):
     __slots__ = (
         "draining",
         "expiry_seconds",
+        "held_ticket",
         "inbound",
         "key",
         "namespace",
@@ -135,6 +136,7 @@ class MqttConnection(Connection):
         self.session: MqttSession | None = None
         self.subscriptions: Subscriptions | None = None
         self.expiry_seconds = 0
+        self.held_ticket: Ticket | None = None
         self.problem_information = True
         self.draining = False
         self.state = "new"  # new, deciding (CONNACK is not sent yet), on, gone
@@ -432,21 +434,25 @@ class MqttConnection(Connection):
             self.service.session_moved(self.saved)
         return grant
 
-    def note_assigned(self) -> None:
+    def note_held(self) -> None:
         """QoS 2 publishes to a session that outlives us wait until their identifiers are journaled."""
-        self.server.ticker.after_tick(self._save_assigned)  # type: ignore[attr-defined]
+        self.server.ticker.after_tick(self._save_held)  # type: ignore[attr-defined]
 
-    def _save_assigned(self) -> None:
-        assigned, packets = self.outbound.take_assigned()
-        if assigned and self.saved is not None:
-            ticket = self.service.sessions.save_flight(self.saved, assigned, [])
-            ticket.wait(_Then(lambda done: self._send_if_durable(done, packets)))
+    def _save_held(self) -> None:
+        assigned, packets = self.outbound.take_held()
+        if not packets or self.saved is None:
+            return
+        if assigned:
+            self.held_ticket = self.service.sessions.save_flight(self.saved, assigned, [])
+        ticket = self.held_ticket  # without new identifiers: the order behind those that wait is all there is to keep
+        assert ticket is not None
+        ticket.wait(_Then(lambda done: self._send_if_durable(done, packets)))
 
     def _send_if_durable(self, ticket: Ticket, packets: bytes) -> None:
         if ticket.error is not None:
             self.fail(ticket.error)
         elif not self.closing:
-            self.outbound.write(packets)
+            self.outbound.write_held(packets)
 
     def note_recorded(self) -> None:
         self.server.ticker.after_tick(self._save_recorded)  # type: ignore[attr-defined]

@@ -39,6 +39,7 @@ class RetainedDelivery:
         connection = self._connection
         assert connection.namespace is not None
         retained = connection.service.retained(connection.namespace)
+        connection.service.encoder.now_ns = connection.service.broker.clock.now_ns()
         while not connection.closing:
             if not self._send_ready():
                 return False

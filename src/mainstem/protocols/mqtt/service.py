@@ -251,6 +251,7 @@ class MqttService:
         """Go on serving a subscriber from the log; `changed` filters begin a new reading at its position."""
         if changed:
             self.broker.pump.stop(outbound)
+        self.encoder.now_ns = self.broker.clock.now_ns()
         if filters:
             self.broker.pump.resume(outbound, filters)
         else:

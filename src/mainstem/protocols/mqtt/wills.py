@@ -129,5 +129,3 @@ class Wills:
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
         for key, waiting in self._waiting.items():
             yield key, waiting.encode()
-
-

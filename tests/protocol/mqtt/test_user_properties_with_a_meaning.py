@@ -1,0 +1,22 @@
+from mainstem.broker.reading import PartitionReader
+from mainstem.protocols.mqtt.properties import Property
+from mainstem.testing.broker import Broker
+from tests.protocol.mqtt.raw import Raw, unique
+
+
+def test_key_and_event_time_are_the_records_and_come_back_as_they_went(broker: Broker) -> None:
+    topic = unique("meaning")
+    pairs = [(b"ms-key", b"device-7"), (b"ms-ts", b"1700000000123456"), (b"ms-own", b"client's")]
+    port = broker.mqtt_port
+    with Raw.connected(port, version=5) as subscriber, Raw.connected(port, version=5) as publisher:
+        subscriber.subscribe((topic, 1))
+        publisher.publish(topic, b"x", qos=1, properties={Property.USER_PROPERTY: pairs})
+        properties = subscriber.message().properties
+        assert all(value in properties for _, value in pairs)
+    app = broker.app
+    assert app is not None
+    namespace = app.broker.namespace("/")
+    found = namespace.find_topic(topic.encode())
+    assert found is not None
+    record = PartitionReader(found.partitions[0], namespace.topic_of).records(0, 1 << 20)[0][-1]
+    assert (record.key, record.time_ms) == (b"device-7", 1_700_000_000_123)
