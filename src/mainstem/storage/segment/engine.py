@@ -376,6 +376,8 @@ class SegmentEngine:
                 self._disk.fsync_dir(self._directory)
         except OSError as error:
             self._break(f"{self._directory}: cannot sync", error)
+        with self._lock:  # one that was sealed meanwhile may have grown since its size was taken
+            self._unsynced = [segment for segment in self._unsynced if segment.synced < segment.size]
         self.durable_offset = mark.end_offset
         try:
             if checkpoint or self._checkpoint_due(mark.end_offset):
@@ -417,7 +419,6 @@ class SegmentEngine:
         segment.synced, segment.named = size, True
         with self._lock:
             self._files.mark_dirty(segment.path, segment.size > size)
-            self._unsynced = [other for other in self._unsynced if other is not segment]
 
     def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
         if segment in self._segments:
