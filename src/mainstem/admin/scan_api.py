@@ -236,7 +236,8 @@ class _ToldApi(_Api):
 
     async def archived(self, request: Request) -> Response:
         namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
-        await durable(self._broker.archives.report(namespace, request.path_params["name"], _field(body, "ends")))
+        name, topic_filter = request.path_params["name"], body.get("filter")
+        await durable(self._broker.archives.report(namespace, name, _field(body, "ends"), topic_filter))
         return JSONResponse({})
 
     async def forget_archive(self, request: Request) -> Response:

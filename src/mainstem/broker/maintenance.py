@@ -132,6 +132,7 @@ class Maintenance:
             held = holder(log)
             joined.from_stamp = min(joined.from_stamp, held.from_stamp)
             joined.from_offset = min(joined.from_offset, held.from_offset)
+            joined.start_max = min(joined.start_max, held.start_max)
             joined.offsets += held.offsets
         joined.offsets.sort()
         return joined
@@ -172,7 +173,8 @@ class Maintenance:
         alarm = held > shutil.disk_usage(self._broker.options.data).total * HELD_SHARE_ALARM
         if alarm and not self._alarmed:
             logger.warning(
-                "queues, sessions and retained messages hold %d MiB that retention would drop: mainstem queue ls",
+                "queues, sessions, retained messages and archives hold %d MiB that retention would drop: "
+                "mainstem queue ls, mainstem lake archives",
                 held >> 20,
             )
         self._alarmed = alarm

@@ -126,7 +126,7 @@ def _is_transactional(frame: StoredFrame) -> bool:
 def _is_held(part: Part, holds: Holds) -> bool:
     """Conservative by a part: a queue that still needs anything of it needs it whole."""
     from_stamp = holds.from_stamp - TRANSACTION_NS_MAX if holds.from_stamp < NO_STAMP else NO_STAMP
-    return part.last_stamp >= from_stamp or part.end_offset > holds.from_offset
+    return part.last_stamp >= from_stamp or part.end_offset > min(holds.from_offset, holds.start_max)
 
 
 class _Pass:

@@ -27,7 +27,8 @@ class Holds:
 
     from_stamp: int = NO_STAMP
     offsets: list[int] = field(default_factory=list)  # sorted
-    from_offset: int = NO_STAMP  # state after the last snapshot; an archive's position
+    from_offset: int = NO_STAMP  # state after the last snapshot
+    start_max: int = NO_STAMP  # streams begin no later: an archive still has to read what lies there
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,12 @@ def plan(log: Log, *, now_ns: int, retention_ms: int, retention_bytes: int, hold
     """Decide; touches nothing."""
     parts = log.engine.stat().parts
     expired = _expired(parts, now_ns, retention_ms, retention_bytes, log.low_mark)
+    waits_for = [part for part in expired if part.end_offset > max(holds.start_max, log.low_mark)]
+    expired = expired[: len(expired) - len(waits_for)]
     start = max(log.start_offset, expired[-1].end_offset) if expired else log.start_offset
     from_stamp = holds.from_stamp if log.index is not None else holds.from_stamp - TRANSACTION_NS_MAX
-    drop_before = forget_before = held_bytes = 0
+    drop_before = forget_before = 0
+    held_bytes = sum(part.size_bytes for part in waits_for)
     rewrite: list[Part] = []
     leading = True
     for at, part in enumerate(expired):
