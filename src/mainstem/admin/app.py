@@ -54,7 +54,7 @@ def make_application(running: Running) -> Starlette:
             for one in OPERATIONS
         ),
         *spark_routes(running.broker),
-        *rabbit_routes(running),
+        *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
     ]
     if running.config.http.console:
         routes += console_routes(running)

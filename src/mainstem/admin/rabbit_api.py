@@ -44,7 +44,7 @@ class Call:
         self.path = path
         self.query = request.query_params
         self.body = body
-        self.principal: Principal = getattr(request.state, "principal", None) or Principal("guest", admin=True)
+        self.principal: Principal = getattr(request.state, "principal", None) or Principal("anonymous")
 
     def namespaces(self) -> list[Namespace]:
         """All that the principal may see."""

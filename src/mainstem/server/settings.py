@@ -233,24 +233,8 @@ class Amqp:
     """AMQP 0-9-1, as RabbitMQ speaks it."""
 
     frame_bytes_max: int = setting(128 * KIB, SIZE, "Largest frame offered to clients.")
-    channels_max: int = setting(256, count(1, 65_535), "Channels of one connection.")
+    channels_max: int = setting(2_047, count(1, 65_535), "Channels of one connection.")
     heartbeat_s: int = setting(60, count(0, 65_535), "Heartbeat offered to clients, in seconds; 0 is none.")
-    prefetch_max: int = setting(
-        10_000,
-        count(1, 65_535),
-        "Unacked deliveries of a consumer that asked for no limit.",
-    )
-    consumer_ack_ms_max: int = setting(
-        30 * MINUTE,
-        DURATION,
-        "A delivery unacked for so long closes its channel; 0 is never.",
-    )
-    queue_exceptions_max: int = setting(1_000_000, count(1_000), "Leased, released and delayed records of one queue.")
-    delivery_limit: int = setting(
-        20,
-        count(0),
-        "Attempts before a record is dead-lettered, where the queue says none; 0 is no limit.",
-    )
 
 
 @dataclass(slots=True)

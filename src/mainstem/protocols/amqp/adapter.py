@@ -31,7 +31,6 @@ from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection, Serv
 
 logger = logging.getLogger("mainstem.amqp")
 
-HANDSHAKE_S = 10
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
@@ -64,6 +63,7 @@ class AmqpServer(Server):
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
         self.broker = broker
         self.config = config
+        self.handshake_s = max(1, config.limits.login_ms // 1000)
         self.replies = Replies()
         self.properties = server_properties()
         self._vhosts: dict[str, Vhost] = {}
@@ -149,7 +149,14 @@ class AmqpConnection(Connection):
 
     def __init__(self, server: AmqpServer) -> None:
         super().__init__(server)
-        self.session = Session(self, server.properties)
+        amqp = server.config.amqp
+        self.session = Session(
+            self,
+            server.properties,
+            channel_max=amqp.channels_max,
+            frame_max=amqp.frame_bytes_max,
+            heartbeat_s=amqp.heartbeat_s,
+        )
         self.inbound = Inbound()
         self.outbound = Outbound(server.ticker, server.describe, server.translate)
         self.outbound.connection = self
@@ -174,7 +181,7 @@ class AmqpConnection(Connection):
     # -- bytes in
 
     def on_open(self) -> None:
-        self.server.deadlines.watch(self, HANDSHAKE_S)
+        self.server.deadlines.watch(self, self.server.handshake_s)
 
     def on_data(self, data: bytes) -> None:
         if self.session.state is State.HEADER:
@@ -294,7 +301,7 @@ class AmqpConnection(Connection):
             logger.info("%s: %s", self.label(), fault)
             self.session.close(fault, failed)
             self._close_channels()
-            self.server.deadlines.watch(self, HANDSHAKE_S)
+            self.server.deadlines.watch(self, self.server.handshake_s)
             if fault.code == 501:
                 self.close(str(fault), linger=True)  # in step no more: nothing that follows can be read
             return

@@ -62,13 +62,19 @@ class Port(Protocol):
 
 
 class Session:
-    def __init__(self, port: Port, server_properties: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        port: Port,
+        server_properties: dict[str, Any],
+        *,
+        channel_max: int = CHANNEL_MAX,
+        frame_max: int = FRAME_MAX,
+        heartbeat_s: int = HEARTBEAT_S,
+    ) -> None:
         self.port = port
         self.state = State.HEADER
         self.client_properties: dict[str, Any] = {}
-        self.channel_max = CHANNEL_MAX
-        self.frame_max = FRAME_MAX
-        self.heartbeat_s = HEARTBEAT_S
+        self.channel_max, self.frame_max, self.heartbeat_s = channel_max, frame_max, heartbeat_s  # offered, then agreed
         self.mechanism = ""
         self._server_properties = server_properties
 
@@ -135,7 +141,8 @@ class Session:
 
     def logged_in(self) -> None:
         self.state = State.TUNE
-        self.send("connection.tune", channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat=HEARTBEAT_S)
+        offered = {"channel_max": self.channel_max, "frame_max": self.frame_max, "heartbeat": self.heartbeat_s}
+        self.send("connection.tune", **offered)
 
     def refused(self) -> None:
         """Clients that understand it are told; others are cut off, as the specification has it."""
@@ -150,14 +157,14 @@ class Session:
         frame_max, channel_max = a["frame_max"], a["channel_max"]
         if frame_max and frame_max < FRAME_MIN:
             raise Fault(530, f"negotiated frame_max={frame_max} is lower than the minimum allowed value ({FRAME_MIN})")
-        if frame_max > FRAME_MAX:
-            raise Fault(530, f"negotiated frame_max={frame_max} is higher than the maximum allowed value ({FRAME_MAX})")
-        if channel_max > CHANNEL_MAX:
-            raise Fault(
-                530, f"negotiated channel_max={channel_max} is higher than the maximum allowed value ({CHANNEL_MAX})"
-            )
-        self.frame_max = frame_max or FRAME_MAX
-        self.channel_max = channel_max or CHANNEL_MAX
+        for what, asked, offered in (
+            ("frame_max", frame_max, self.frame_max),
+            ("channel_max", channel_max, self.channel_max),
+        ):
+            if asked > offered:
+                raise Fault(530, f"negotiated {what}={asked} is higher than the maximum allowed value ({offered})")
+        self.frame_max = frame_max or self.frame_max
+        self.channel_max = channel_max or self.channel_max
         self.heartbeat_s = a["heartbeat"]
         self.state = State.OPEN
         self.port.tuned(self.frame_max, self.heartbeat_s)
