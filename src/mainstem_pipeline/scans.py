@@ -16,6 +16,7 @@ from mainstem_pipeline.slices import ScanTask, data_loss
 Offsets = dict[str, dict[str, int]]
 
 STEM = "#"  # a shared log seen through a filter
+ROWS_ALL = 1 << 60
 PLANS_KEPT = 2  # a batch may be planned again while the one before it still runs
 BYTES_PER_ROW_GUESS = 200
 LOST_SHOWN = 3
@@ -82,7 +83,12 @@ class Scan:
         if position.word.startswith("table:"):
             from mainstem_pipeline.lake.tables import next_offsets
 
-            return self._at_given(next_offsets(self._options, position.word[6:]), starting, rest=EARLIEST)
+            known = self._all("start")  # a topic may have gone since it was archived
+            ends = next_offsets(self._options, position.word[6:])
+            given = {
+                topic: {p: o for p, o in parts.items() if p in known.get(topic, {})} for topic, parts in ends.items()
+            }
+            return self._at_given(given, starting, rest=EARLIEST)
         return self._all("start" if position.word == "earliest" else "end")
 
     def _at_time(self, time_ms: int, starting: bool) -> Offsets:
@@ -142,19 +148,26 @@ class Scan:
                 end.setdefault(topic, {})[partition] = offset
         return end
 
-    def limited(self, start: Offsets, end: Offsets, *, rows_max: int | None, bytes_max: int | None) -> Offsets:
-        """Ends nearer to the start, so that about so many rows are meant: shared out by how much each lane has."""
-        rows = rows_max if rows_max is not None else max(int((bytes_max or 0) / self._bytes_per_row), 1)
+    def limited(
+        self, start: Offsets, end: Offsets, *, rows_max: int | None = None, bytes_max: int | None = None
+    ) -> tuple[Offsets, int]:
+        """Ends so that at most about so many rows are meant, shared out by how much each lane has; and how many there are.
+
+        Rows are counted where the log knows its topics, offsets elsewhere, as Kafka counts.
+        """
+        rows = rows_max if rows_max is not None else ROWS_ALL
+        if bytes_max is not None:
+            rows = min(rows, max(int(bytes_max / self._bytes_per_row), 1))
         ranges = self._ranges(start, end)
         if not ranges:
-            return end
+            return end, 0
         told = self._client.post(
             "/v1/scan/limit", {"select": dict(self._options.select), "ranges": ranges, "rows": rows}
         )
         limited = copied(end)
         for topic, partition, offset in told["ends"]:
             limited[topic][str(partition)] = offset
-        return limited
+        return limited, told["rows"]
 
     def _ranges(self, start: Offsets, end: Offsets) -> list[list[Any]]:
         """[topic, partition, start, end] of every lane with something in it; a lane new since starts at its beginning."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ PLANS_MAX = 1_000
 SLICES_MAX = 100_000
 SLICE_BYTES = 32 << 20
 READ_BYTES_MAX = 16 << 20
-FIND_STEPS = 48  # halvings of a range of offsets while looking for one with so many rows
+COUNT_STEP = 1 << 20  # offsets counted without a break: a chunk of the topic index
 
 Aborted = tuple[int, int, int]  # producer id, first offset, last offset
 
@@ -107,13 +107,13 @@ class ScanPlans:
         """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
         selection = self._select(namespace, wanted)
         chosen = [self._without_gap(_range(selection, one)) for one in ranges]
-        counts = [self._count(selection, one.lane, one.start, one.end) for one in chosen]
+        counts = [await self._count(selection, one) for one in chosen]
         total = sum(counts)
         if total <= rows:
             ends = [one.end for one in chosen]
         else:
             shares = _shares(counts, rows)
-            ends = [self._end_after(selection, one, share) for one, share in zip(chosen, shares, strict=True)]
+            ends = [await self._end_after(selection, one, share) for one, share in zip(chosen, shares, strict=True)]
         kept = [[*one.lane.key, end] for one, end in zip(chosen, ends, strict=True)]
         return {"ends": kept, "rows": total}
 
@@ -128,9 +128,14 @@ class ScanPlans:
                 return Range(one.lane, max(start, piece.base_offset), one.end, one.asked_end)
         return one
 
-    def _count(self, selection: Selection, lane: Lane, start: int, end: int) -> int:
+    async def _count(self, selection: Selection, one: Range) -> int:
         """Records in the range; exact for shared logs (they count topics), by offsets for the others, as Kafka does."""
-        return sum(self._rows(selection, lane, log, first, last) for log, first, last in _stretches(lane, start, end))
+        total = 0
+        for log, start, end in _stretches(one.lane, one.start, one.end):
+            for first, last in _steps(log, start, end):
+                total += self._rows(selection, one.lane, log, first, last)
+                await asyncio.sleep(0)  # each step is a chunk of the topic index; others get their turn between them
+        return total
 
     @staticmethod
     def _rows(selection: Selection, lane: Lane, log: Log, start: int, end: int) -> int:
@@ -145,18 +150,29 @@ class ScanPlans:
         assert selection.filter is not None
         return log.index.count(log.index.topics.bitmap(selection.filter), start, end)
 
-    def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
-        """The furthest end of the range with at most `rows` rows before it, but at least one."""
-        low, high = one.start, one.end
-        for _ in range(FIND_STEPS):
-            if low + 1 >= high:
-                break
+    async def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
+        """The furthest end of the range with at most `rows` rows before it, but at least one offset on."""
+        for log, start, end in _stretches(one.lane, one.start, one.end):
+            for first, last in _steps(log, start, end):
+                count = self._rows(selection, one.lane, log, first, last)
+                if count > rows:
+                    found = self._end_within(selection, one.lane, log, first, last, rows)
+                    return max(found, min(one.start + 1, one.end))
+                rows -= count
+                await asyncio.sleep(0)
+        return one.end
+
+    def _end_within(self, selection: Selection, lane: Lane, log: Log, start: int, end: int, rows: int) -> int:
+        if log.index is None:
+            return max(start, log.start_offset) + rows
+        low, high = start, end
+        while low + 1 < high:
             middle = (low + high) // 2
-            if self._count(selection, one.lane, one.start, middle) <= rows:
+            if self._rows(selection, lane, log, start, middle) <= rows:
                 low = middle
             else:
                 high = middle
-        return max(low, min(one.start + 1, one.end))
+        return low
 
     # -- plans
 
@@ -336,6 +352,16 @@ def _stretches(lane: Lane, start: int, end: int) -> list[tuple[Log, int, int]]:
         if low < high:
             found.append((log, low, high))
     return found
+
+
+def _steps(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+    if log.index is None:
+        yield start, end
+        return
+    while start < end:
+        last = min((start // COUNT_STEP + 1) * COUNT_STEP, end)
+        yield start, last
+        start = last
 
 
 def _shares(counts: Sequence[int], rows: int) -> list[int]:

@@ -29,7 +29,7 @@ class FlowProgress:
     bad_total: int = 0
     rows_per_s: float = 0.0
     batch_ms: int = 0
-    lag: int = 0  # offsets written and not yet read
+    lag: int = 0  # rows written and not yet read
     restarts: int = 0
     error: str = ""
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -41,21 +41,14 @@ class FlowProgress:
         self.rows_total += self.rows
         self.batch_ms = progress["durationMs"].get("triggerExecution", 0)
         self.rows_per_s = self.rows * 1000 / self.batch_ms if self.batch_ms else 0.0
-        self.lag = 0
         for source in progress["sources"]:
-            ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-            self.lag += max(_total(latest) - _total(ends), 0) if latest else 0
-            self.ends = ends or self.ends
+            self.ends = _offsets(source.get("endOffset")) or self.ends
         self.state = "running" if self.rows else "waiting"
 
 
 def _offsets(value: Any) -> dict[str, dict[str, int]]:
     parsed = json.loads(value) if isinstance(value, str) else value
     return parsed if isinstance(parsed, dict) and all(isinstance(one, dict) for one in parsed.values()) else {}
-
-
-def _total(offsets: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(offset for parts in offsets.values() for offset in parts.values())
 
 
 class Display(Protocol):
@@ -171,7 +164,7 @@ class Metrics:
         labels = ("pipeline", "flow")
         self._rows = Counter("mainstem_pipeline_rows", "Rows read.", labels, registry=registry)
         self._bad = Counter("mainstem_pipeline_dead_letters", "Rows that could not be used.", labels, registry=registry)
-        self._lag = Gauge("mainstem_pipeline_lag", "Offsets not yet read.", labels, registry=registry)
+        self._lag = Gauge("mainstem_pipeline_lag", "Rows not yet read.", labels, registry=registry)
         self._ms = Gauge("mainstem_pipeline_batch_seconds", "Duration of the last batch.", labels, registry=registry)
         self._batch = Gauge("mainstem_pipeline_batch", "The last batch.", labels, registry=registry)
         self._up = Gauge("mainstem_pipeline_up", "Whether the flow runs.", labels, registry=registry)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem_pipeline.client import BrokerClient
-from mainstem_pipeline.options import Given
+from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
 from mainstem_pipeline.pipeline.progress import REPORT_RETRY_S, Display, FlowProgress, Metrics, Reports
 from mainstem_pipeline.pipeline.state import State
+from mainstem_pipeline.scans import Scan
 from mainstem_pipeline.session import SparkOptions, retried, start_session
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Watched:
         self.error: MainstemError | None = None
         self.failures = 0  # in a row
         self.resume_s = 0.0
+        self.archived_ends: dict[str, dict[str, int]] = {}
         self._seen = -1
 
     @property
@@ -85,14 +87,36 @@ class Watched:
                     self.progress.rows = written
                     self.progress.rows_total += written - one["numInputRows"]
                     self.progress.rows_per_s = written * 1000 / max(self.progress.batch_ms, 1)
+                    self.archived_ends = result.written["ends"]
             self.failures = 0
             told = True
+        if told:
+            self.progress.lag = self._lag()
         return told
+
+    def _lag(self) -> int:
+        """Rows written and not yet read, as the broker counts them; what it cannot say now is told as it was."""
+        flow = self.run.flow
+        source = flow.archive.source if flow.archive is not None else flow.source
+        if source.kind == "table" or not self.progress.ends:
+            return 0
+        broker = {**self.run.pipeline.broker, "retrySeconds": str(REPORT_RETRY_S)}
+        scan = Scan(read_options({**broker, **source.options()}, streaming=True))
+        try:
+            return scan.limited(self.progress.ends, scan.latest_offsets())[1]
+        except MainstemError:
+            return self.progress.lag
+        finally:
+            scan.close()
 
 
 class Runner:
-    def __init__(self, pipeline: Pipeline, options: RunOptions, display: Display) -> None:
+    def __init__(
+        self, pipeline: Pipeline, options: RunOptions, display: Display, spark: SparkSession | None = None
+    ) -> None:
+        """With `spark`, the flows run in a session that is there already, and stays."""
         self._pipeline, self._options, self._display = pipeline, options, display
+        self._given_spark = spark
         self._state = State(pipeline)
         self._stop = threading.Event()
         self._run_id = str(uuid.uuid4())
@@ -116,16 +140,16 @@ class Runner:
                 for flow in chosen:
                     self._state.check_unchanged(flow, frozenset(self._options.accept_change))
             self._check_broker()
-            spark = self._start_spark()
+            spark = self._given_spark or self._start_spark()
             self._open_reports()
             try:
-                code = self._run_flows(spark, chosen)
+                return self._run_flows(spark, chosen)
             finally:
-                spark.stop()
+                if self._given_spark is None:
+                    spark.stop()
         finally:
             self._state.release()
-        self._display.close([one.progress for one in self._flows], time.monotonic() - started)
-        return code
+            self._display.close([one.progress for one in self._flows], time.monotonic() - started)
 
     # -- starting
 
@@ -262,11 +286,12 @@ class Runner:
     def _archived(self, flow: Watched) -> None:
         """Tell retention how far the table is. Only batches that Spark has committed: nothing of them can be undone."""
         archive = flow.run.flow.archive
-        if archive is None or not flow.progress.ends:
-            return
+        if archive is None or not flow.archived_ends or archive.source.kind == "view":
+            return  # a view leaves out what its condition does not mean: nothing may be forgotten on its word
+        topic_filter = archive.source.value if archive.source.kind == "filter" else None
         client = self._client(REPORT_RETRY_S)
         try:
-            client.post(f"/v1/archives/{archive.table}", {"ends": flow.progress.ends})
+            client.post(f"/v1/archives/{archive.table}", {"ends": flow.archived_ends, "filter": topic_filter})
         except MainstemError as error:
             self._display.note(f"{flow.run.flow.name}: the broker was not told how far the archive is: {error}")
         finally:
@@ -286,7 +311,7 @@ class Runner:
             if flow.query is not None and flow.query.isActive:
                 flow.query.stop()
                 flow.news()
-                flow.progress.state = "done" if not flow.over else flow.progress.state
+                flow.progress.state = "stopped"
                 self._tell(flow)
         if self._metrics is not None:
             self._metrics.close()
