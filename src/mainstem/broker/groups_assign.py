@@ -73,10 +73,8 @@ def _even_out(result: dict[str, set[TopicPartition]], wants: Mapping[str, set[by
 
 
 def assign_shared(wants: Mapping[str, set[bytes]], partitions: Mapping[bytes, int]) -> dict[str, set[TopicPartition]]:
-    """For share groups: every partition has a member, every member a partition; a partition may have many members."""
-    result: dict[str, set[TopicPartition]] = {member: set() for member in sorted(wants)}
-    for topic, count in sorted(partitions.items()):
-        members = [member for member in result if topic in wants[member]]
-        for n in range(max(count, len(members)) if members else 0):
-            result[members[n % len(members)]].add((topic, n % count))
-    return result
+    """For share groups: everyone may read every partition. The queue behind them decides who gets which record."""
+    return {
+        member: {(topic, index) for topic in topics for index in range(partitions.get(topic, 0))}
+        for member, topics in wants.items()
+    }

@@ -55,6 +55,7 @@ class Taken:
     position: int
     record: Record
     attempts: int
+    log_id: int = 0  # where it lies, for those who tell offsets
 
 
 @dataclass(slots=True)
@@ -670,5 +671,6 @@ class _Collector(Taker):
         if self._bytes_left <= 0:
             return False
         self._bytes_left -= record.value_size + 64
-        self.taken.append(Taken(record.stamp, record.copy(), attempts))
+        log_id = record.log.id if record.log is not None else 0
+        self.taken.append(Taken(record.stamp, record.copy(), attempts, log_id))
         return True

@@ -23,7 +23,7 @@ def batch_of(values: list[bytes], **head: int) -> bytes:
 
 class RawClient:
     def __init__(self, broker: Endpoints) -> None:
-        self._socket = socket.create_connection((broker.host, broker.kafka_port), timeout=20)
+        self._socket = socket.create_connection((broker.host, broker.kafka_port), timeout=10)
         self._correlation = 0
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ from mainstem.protocols.kafka.handlers import (
     metadata,
     offsets,
     produce,
+    share,
+    share_offsets,
     topics,
     transactions,
 )
@@ -43,7 +46,7 @@ API_VERSIONS = 18
 PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
-TASKS_MAX = 100  # handlers of one connection that wait for something
+TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
 Handler = Callable[["Request"], Any]
 
@@ -60,6 +63,8 @@ HANDLERS: dict[int, Handler] = {
     **transactions.HANDLERS,
     **cluster.HANDLERS,
     **acls.HANDLERS,
+    **share.HANDLERS,
+    **share_offsets.HANDLERS,
 }
 
 
@@ -108,7 +113,17 @@ class Request:
 
 
 class KafkaConnection(Connection):
-    __slots__ = ("login", "namespace", "principal", "service", "session", "sessions", "tasks")
+    __slots__ = (
+        "login",
+        "namespace",
+        "principal",
+        "service",
+        "session",
+        "sessions",
+        "share_sessions",
+        "tasks",
+        "waiting",
+    )
 
     def __init__(self, service: KafkaService) -> None:
         super().__init__(service)
@@ -118,7 +133,9 @@ class KafkaConnection(Connection):
         self.namespace: Namespace | None = None
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
         self.sessions: set[int] = set()  # fetch sessions to forget with the connection
+        self.share_sessions: set[tuple[str, str]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.waiting: deque[tuple[Any, Slot]] = deque()  # what came with the read that made it too many
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -138,8 +155,12 @@ class KafkaConnection(Connection):
     def on_lost(self) -> None:
         for session_id in self.sessions:
             self.service.fetch_sessions.close(session_id)
+        self.service.shares.close_all(self.share_sessions)
         for task in self.tasks:
             task.cancel()
+        for answer, _ in self.waiting:
+            answer.close()
+        self.waiting.clear()
 
     def peer_host(self) -> str:
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
@@ -168,7 +189,7 @@ class KafkaConnection(Connection):
         except Exception:
             logger.exception("a request of %s could not be handled", self.label())
             self.close("internal error")
-        if self.session.crowded:
+        if self.session.crowded or self.waiting:
             self.hold(HOLD_QUEUE)
 
     def _handle(self, data: memoryview) -> None:
@@ -197,12 +218,19 @@ class KafkaConnection(Connection):
             self.answer(slot, answer)
 
     def _run(self, answer: Any, slot: Slot) -> None:
+        """A client of many partitions asks for all of them at once: what is too many for now begins later."""
         if len(self.tasks) >= TASKS_MAX:
-            answer.close()
-            raise PeerViolation(f"{TASKS_MAX} requests wait already")
+            self.waiting.append((answer, slot))
+            return
         task = asyncio.get_running_loop().create_task(self._finish(answer, slot))
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if self.waiting:
+            self._run(*self.waiting.popleft())
+            self._go_on()
 
     async def _finish(self, answer: Any, slot: Slot) -> None:
         try:
@@ -224,7 +252,10 @@ class KafkaConnection(Connection):
             return
         for part in self.session.answer(slot, response):
             self.send(part)  # type: ignore[arg-type]  # any buffer will do
-        if self.held & HOLD_QUEUE and not self.session.crowded:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.held & HOLD_QUEUE and not self.session.crowded and not self.waiting:
             self.release(HOLD_QUEUE)
 
 

@@ -140,7 +140,7 @@ class Catalog:
             found = KafkaTopic(self.namespace, name, count=policy.partitions)
         elif len(self._cache) < SEEN_MAX:
             self._cache[name] = found
-        self._remember(found)
+        self.remember(found)
         return found
 
     def _is_current(self, known: KafkaTopic) -> bool:
@@ -160,12 +160,16 @@ class Catalog:
             return None
         return KafkaTopic(self.namespace, name, topic=topic, view=view)
 
-    def by_id(self, topic_id: bytes) -> KafkaTopic | None:
+    def name_of(self, topic_id: bytes) -> str | None:
         name = self._names.get(topic_id)
         if name is None:  # a client may know it from before the restart
             for topic in self.listed():
-                self._remember(topic)
+                self.remember(topic)
             name = self._names.get(topic_id)
+        return name
+
+    def by_id(self, topic_id: bytes) -> KafkaTopic | None:
+        name = self.name_of(topic_id)
         found = self._find_quietly(name) if name is not None else None
         return found if found is not None and found.id == topic_id else None
 
@@ -175,7 +179,7 @@ class Catalog:
         except MainstemError:
             return None
 
-    def _remember(self, topic: KafkaTopic) -> None:
+    def remember(self, topic: KafkaTopic) -> None:
         if len(self._names) >= SEEN_MAX:
             self._names.clear()
         self._names[topic.id] = topic.name

@@ -24,6 +24,7 @@ from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
 from mainstem.protocols.kafka.markers import MarkerWork
 from mainstem.protocols.kafka.rules import TopicRules
 from mainstem.protocols.kafka.sessions import FetchSessions
+from mainstem.protocols.kafka.shares import Shares
 from mainstem.protocols.kafka.watch import Watches
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class KafkaService(Server):
             broker.journal, self.markers, lambda producer_id, commit: self._finish_offsets(producer_id, commit=commit)
         )
         self.fetch_sessions = FetchSessions()
+        self.shares = Shares(self)
         self.group_configs: dict[str, dict[str, str]] = {}
         self._catalogs: dict[str, Catalog] = {}
         self._rules: dict[int, tuple[Policy, dict[str, Any], TopicRules]] = {}
@@ -190,8 +192,10 @@ class KafkaService(Server):
         self.producers.forget_log(log_id)
         self.watches.forget(log_id)
 
-    def forget_share_group(self, key: str) -> None:
-        """The group was deleted; its settings go with it."""
+    def forget_share_group(self, namespace: Namespace, group_id: str) -> None:
+        """The group was deleted; its queues and settings go with it."""
+        self.shares.forget_group(namespace, group_id)
+        key = self.group_key(namespace, group_id)
         if self.group_configs.pop(key, None) is not None:
             self.broker.journal.put("kafka-group-config", key.encode(), None)
 

@@ -94,7 +94,7 @@ def delete_groups(request: Request) -> Any:
         fault, ticket = request.service.groups.delete_group(request.group_key(group_id))
         if fault is GroupFault.NONE:
             last = ticket
-            request.service.forget_share_group(request.group_key(group_id))
+            request.service.forget_share_group(request.namespace, group_id)
         answer.results.append(
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code_of_fault(fault))
         )

@@ -1,0 +1,118 @@
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: where a share group stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.queue import Queue
+from mainstem.broker.queue_bindings import NOW
+from mainstem.protocols.kafka.catalog import KafkaTopic
+from mainstem.protocols.kafka.errors import ErrorCode
+from mainstem.protocols.kafka.handlers.share import find_topic
+from mainstem.protocols.kafka.messages import (
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
+)
+from mainstem.protocols.kafka.shares import queue_name, stamp_of_offset
+
+if TYPE_CHECKING:
+    from mainstem.protocols.kafka.adapter import Request
+
+
+def describe_offsets(request: Request) -> Any:
+    answer = DescribeShareGroupOffsetsResponse()
+    shares = request.service.shares
+    for asked in request.body.groups:
+        group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
+        answer.groups.append(group)
+        held = shares.queues_of(request.namespace, asked.group_id)
+        wanted = {t.topic_name: t.partitions for t in asked.topics} if asked.topics is not None else dict.fromkeys(held)
+        for name, partitions in wanted.items():
+            topic = find_topic(request, asked.group_id, name)
+            line = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=name, topic_id=topic.id if topic is not None else bytes(16)
+            )
+            group.topics.append(line)
+            queue = shares.queue_of(request.namespace, asked.group_id, name)
+            for index in partitions if partitions is not None else range(topic.count if topic is not None else 0):
+                line.partitions.append(_described(topic, index, queue))
+    return answer
+
+
+def _described(topic: KafkaTopic | None, index: int, queue: Queue | None) -> Any:
+    one = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=index, start_offset=-1
+    )
+    if topic is None or not 0 <= index < topic.count:
+        one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return one
+    log, source = topic.log(index), topic.source(index)
+    if queue is None or log is None or source is None:
+        return one
+    floor = min(level.cursor.floor for level in queue.levels)
+    behind = floor > log.last_stamp
+    one.start_offset = source.stable_offset if behind else log.offset_of_stamp(floor)
+    one.leader_epoch = log.epoch
+    one.lag = queue.ready + queue.unacked if topic.count == 1 else -1  # a queue counts all partitions together
+    return one
+
+
+async def alter_offsets(request: Request) -> Any:
+    """The queue begins anew. All partitions begin at one stamp: the earliest of those asked for."""
+    body, shares = request.body, request.service.shares
+    answer = AlterShareGroupOffsetsResponse()
+    group = request.service.groups.find(request.group_key(body.group_id))
+    if group is not None and group.members:
+        return AlterShareGroupOffsetsResponse(
+            error_code=ErrorCode.NON_EMPTY_GROUP, error_message=f"{body.group_id} has members; stop them first"
+        )
+    request.service.groups.share(request.group_key(body.group_id))
+    queues = request.service.broker.queues.of(request.namespace)
+    for asked in body.topics:
+        topic = find_topic(request, body.group_id, asked.topic_name)
+        line = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
+            topic_name=asked.topic_name, topic_id=topic.id if topic is not None else bytes(16)
+        )
+        answer.responses.append(line)
+        code = ErrorCode.NONE if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is not None:
+            stamps = [stamp_of_offset(topic, part.partition_index, part.start_offset) for part in asked.partitions]
+            start = min((stamp for stamp in stamps if stamp != NOW), default=NOW)
+            old = queues.find(queue_name(body.group_id, asked.topic_name))
+            if old is not None:
+                queues.delete(old)
+            shares.make_queue(request.namespace, body.group_id, topic, start)
+        for part in asked.partitions:
+            kind = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
+            line.partitions.append(kind(partition_index=part.partition_index, error_code=code))
+    await request.service.broker.store.flush()
+    return answer
+
+
+async def delete_offsets(request: Request) -> Any:
+    body = request.body
+    answer = DeleteShareGroupOffsetsResponse()
+    group = request.service.groups.find(request.group_key(body.group_id))
+    if group is not None and group.members:
+        return DeleteShareGroupOffsetsResponse(
+            error_code=ErrorCode.NON_EMPTY_GROUP, error_message=f"{body.group_id} has members; stop them first"
+        )
+    queues = request.service.broker.queues.of(request.namespace)
+    for asked in body.topics:
+        topic = find_topic(request, body.group_id, asked.topic_name)
+        queue = queues.find(queue_name(body.group_id, asked.topic_name))
+        if queue is not None:
+            queues.delete(queue)
+        answer.responses.append(
+            DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(
+                topic_name=asked.topic_name,
+                topic_id=topic.id if topic is not None else bytes(16),
+                error_code=ErrorCode.NONE if queue is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        )
+    await request.service.broker.store.flush()
+    return answer
+
+
+HANDLERS = {90: describe_offsets, 91: alter_offsets, 92: delete_offsets}

@@ -1,0 +1,287 @@
+"""Share groups (KIP-932): members compete for records; accept, release, reject, lock expiry; one queue with AMQP."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pika
+import pytest
+from confluent_kafka import ShareConsumer
+
+from mainstem.protocols.kafka.messages import (
+    DeleteShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest,
+    IncrementalAlterConfigsRequest,
+    ListGroupsRequest,
+    MetadataRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+)
+from mainstem.testing import Broker
+from tests.protocol.kafka.clients import create_topic, eventually, send, unique
+from tests.protocol.kafka.raw import RawClient
+
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GROUP_RESOURCE = 32
+
+
+def configure(broker: Broker, group: str, **settings: str) -> None:
+    entries = [
+        IncrementalAlterConfigsRequest.AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value)
+        for name, value in settings.items()
+    ]
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=GROUP_RESOURCE, resource_name=group, configs=entries
+    )
+    with RawClient(broker) as raw:
+        answer = raw.ask("IncrementalAlterConfigs", 1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert answer.responses[0].error_code == 0, answer
+
+
+class Member(RawClient):
+    """One share member on the wire."""
+
+    def __init__(self, broker: Broker, group: str, topic: str, name: str = "m") -> None:
+        super().__init__(broker)
+        self.group, self.topic, self.name = group, topic, name
+        self.session_epoch = 0
+        line = MetadataRequest.MetadataRequestTopic(name=topic)
+        self.topic_id = self.ask("Metadata", 12, MetadataRequest(topics=[line])).topics[0].topic_id
+        joined = self.beat(0)
+        assert joined.error_code == 0
+        assigned = joined.assignment.topic_partitions
+        self.topic_id = assigned[0].topic_id
+        self.partitions = assigned[0].partitions
+        self.epoch = joined.member_epoch
+
+    def beat(self, epoch: int) -> Any:
+        return self.ask(
+            "ShareGroupHeartbeat",
+            1,
+            ShareGroupHeartbeatRequest(
+                group_id=self.group, member_id=self.name, member_epoch=epoch, subscribed_topic_names=[self.topic]
+            ),
+        )
+
+    def take(self, count: int = 500, wait_ms: int = 3_000) -> list[tuple[int, int, int]]:
+        """(partition, offset, delivery count) of what is acquired."""
+        parts = [ShareFetchRequest.FetchPartition(partition_index=p) for p in self.partitions]
+        request = ShareFetchRequest(
+            group_id=self.group,
+            member_id=self.name,
+            share_session_epoch=self.session_epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            max_records=count,
+            batch_size=count,
+            topics=[ShareFetchRequest.FetchTopic(topic_id=self.topic_id, partitions=parts)],
+        )
+        self.session_epoch += 1
+        answer = self.ask("ShareFetch", 1, request)
+        assert answer.error_code == 0, answer
+        return [
+            (part.partition_index, offset, found.delivery_count)
+            for topic in answer.responses
+            for part in topic.partitions
+            for found in part.acquired_records
+            for offset in range(found.first_offset, found.last_offset + 1)
+        ]
+
+    def settle(self, partition: int, first: int, last: int, kind: int) -> int:
+        batch = ShareAcknowledgeRequest.AcknowledgementBatch(
+            first_offset=first, last_offset=last, acknowledge_types=[kind]
+        )
+        part = ShareAcknowledgeRequest.AcknowledgePartition(partition_index=partition, acknowledgement_batches=[batch])
+        request = ShareAcknowledgeRequest(
+            group_id=self.group,
+            member_id=self.name,
+            share_session_epoch=self.session_epoch,
+            topics=[ShareAcknowledgeRequest.AcknowledgeTopic(topic_id=self.topic_id, partitions=[part])],
+        )
+        self.session_epoch += 1
+        answer = self.ask("ShareAcknowledge", 2 if kind == RENEW else 1, request)
+        assert answer.error_code == 0
+        return int(answer.responses[0].partitions[0].error_code)
+
+
+@pytest.fixture
+def filled(broker: Broker) -> tuple[str, str]:
+    """A topic with five records and a share group that begins at the first."""
+    topic, group = create_topic(broker, unique("share")), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest")
+    send(broker, topic, [b"%d" % n for n in range(5)])
+    return topic, group
+
+
+def test_members_compete_and_each_record_goes_to_one(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic, "a") as a, Member(broker, group, topic, "b") as b:
+        mine, yours = a.take(3), b.take(3)
+        assert sorted(offset for _, offset, _ in mine + yours) == [0, 1, 2, 3, 4]
+        assert {count for _, _, count in mine + yours} == {1}
+
+
+def test_released_records_come_back_and_count(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        member.take()
+        assert member.settle(0, 0, 2, ACCEPT) == 0
+        assert member.settle(0, 3, 4, RELEASE) == 0
+        assert member.take() == [(0, 3, 2), (0, 4, 2)]
+        assert member.settle(0, 3, 4, ACCEPT) == 0
+        assert member.take(wait_ms=300) == []
+
+
+def test_rejected_records_do_not_come_back(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        member.take()
+        assert member.settle(0, 0, 4, REJECT) == 0
+        assert member.take(wait_ms=300) == []
+
+
+def test_a_lock_that_expires_gives_the_record_to_another(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    configure(broker, group, share_record_lock_duration_ms="500")
+    with Member(broker, group, topic, "slow") as slow, Member(broker, group, topic, "fast") as fast:
+        assert len(slow.take()) == 5
+        assert [(offset, count) for _, offset, count in fast.take()] == [(n, 2) for n in range(5)]
+        assert slow.settle(0, 0, 4, ACCEPT) == 121
+        assert fast.settle(0, 0, 4, ACCEPT) == 0
+
+
+def test_a_lock_can_be_renewed(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    configure(broker, group, share_record_lock_duration_ms="1500")
+    with Member(broker, group, topic, "slow") as slow, Member(broker, group, topic, "fast") as fast:
+        slow.take()
+        for _ in range(3):
+            assert fast.take(wait_ms=700) == []
+            assert slow.settle(0, 0, 4, RENEW) == 0
+        assert slow.settle(0, 0, 4, ACCEPT) == 0
+
+
+def test_a_lost_connection_gives_back_what_it_held(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic, "gone") as gone:
+        assert len(gone.take()) == 5
+    with Member(broker, group, topic, "heir") as heir:
+        assert len(heir.take()) == 5
+
+
+def test_attempts_end(broker: Broker) -> None:
+    topic, group = create_topic(broker, unique("poison")), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest", share_delivery_count_limit="2")
+    send(broker, topic, [b"poison"])
+    with Member(broker, group, topic) as member:
+        for attempt in (1, 2):
+            assert member.take() == [(0, 0, attempt)]
+            assert member.settle(0, 0, 0, RELEASE) == 0
+        assert member.take(wait_ms=300) == []
+
+
+def test_session_epochs_are_checked(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        member.take(1)
+        request = ShareFetchRequest(group_id=group, member_id=member.name, share_session_epoch=9, max_bytes=1)
+        assert member.ask("ShareFetch", 1, request).error_code == 123
+        request.member_id = "somebody"
+        assert member.ask("ShareFetch", 1, request).error_code == 122
+
+
+def test_share_groups_are_listed_described_and_have_offsets(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        member.take()
+        member.settle(0, 0, 1, ACCEPT)
+        listed = member.ask("ListGroups", 5, ListGroupsRequest(types_filter=["share"]))
+        assert group in {one.group_id for one in listed.groups}
+        described = member.ask("ShareGroupDescribe", 1, ShareGroupDescribeRequest(group_ids=[group])).groups[0]
+        assert (described.group_state, len(described.members)) == ("Stable", 1)
+        asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
+        offsets = member.ask("DescribeShareGroupOffsets", 1, DescribeShareGroupOffsetsRequest(groups=[asked]))
+        assert [one.topic_name for one in offsets.groups[0].topics] == [topic]
+        assert offsets.groups[0].topics[0].partitions[0].lag == 3
+        assert member.beat(-1).error_code == 0
+    with RawClient(broker) as raw:
+        gone = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name=topic)
+        answer = raw.ask("DeleteShareGroupOffsets", 0, DeleteShareGroupOffsetsRequest(group_id=group, topics=[gone]))
+        assert (answer.error_code, answer.responses[0].error_code) == (0, 0)
+
+
+class Worker:
+    """confluent-kafka's ShareConsumer on a thread."""
+
+    def __init__(self, broker: Broker, group: str, topic: str) -> None:
+        self.seen: list[bytes] = []
+        self._stop = threading.Event()
+        self._consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.poll(0.2) or ():
+                if message.error() is None:
+                    self.seen.append(message.value())
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+def test_share_consumers_of_librdkafka_share_the_work(broker: Broker) -> None:
+    topic, group = create_topic(broker, unique("rdk-share"), 2), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest")
+    send(broker, topic, [b"%d" % n for n in range(200)])
+    workers = [Worker(broker, group, topic) for _ in range(2)]
+    eventually(lambda: len({v for w in workers for v in w.seen}) == 200, "all records are taken")
+    send(broker, topic, [b"late-%d" % n for n in range(50)])
+    eventually(lambda: len({v for w in workers for v in w.seen}) == 250, "the late ones too")
+    for worker in workers:
+        worker.stop()
+    seen = [value for worker in workers for value in worker.seen]
+    assert len(seen) == len(set(seen)) == 250
+
+
+def test_amqp_and_kafka_consumers_compete_for_one_queue(broker: Broker) -> None:
+    name = unique("tasks")
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare(name, durable=True)
+    for n in range(10):
+        channel.basic_publish("", name, b"task %d" % n)
+    taken: list[bytes] = []
+    with Member(broker, name, name) as member:
+        held = member.take(4)
+        assert len(held) == 4
+        for _ in range(6):
+            method, _, body = channel.basic_get(name)
+            taken.append(body)
+            channel.basic_ack(method.delivery_tag)
+        assert channel.basic_get(name)[0] is None
+        for partition, offset, _ in held[:3]:
+            assert member.settle(partition, offset, offset, ACCEPT) == 0
+        partition, offset, _ = held[3]
+        assert member.settle(partition, offset, offset, RELEASE) == 0
+    method, _, body = channel.basic_get(name)
+    assert body not in taken
+    assert method.redelivered
+    channel.basic_ack(method.delivery_tag)
+    assert channel.basic_get(name)[0] is None
+    connection.close()
+
+
+def test_group_settings_are_checked(broker: Broker) -> None:
+    group = unique("sg")
+    with pytest.raises(AssertionError):
+        configure(broker, group, share_auto_offset_reset="yesterday")
+    with pytest.raises(AssertionError):
+        configure(broker, group, share_record_lock_duration_ms="-1")
