@@ -1,0 +1,132 @@
+"""Stream queues: read without taking, from anywhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.protocol.amqp.conftest import Connect, declared, eventually
+from tests.protocol.amqp.test_queues import refused
+
+STREAM = {"x-queue-type": "stream"}
+
+
+def read(channel: BlockingChannel, queue: str, count: int, offset: Any = None, *, prefetch: int = 100) -> list[Any]:
+    """Consume from an offset until `count` came; acked as they come."""
+    channel.basic_qos(prefetch_count=prefetch)
+    got: list[Any] = []
+
+    def take(_: object, method: Any, properties: Any, body: bytes) -> None:
+        got.append((body, properties.headers["x-stream-offset"]))
+        channel.basic_ack(method.delivery_tag)
+
+    arguments = {} if offset is None else {"x-stream-offset": offset}
+    tag = channel.basic_consume(queue, take, arguments=arguments)
+    eventually(lambda: channel.connection.process_data_events(0.02) or len(got) >= count)
+    channel.basic_cancel(tag)
+    return got
+
+
+def filled(channel: BlockingChannel, name: str, count: int) -> str:
+    queue = declared(channel, name, durable=True, arguments=STREAM)
+    for number in range(count):
+        channel.basic_publish("", queue, b"%d" % number)
+    channel.queue_declare(queue, passive=True)
+    return queue
+
+
+def bodies_of(got: list[Any]) -> list[bytes]:
+    return [body for body, _ in got]
+
+
+def test_every_reader_gets_everything_from_the_first(connect: Connect, name: str) -> None:
+    queue = filled(connect().channel(), name, 10)
+    for _ in range(2):
+        got = read(connect().channel(), queue, 10, "first")
+        assert bodies_of(got) == [b"%d" % n for n in range(10)]
+        offsets = [offset for _, offset in got]
+        assert offsets == sorted(set(offsets))
+
+
+def test_a_small_prefetch_still_reads_everything(connect: Connect, name: str) -> None:
+    queue = filled(connect().channel(), name, 50)
+    assert bodies_of(read(connect().channel(), queue, 50, "first", prefetch=3)) == [b"%d" % n for n in range(50)]
+
+
+def test_an_offset_names_where_to_go_on(connect: Connect, name: str) -> None:
+    queue = filled(connect().channel(), name, 10)
+    all_of_it = read(connect().channel(), queue, 10, "first")
+    assert read(connect().channel(), queue, 3, all_of_it[7][1]) == all_of_it[7:]
+
+
+def test_next_reads_only_what_comes(connect: Connect, name: str) -> None:
+    publisher = connect().channel()
+    queue = filled(publisher, name, 5)
+    connection = connect()
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=10)
+    got: list[bytes] = []
+    channel.basic_consume(queue, lambda *a: got.append(a[3]), arguments={"x-stream-offset": "next"})
+    connection.process_data_events(0.1)
+    publisher.basic_publish("", queue, b"new")
+    eventually(lambda: connection.process_data_events(0.02) or got)
+    assert got == [b"new"]
+
+
+def test_last_and_times_are_understood(connect: Connect, name: str) -> None:
+    publisher = connect().channel()
+    queue = filled(publisher, name, 5)
+    assert bodies_of(read(connect().channel(), queue, 1, "last"))[-1] == b"4"
+    assert len(read(connect().channel(), queue, 5, "1h")) == 5
+    from datetime import UTC, datetime
+
+    assert len(read(connect().channel(), queue, 5, datetime.fromtimestamp(time.time() - 60, UTC))) == 5
+
+
+def test_what_streams_do_not_do_is_refused(connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    queue = filled(channel, name, 1)
+    with refused(406, "consumer prefetch count is not set for stream queue"):
+        channel.basic_consume(queue, lambda *_: None)
+    channel = connect().channel()
+    channel.basic_qos(prefetch_count=1)
+    with refused(406, "invalid arg 'x-stream-offset'"):
+        channel.basic_consume(queue, lambda *_: None, arguments={"x-stream-offset": "yesterday"})
+    with refused(406, "invalid property 'durable' for queue"):
+        connect().channel().queue_declare(name + "t", arguments=STREAM)
+    with refused(406, "invalid arg 'x-max-priority' for queue .* of queue type stream"):
+        connect().channel().queue_declare(name + "p", durable=True, arguments={**STREAM, "x-max-priority": 3})
+
+
+def test_a_view_is_consumed_under_its_own_name(broker: Any, connect: Connect, name: str) -> None:
+    import httpx
+
+    publisher = connect().channel()
+    publisher.basic_publish("amq.topic", f"{name}.a.temp", b"1")
+    publisher.basic_publish("amq.topic", f"{name}.a.other", b"no")
+    publisher.basic_publish("amq.topic", f"{name}.b.temp", b"2")
+    publisher.queue_declare("", exclusive=True)
+    answer = httpx.post(
+        f"{broker.http_url}/v1/views", json={"name": f"{name}view", "filter": f"{name}/+/temp"}, timeout=10
+    )
+    assert answer.status_code < 300, answer.text
+    assert bodies_of(read(connect().channel(), f"{name}view", 2, "first")) == [b"1", b"2"]
+    queue = declared(connect().channel(), name + "q", arguments={"x-view": f"{name}view", "x-from": "earliest"})
+    channel = connect().channel()
+    assert channel.queue_declare(queue, passive=True).method.message_count == 2
+    assert channel.basic_get(queue, auto_ack=True)[2] == b"1"
+    publisher.basic_publish("amq.topic", f"{name}.c.temp", b"3")
+    eventually(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+def test_queue_types_are_kept(connect: Connect, name: str, kind: str) -> None:
+    channel = connect().channel()
+    declared(channel, name, durable=True, arguments={"x-queue-type": kind})
+    declared(channel, name, durable=True, arguments={"x-queue-type": kind})
+    other = "quorum" if kind != "quorum" else "classic"
+    with refused(406, "inequivalent arg 'x-queue-type'"):
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": other})
