@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mainstem.broker._live_reference import Route
 from mainstem.log._gather_reference import Ticket
@@ -14,7 +14,7 @@ from mainstem.model.record import Header
 from mainstem.protocols.mqtt._outbound_reference import Outbound
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.packets import Event, Packet, Publish, decode
-from mainstem.protocols.mqtt.properties import IN_PUBLISH, Property, Reader, decode_properties
+from mainstem.protocols.mqtt.properties import Property, Reader
 from mainstem.protocols.mqtt.reasons import Reason, Violation
 
 if TYPE_CHECKING:
@@ -212,24 +212,36 @@ class Inbound:
         return fields
 
     def _properties(self, reader: Reader, fields: Fields) -> None:
-        """Check a publish's properties; they are stored as they are, without the alias."""
-        size_reader = Reader(reader.data, reader.at, reader.end)
-        size = size_reader.varint()
-        start = size_reader.at
-        found = decode_properties(reader, IN_PUBLISH, user_properties_max=self.limits.user_properties_max)
-        if Property.SUBSCRIPTION_ID in found:
-            raise Violation(Reason.PROTOCOL_ERROR, "a client's PUBLISH with a Subscription Identifier")
-        response = found.get(Property.RESPONSE_TOPIC)
-        if response is not None and (not response or b"#" in response or b"+" in response):
-            raise Violation(Reason.PROTOCOL_ERROR, "Response Topic is empty or holds wildcards")
-        fields.is_text = found.get(Property.PAYLOAD_FORMAT) == 1
-        pairs = found.get(Property.USER_PROPERTY, ())
-        fields.is_special = any(len(name) > 3 and name.startswith(b"ms-") for name, _ in pairs)
-        fields.alias = found.get(Property.TOPIC_ALIAS)
-        fields.properties = reader.data[start : start + size]
-        if fields.alias is not None:
-            at = _alias_at(fields.properties)
-            fields.properties = fields.properties[:at] + fields.properties[at + ALIAS_BYTES :]
+        """Check a publish's properties where they stand; they are stored as they are, without the alias."""
+        size = reader.varint()
+        start, end = reader.at, reader.at + size
+        if end > reader.end:
+            raise Violation(Reason.MALFORMED_PACKET, "the property list does not fit its packet")
+        inner = Reader(reader.data, start, end)
+        seen: set[int] = set()
+        alias_at, pairs = -1, 0
+        while not inner.done():
+            at, identifier = inner.at, inner.byte()
+            if identifier in seen:
+                raise Violation(Reason.PROTOCOL_ERROR, f"property {identifier} stands twice")
+            if identifier == Property.USER_PROPERTY:
+                pairs += 1
+                fields.is_special |= _is_special(inner.text())
+                inner.text()
+                continue
+            seen.add(identifier)
+            if identifier == Property.TOPIC_ALIAS:
+                alias_at, fields.alias = at - start, inner.two()
+            elif identifier == Property.PAYLOAD_FORMAT:
+                fields.is_text = _flag(inner.byte())
+            else:
+                _check_property(identifier, inner)
+        if pairs > self.limits.user_properties_max:
+            raise Violation(Reason.QUOTA_EXCEEDED, f"{pairs} user properties, limit {self.limits.user_properties_max}")
+        fields.properties = reader.data[start:end]
+        if alias_at >= 0:
+            fields.properties = fields.properties[:alias_at] + fields.properties[alias_at + ALIAS_BYTES :]
+        reader.at = end
 
     def _alias(self, fields: Fields) -> None:
         if fields.alias is None:
@@ -386,19 +398,28 @@ def _is_utf8(payload: bytes) -> bool:
     return True
 
 
-def _alias_at(properties: bytes) -> int:
-    """Where the topic alias stands in a list that was checked."""
-    reader: Any = Reader(properties)
-    while not reader.done():
-        at, identifier = reader.at, reader.byte()
-        if identifier == Property.TOPIC_ALIAS:
-            return int(at)
-        if identifier == Property.PAYLOAD_FORMAT:
-            reader.byte()
-        elif identifier == Property.MESSAGE_EXPIRY:
-            reader.four()
-        else:
-            reader.binary()
-            if identifier == Property.USER_PROPERTY:
-                reader.binary()
-    raise AssertionError("the list was said to hold an alias")
+def _is_special(name: bytes) -> bool:
+    return len(name) > 3 and name.startswith(b"ms-")
+
+
+def _flag(value: int) -> bool:
+    if value > 1:
+        raise Violation(Reason.PROTOCOL_ERROR, "Payload Format Indicator is neither 0 nor 1")
+    return bool(value)
+
+
+def _check_property(identifier: int, reader: Reader) -> None:
+    if identifier == Property.MESSAGE_EXPIRY:
+        reader.four()
+    elif identifier == Property.CONTENT_TYPE:
+        reader.text()
+    elif identifier == Property.CORRELATION_DATA:
+        reader.binary()
+    elif identifier == Property.RESPONSE_TOPIC:
+        response = reader.text()
+        if not response or b"#" in response or b"+" in response:
+            raise Violation(Reason.PROTOCOL_ERROR, "Response Topic is empty or holds wildcards")
+    elif identifier == Property.SUBSCRIPTION_ID:
+        raise Violation(Reason.PROTOCOL_ERROR, "a client's PUBLISH with a Subscription Identifier")
+    else:
+        raise Violation(Reason.MALFORMED_PACKET, f"property {identifier} in PUBLISH")
