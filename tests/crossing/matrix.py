@@ -11,29 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainstem.model.cut_names import is_cut
-from mainstem.model.topic import amqp_key, kafka_name
 from mainstem.testing import BrokerProcess
 from mainstem.testing.broker import Endpoints
-from tests.crossing.message import (
-    EXACT,
-    MAPPED,
-    NOT_EXPRESSIBLE,
-    CannotSay,
-    Ear,
-    Heard,
-    Message,
-    Speaker,
-    parts_of,
-    with_topic,
-)
+from tests.crossing.judging import foreign, is_long, own
+from tests.crossing.message import NOT_EXPRESSIBLE, CannotSay, Ear, Heard, Message, Speaker, with_topic
 from tests.crossing.probes import PROBES, Probe
 from tests.crossing.speakers import PROTOCOLS, speakers_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "crossing.md"
 PRIMER = b"primer"  # said first, so that the topic exists; by MQTT where Kafka and AMQP must cut its name
-EXPIRY_LATE_S_MAX = 60
-NO_WORD = {"kafka": {"transient"}}  # fields a protocol's messages have no place for
 TITLES = {"mqtt": "MQTT", "kafka": "Kafka", "amqp": "AMQP"}
 
 Pair = tuple[str, str]
@@ -109,72 +95,15 @@ class Run:
             raise Lost(f"{probe.row}: {heard}") from heard
         try:
             if writer == reader:
-                return self._own(said, heard)
-            return _foreign(said, heard, reader)
+                return own(said.message, heard, self._speakers[writer])
+            return foreign(said.message, heard, writer, reader, probe.elsewhere)
         except AssertionError as failure:
             raise Lost(f"{probe.row}, {writer} to {reader}: {failure}") from failure
-
-    def _own(self, said: Said, heard: Heard) -> str:
-        """Nothing changed, nothing added."""
-        expected = self._speakers[said.writer].raw_of(said.message)
-        assert heard.raw == expected, f"sent {expected!r}, came back {heard.raw!r}"
-        assert heard.origin is None
-        _check_expiry(said.message, heard.message)
-        return EXACT
-
-
-def is_long(topic: str) -> bool:
-    return is_cut(kafka_name(topic.encode()).encode()) or is_cut(amqp_key(topic.encode()))
 
 
 def _first(ear: Ear, topic: str) -> Heard:
     heard = ear.hear(topic)
     return ear.hear(topic) if heard.message.value == PRIMER else heard
-
-
-def _foreign(said: Said, heard: Heard, reader: str) -> str:
-    message, told = said.message, heard.message
-    assert heard.origin == said.writer, f"ms-origin is {heard.origin!r}"
-    assert told.topic == message.topic
-    assert told.value == message.value, f"value {told.value!r:.80}"
-    places = {_topic_place(message.topic, heard, reader), heard.places.get("value", EXACT)}
-    for name in parts_of(message):
-        places.add(_part(said, heard, reader, name))
-    if message.key is None and said.writer != "kafka":
-        assert told.key in (None, message.topic.encode()), f"key {told.key!r}"
-    return next(place for place in (NOT_EXPRESSIBLE, MAPPED, EXACT) if place in places)
-
-
-def _topic_place(topic: str, heard: Heard, reader: str) -> str:
-    spelled = {"kafka": kafka_name(topic.encode()).encode(), "amqp": amqp_key(topic.encode()), "mqtt": b""}[reader]
-    if not is_cut(spelled):
-        return EXACT
-    assert heard.full_topic == topic, "a cut name without ms-topic"
-    return MAPPED
-
-
-def _part(said: Said, heard: Heard, reader: str, name: str) -> str:
-    expected, found = getattr(said.message, name), getattr(heard.message, name)
-    if name in NO_WORD.get(reader, ()):
-        return NOT_EXPRESSIBLE
-    if name == "expires_s":
-        _check_expiry(said.message, heard.message)
-        return heard.places[name]
-    if name == "headers" and heard.left_out:
-        assert all(any(header.startswith(left) for header, _ in expected) for left in heard.left_out)
-        return NOT_EXPRESSIBLE
-    if name == "typed" and reader != "amqp":
-        assert heard.message.headers == said.probe.elsewhere, f"typed headers read {heard.message.headers!r}"
-        assert heard.amqp_headers is not None, "the table as it was sent is missing"
-        return MAPPED
-    assert found == expected, f"{name} is {found!r:.200}, said was {expected!r:.200}"
-    return heard.places[name]
-
-
-def _check_expiry(said: Message, heard: Message) -> None:
-    if said.expires_s is not None:
-        assert heard.expires_s is not None, "the expiry is missing"
-        assert said.expires_s - EXPIRY_LATE_S_MAX <= heard.expires_s <= said.expires_s, f"expires in {heard.expires_s}"
 
 
 # -- the page
@@ -185,8 +114,8 @@ _HEAD = """\
 
 <!-- made by `.venv/bin/python -m tests.crossing.matrix`; tests/crossing compares it with what it observes -->
 
-Each cell was observed: a real client (paho, confluent-kafka, pika) said the field, another heard it, live and from history, on
-every engine and layout. Not one is written by hand.
+Each cell was observed: a real client (paho, confluent-kafka, pika) said the field, another heard it, live and from
+history, on every engine and layout. Not one is written by hand.
 
 - **exact**: in the reader's own place for it and equal. To the protocol that wrote it: everything it sent, nothing added.
 - **mapped**: equal, under a name or form of [the mapping](mapping.md): a user property, a header, a mark.
