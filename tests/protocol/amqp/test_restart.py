@@ -35,9 +35,7 @@ def test_declarations_messages_and_counts_survive(start_broker: StartBroker, how
     channel.confirm_delivery()
     for number in range(30):
         channel.basic_publish("x", f"a.{number}", b"%d" % number, PERSISTENT)
-        channel.basic_publish(
-            "", "kept", b"%d" % number, pika.BasicProperties(delivery_mode=2, priority=number % 3)
-        )
+        channel.basic_publish("", "kept", b"%d" % number, pika.BasicProperties(delivery_mode=2, priority=number % 3))
     tags = [channel.basic_get("plain")[0].delivery_tag for _ in range(10)]
     for tag in tags[:6]:
         channel.basic_ack(tag)

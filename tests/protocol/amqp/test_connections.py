@@ -1,0 +1,317 @@
+"""Connections and channels: handshake, limits, and RabbitMQ's words for what went wrong. Frames are sent by hand."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+
+from mainstem.protocols.amqp.methods import BY_NUMBER, encode
+from mainstem.testing.broker import Broker
+from tests.protocol.amqp.conftest import Connect, declared, eventually, parameters
+
+
+class Raw:
+    """A socket that speaks frames."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.socket = socket.create_connection((broker.host, broker.amqp_port), timeout=10)
+        self.buffer = b""
+
+    def header(self) -> None:
+        self.socket.sendall(b"AMQP\0\0\x09\x01")
+        assert self.expect("connection.start")
+
+    def login(self, response: bytes = b"\0guest\0guest", mechanism: str = "PLAIN", **properties: Any) -> None:
+        self.header()
+        self.send(
+            0,
+            "connection.start-ok",
+            client_properties=properties,
+            mechanism=mechanism,
+            response=response,
+            locale="en_US",
+        )
+
+    def open(self, **tuning: int) -> Raw:
+        self.login()
+        self.expect("connection.tune")
+        self.send(0, "connection.tune-ok", **{"channel_max": 100, "frame_max": 4096, "heartbeat": 0, **tuning})
+        self.send(0, "connection.open", virtual_host="/")
+        self.expect("connection.open-ok")
+        return self
+
+    def channel(self, number: int = 1) -> Raw:
+        self.send(number, "channel.open")
+        self.expect("channel.open-ok")
+        return self
+
+    def send(self, channel: int, name: str, **values: Any) -> None:
+        self.frame(1, channel, encode(name, **values))
+
+    def frame(self, kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> None:
+        self.socket.sendall(struct.pack(">BHI", kind, channel, len(payload)) + payload + end)
+
+    def read(self) -> tuple[str, bytes]:
+        head = self._exactly(7)
+        kind, _, size = struct.unpack(">BHI", head)
+        payload = self._exactly(size + 1)[:-1]
+        if kind != 1:
+            return f"frame {kind}", payload
+        return BY_NUMBER[int.from_bytes(payload[:4], "big")].name, payload[4:]
+
+    def expect(self, name: str) -> bytes:
+        while True:
+            got, payload = self.read()
+            if got != "frame 8":
+                assert got == name, (got, payload)
+                return payload
+
+    def closed(self, name: str) -> tuple[int, str, int, int]:
+        """The code, text, class and method of a close."""
+        payload = self.expect(name)
+        size = payload[2]
+        return (
+            int.from_bytes(payload[:2], "big"),
+            payload[3 : 3 + size].decode(),
+            *struct.unpack(">HH", payload[3 + size :]),
+        )
+
+    def ended(self) -> bool:
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self.buffer) < size:
+            piece = self.socket.recv(65536)
+            if not piece:
+                raise ConnectionError("closed")
+            self.buffer += piece
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
+        return data
+
+
+@pytest.fixture
+def raw(broker: Broker) -> Iterator[Raw]:
+    one = Raw(broker)
+    yield one
+    one.socket.close()
+
+
+@pytest.mark.parametrize("header", [b"AMQP\0\1\0\0", b"AMQP\1\1\0\x0a", b"GET / HTTP/1.1\r\n", b"XXXXXXXX"])
+def test_another_protocol_is_told_what_we_speak(raw: Raw, header: bytes) -> None:
+    raw.socket.sendall(header)
+    assert raw._exactly(8) == b"AMQP\0\0\x09\x01"
+    assert raw.ended()
+
+
+def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
+    for byte in b"AMQP\0\0\x09\x01":
+        raw.socket.sendall(bytes((byte,)))
+    raw.expect("connection.start")
+
+
+def test_server_properties_name_the_features_clients_look_for(connect: Connect) -> None:
+    properties = connect()._impl.server_properties
+    assert properties["product"] == "RabbitMQ"
+    assert properties["capabilities"]["basic.nack"] is True
+    assert set(properties["capabilities"]) >= {"publisher_confirms", "consumer_cancel_notify", "connection.blocked"}
+
+
+def test_amqplain_logs_in_too(raw: Raw) -> None:
+    table = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest"
+    raw.login(table, "AMQPLAIN")
+    raw.expect("connection.tune")
+
+
+def test_external_is_refused(raw: Raw) -> None:
+    raw.login(b"", "EXTERNAL")
+    assert raw.closed("connection.close")[:2] == (
+        503,
+        "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'",
+    )
+
+
+def test_an_unknown_vhost_is_not_allowed(raw: Raw) -> None:
+    raw.login()
+    raw.expect("connection.tune")
+    raw.send(0, "connection.tune-ok", channel_max=0, frame_max=0, heartbeat=0)
+    raw.send(0, "connection.open", virtual_host="nowhere")
+    assert raw.closed("connection.close") == (530, "NOT_ALLOWED - vhost nowhere not found", 10, 40)
+
+
+def test_frames_above_the_agreed_size_are_an_error(raw: Raw) -> None:
+    raw.open(frame_max=4096).channel()
+    raw.frame(1, 1, b"x" * 4089)
+    assert raw.closed("connection.close")[0] == 501
+
+
+def test_a_large_frame_before_tuning_is_an_error(raw: Raw) -> None:
+    raw.header()
+    raw.socket.sendall(struct.pack(">BHI", 1, 0, 100_000))
+    assert raw.closed("connection.close")[0] == 501
+
+
+def test_a_frame_must_end_as_it_should(raw: Raw) -> None:
+    raw.open()
+    raw.frame(1, 1, encode("channel.open"), end=b"\x00")
+    code, text, _, _ = raw.closed("connection.close")
+    assert (code, "FRAME_ERROR" in text) == (501, True)
+
+
+def test_a_channel_opened_twice_is_an_error(raw: Raw) -> None:
+    raw.open().channel()
+    raw.send(1, "channel.open")
+    assert raw.closed("connection.close") == (504, "CHANNEL_ERROR - second 'channel.open' seen", 20, 10)
+
+
+def test_a_method_on_a_channel_that_is_not_open_is_an_error(raw: Raw) -> None:
+    raw.open()
+    raw.send(3, "queue.declare", queue="x")
+    assert raw.closed("connection.close")[:2] == (504, "CHANNEL_ERROR - expected 'channel.open'")
+
+
+def test_more_channels_than_agreed_are_refused(raw: Raw) -> None:
+    raw.open(channel_max=2).channel(2)
+    raw.send(3, "channel.open")
+    assert raw.closed("connection.close")[0] == 530
+
+
+def test_content_where_a_method_belongs_is_unexpected(raw: Raw) -> None:
+    raw.open().channel()
+    raw.frame(3, 1, b"body")
+    assert raw.closed("connection.close")[:2] == (
+        505,
+        "UNEXPECTED_FRAME - expected method frame, got non method frame instead",
+    )
+
+
+def test_a_method_where_content_belongs_is_unexpected(raw: Raw) -> None:
+    raw.open().channel()
+    raw.send(1, "basic.publish", exchange="", routing_key="q")
+    raw.send(1, "queue.declare", queue="x")
+    assert raw.closed("connection.close")[:2] == (
+        505,
+        "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead",
+    )
+
+
+def test_an_unknown_method_is_invalid(raw: Raw) -> None:
+    raw.open().channel()
+    raw.frame(1, 1, struct.pack(">HH", 60, 200))
+    assert raw.closed("connection.close")[0] == 503
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"\x20\0\0\0\0\x05\x01aS\0\0",  # a table that ends inside a value
+        b"\x20\0\0\0\0\x03\x01aZ",  # a type nobody knows
+        b"\x80\0\xff",  # a short string longer than the frame
+        b"\x80\0\x01a\x00",  # bytes behind the last property
+        b"\x20\0" + struct.pack(">I", 7 * 80 + 3) + b"".join(b"\x01aF" + struct.pack(">I", 7 * (79 - n) + 3) for n in range(80)) + b"\x01aV",
+    ],
+)  # fmt: skip
+def test_malformed_properties_are_a_syntax_error(raw: Raw, properties: bytes) -> None:
+    raw.open().channel()
+    raw.send(1, "basic.publish", exchange="", routing_key="q")
+    raw.frame(2, 1, struct.pack(">HHQ", 60, 0, 0) + properties)
+    assert raw.closed("connection.close")[0] == 502
+
+
+def test_after_its_close_a_channel_number_is_free_again_and_late_frames_are_ignored(raw: Raw) -> None:
+    raw.open().channel()
+    raw.send(1, "queue.declare", queue="nowhere", passive=True)
+    raw.send(1, "basic.publish", exchange="", routing_key="q")
+    raw.frame(2, 1, struct.pack(">HHQ", 60, 0, 1) + b"\0\0")
+    raw.frame(3, 1, b"x")
+    code, text, class_id, method_id = raw.closed("channel.close")
+    assert (code, text) == (404, "NOT_FOUND - no queue 'nowhere' in vhost '/'")
+    assert (class_id, method_id) == (50, 10)
+    raw.send(1, "channel.close-ok")
+    raw.channel()
+
+
+def test_closing_is_answered(raw: Raw) -> None:
+    raw.open().channel()
+    raw.send(1, "channel.close", reply_code=200)
+    raw.expect("channel.close-ok")
+    raw.send(0, "connection.close", reply_code=200)
+    raw.expect("connection.close-ok")
+    assert raw.ended()
+
+
+def test_heartbeats_are_sent_and_missed_ones_end_the_connection(raw: Raw) -> None:
+    raw.open(heartbeat=1)
+    raw.socket.settimeout(10)
+    seen = 0
+    while True:
+        try:
+            got, _ = raw.read()
+        except ConnectionError:
+            break
+        seen += got == "frame 8"
+        if got == "connection.close":
+            break
+    assert seen >= 1
+
+
+def test_bytes_may_be_cut_anywhere(broker: Broker, connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    queue = declared(channel, name)
+    raw = Raw(broker)
+    raw.open().channel()
+    method = encode("basic.publish", exchange="", routing_key=queue)
+    frames = b"".join(
+        struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+        for kind, payload in (
+            (1, method),
+            (2, struct.pack(">HHQ", 60, 0, 10) + b"\x10\0\x01"),
+            (3, b"01234"),
+            (3, b"56789"),
+        )
+    )
+    for at in range(0, len(frames), 3):
+        raw.socket.sendall(frames[at : at + 3])
+    assert eventually(lambda: channel.basic_get(queue, auto_ack=True)[2]) == b"0123456789"
+    raw.socket.close()
+
+
+def test_a_client_that_goes_away_gives_everything_back(broker: Broker, connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    queue = declared(channel, name)
+    channel.basic_publish("", queue, b"x")
+    raw = Raw(broker)
+    raw.open().channel()
+    raw.send(1, "basic.get", queue=queue)
+    raw.expect("basic.get-ok")
+    raw.socket.close()
+    method, _, _ = eventually(lambda: _got(channel, queue))
+    assert method.redelivered
+
+
+def _got(channel: Any, queue: str) -> Any:
+    got = channel.basic_get(queue)
+    return got if got[0] is not None else None
+
+
+def test_users_are_checked_once_there_are_any(name: str) -> None:
+    with Broker() as broker:
+        import httpx
+
+        answer = httpx.post(
+            f"{broker.http_url}/v1/users", json={"name": "anna", "password": "correct horse", "admin": True}, timeout=10
+        )
+        assert answer.status_code < 300, answer.text
+        right = parameters(broker, credentials=pika.PlainCredentials("anna", "correct horse"))
+        pika.BlockingConnection(right).close()
+        with pytest.raises(
+            pika.exceptions.ProbableAuthenticationError, match="ACCESS_REFUSED - Login was refused using"
+        ):
+            pika.BlockingConnection(parameters(broker))
