@@ -117,6 +117,7 @@ class Queue:
         for level in self.levels:
             level.scanned = level.cursor.next
             self.dead_letter(level, level.cursor.recover(now_ms).dead, "delivery_limit")
+            level.index_whole = not level.cursor.unread  # where the unread ones lie is not journaled
         self._count_news(max(level.cursor.head for level in self._levels.values()))
         self.lane.newest = self.head_stamp - 1
         self.used_ms = now_ms

@@ -125,8 +125,8 @@ class _Progress:
 
 def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None = None) -> int:
     """Index what the log holds and the index does not cover (everything, when its files were lost)."""
-    added = 0
-    for start, end in [*index.missing, (max(index.covered_end, log.start_offset), log.written)]:
+    added, stored = 0, log.engine.stat().start_offset  # not where streams begin: below lies what queues hold
+    for start, end in [*index.missing, (max(index.covered_end, stored), log.written)]:
         offset = start
         while offset < end and (piece := log.read(offset, REBUILD_BYTES, end)) is not None:
             added += _index_slice(index, log, piece.data, topic_of or {}, start)
