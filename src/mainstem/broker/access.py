@@ -29,7 +29,7 @@ from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
-from mainstem.model.topic_filter import MANY, ONE, check_filter, filter_levels, literal_filter
+from mainstem.model.topic_filter import check_filter, covers, filter_levels, literal_filter
 
 DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
 VERIFIED_MAX = 10_000  # logins verified lately, so that a storm of reconnects does not hash
@@ -313,24 +313,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def covers(outer: list[bytes], inner: list[bytes]) -> bool:
-    """Whether everything `inner` (levels of a filter or of a topic) can mean, `outer` means too.
-
-    Inner wildcards are symbols that only wildcards at least as wide can stand for, so yes is always true; a no may be
-    too careful where several rules would cover the filter only together.
-    """
-    if outer[0] in (ONE, MANY) and inner[0].startswith(b"$"):
-        return False
-    reachable = {0}  # positions in inner that outer's levels so far can end at
-    for level in outer:
-        if level == MANY:
-            reachable = set(range(min(reachable), len(inner) + 1))
-        elif level == ONE:
-            reachable = {at + 1 for at in reachable if at < len(inner) and inner[at] != MANY}
-        else:
-            reachable = {at + 1 for at in reachable if at < len(inner) and inner[at] == level}
-        if not reachable:
-            return False
-    return len(inner) in reachable

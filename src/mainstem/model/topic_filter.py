@@ -108,6 +108,27 @@ def filter_levels(topic_filter: bytes) -> list[bytes]:
     return levels
 
 
+def covers(outer: list[bytes], inner: list[bytes]) -> bool:
+    """Whether everything `inner` (levels of a filter or of a topic) can mean, `outer` means too.
+
+    Inner wildcards are symbols that only wildcards at least as wide can stand for, so yes is always true; a no may be
+    too careful where several rules would cover the filter only together.
+    """
+    if outer[0] in (ONE, MANY) and inner[0].startswith(b"$"):
+        return False
+    reachable = {0}  # positions in inner that outer's levels so far can end at
+    for level in outer:
+        if level == MANY:
+            reachable = set(range(min(reachable), len(inner) + 1))
+        elif level == ONE:
+            reachable = {at + 1 for at in reachable if at < len(inner) and inner[at] != MANY}
+        else:
+            reachable = {at + 1 for at in reachable if at < len(inner) and inner[at] == level}
+        if not reachable:
+            return False
+    return len(inner) in reachable
+
+
 def literal_filter(topic_filter: bytes) -> bytes:
     """An MQTT filter or a topic as our filter: only `+` and `#` stay wildcards, `*` and `>` become literal levels."""
     if b"*" not in topic_filter and b">" not in topic_filter and b"%" not in topic_filter:

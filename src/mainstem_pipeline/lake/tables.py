@@ -16,6 +16,7 @@ from mainstem_pipeline.lake.reading import file_batches, fitted
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -39,7 +40,7 @@ def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
     return next_offsets_of(table, int(snapshot) if snapshot else None)
 
 
-def data_paths(table: Table, row_filter: str = "") -> list[str]:
+def data_paths(table: Table, row_filter: BooleanExpression | None = None) -> list[str]:
     """The files of the current snapshot that may hold rows for the filter."""
     from pyiceberg.expressions import AlwaysTrue
 
@@ -47,10 +48,10 @@ def data_paths(table: Table, row_filter: str = "") -> list[str]:
     return [one.file.file_path for one in scan.plan_files()]
 
 
-def read_table(spark: SparkSession, lake: LakeOptions, name: str, row_filter: str = "") -> DataFrame:
+def read_table(spark: SparkSession, lake: LakeOptions, name: str) -> DataFrame:
     """The table as it is now."""
     table = load_table(open_catalog(lake), name)
-    return frame_of(spark, lake, table, data_paths(table, row_filter))
+    return frame_of(spark, lake, table, data_paths(table))
 
 
 def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, paths: Sequence[str]) -> DataFrame:

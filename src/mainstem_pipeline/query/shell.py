@@ -5,26 +5,33 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 import click
 
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem_pipeline.lake.catalog import LakeOptions
-from mainstem_pipeline.pipeline.failures import reason_of
+from mainstem_pipeline.pipeline.failures import reason_of, understood
+from mainstem_pipeline.query.predicates import quoted
 from mainstem_pipeline.query.relations import Relations
 from mainstem_pipeline.session import SparkOptions, retried, start_session, state_directory
+from mainstem_pipeline.slices import DataLoss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RELATIONS_MAX = 50  # in one statement
+ANSWERS_MAX = 3  # attempts, when data moves from the log to a table while it is read
 HISTORY_LINES_MAX = 1_000
 CELL_CHARACTERS_MAX = 80
+T = TypeVar("T")
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _STRING = re.compile(r"('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\")")
 
@@ -39,14 +46,18 @@ class SqlShell:
         announce: Callable[[str], None],
         *,
         fast_start: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         self._broker = {"url": url}
+        self._accept_loss = accept_loss
         self._lake = LakeOptions(warehouse, catalog)
         self._options = SparkOptions(master=master, name="mainstem sql", announce=announce, fast_start=fast_start)
         self._spark: SparkSession | None = None
         self._stops = True
 
     def __enter__(self) -> Self:
+        os.environ["TZ"] = "UTC"  # pyspark shows times in this process's zone; Spark's own is UTC
+        time.tzset()
         self._spark = start_session(self._options)
         return self
 
@@ -64,44 +75,65 @@ class SqlShell:
     # -- statements
 
     def query(self, statement: str) -> DataFrame:
-        """The statement with every name it uses resolved: a name Spark does not know is looked up, and asked again."""
-        from pyspark.errors import AnalysisException
+        """The statement with every name it uses as of now; its rows are read when it is asked for them."""
+        return self._analysed(statement, self._relations())
 
-        assert self._spark is not None
-        relations = Relations(self._spark, self._broker, self._lake)
-        text = statement.strip().rstrip(";")
-        for _ in range(RELATIONS_MAX):
+    def answer(self, statement: str, ask: Callable[[DataFrame], T]) -> T:
+        """What `ask` makes of the statement's rows.
+
+        Between looking up an archive's end and reading the log from there, the archive may have gone on and the log have
+        dropped that stretch. Then the lookup is out of date, nothing has been read yet, and it is made again.
+        """
+        for attempt in range(1, ANSWERS_MAX + 1):
+            relations = self._relations()
+            frame = self._analysed(statement, relations)
             try:
-                return retried(lambda sql=text: self._spark.sql(sql))  # type: ignore[misc]
-            except AnalysisException as error:
-                if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
-                    raise InvalidArgument(reason_of(str(error))) from error
-                parts = name_parts((error.getMessageParameters() or {}).get("relationName", ""))
-                text = self._resolved(relations, parts, text)
+                return retried(lambda frame=frame: ask(frame))  # type: ignore[misc]
             except MainstemError:
                 raise
+            except Exception as error:
+                told = understood(error, "sql")
+                if not isinstance(told, DataLoss) or attempt == ANSWERS_MAX or not relations.moved_on():
+                    raise _in_our_words(error) from error
+        raise AssertionError("unreachable")
+
+    def _relations(self) -> Relations:
+        assert self._spark is not None
+        return Relations(self._spark, self._broker, self._lake, accept_loss=self._accept_loss)
+
+    def _analysed(self, statement: str, relations: Relations) -> DataFrame:
+        """A name Spark does not know is looked up and made a view until the statement is understood."""
+        from pyspark.errors import AnalysisException
+
+        spark = self._spark
+        assert spark is not None
+        text, views = statement.strip().rstrip(";"), set[str]()
+        try:
+            for _ in range(RELATIONS_MAX):
+                try:
+                    return retried(lambda sql=text: spark.sql(sql))  # type: ignore[misc]
+                except AnalysisException as error:
+                    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                        raise _in_our_words(error) from error
+                    parts = name_parts((error.getMessageParameters() or {}).get("relationName", ""))
+                frame = retried(lambda parts=parts: relations.frame(parts))  # type: ignore[misc]
+                view = parts[0] if len(parts) == 1 else "mainstem_" + re.sub(r"\W", "_", "_".join(parts))
+                text = text if len(parts) == 1 else renamed(text, parts, view)
+                frame.createOrReplaceTempView(quoted(view))
+                views.add(view)
+        finally:
+            for view in views:  # the next statement looks again
+                spark.catalog.dropTempView(view)
         raise InvalidArgument(f"the statement uses more than {RELATIONS_MAX} relations")
 
-    def _resolved(self, relations: Relations, parts: list[str], text: str) -> str:
-        frame = retried(lambda: relations.frame(parts))
-        view = "mainstem_" + re.sub(r"\W", "_", "_".join(parts))
-        frame.createOrReplaceTempView(view)
-        return renamed(text, parts, view)
-
     def run(self, statement: str, *, form: str, output: Path | None, limit: int) -> None:
-        frame = self.query(statement)
-        try:
-            if form == "parquet":
-                if output is None:
-                    raise InvalidArgument("Parquet needs a place to go", fix="--output DIR")
-                frame.write.mode("errorifexists").parquet(str(output))
-                return
-            with _opened(output) as out:
-                print_result(frame, form, limit, out)
-        except MainstemError:
-            raise
-        except Exception as error:
-            raise InvalidArgument(reason_of(str(error))) from error
+        if form == "parquet":
+            if output is None:
+                raise InvalidArgument("Parquet needs a folder to go to", fix="--output DIR")
+            self.answer(statement, lambda frame: frame.write.mode("errorifexists").parquet(str(output)))
+            return
+        with _opened(output) as out:
+            self.answer(statement, lambda frame: print_result(frame, form, limit, out))
 
     def prompt(self, *, limit: int) -> None:
         """Statements end with `;`; history is kept; \\q or Ctrl-D ends."""
@@ -116,9 +148,17 @@ class SqlShell:
                     )
 
 
-def name_parts(quoted: str) -> list[str]:
+def _in_our_words(error: Exception) -> MainstemError:
+    told = understood(error, "sql")
+    if isinstance(told, DataLoss):
+        told.fix = "read what is there with --accept-loss"
+        return told
+    return InvalidArgument(reason_of(str(error)))
+
+
+def name_parts(name: str) -> list[str]:
     """`a`.`b/#` as [a, b/#]."""
-    return [(one[1] or one[2] or "").replace("``", "`") for one in _PART.finditer(quoted)]
+    return [(one[1] or one[2] or "").replace("``", "`") for one in _PART.finditer(name)]
 
 
 def renamed(text: str, parts: list[str], view: str) -> str:
@@ -155,6 +195,10 @@ def shown(value: Any) -> Any:
         return [shown(one) for one in value]
     if hasattr(value, "asDict"):
         return {name: shown(one) for name, one in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(shown(name)): shown(one) for name, one in value.items()}
+    if isinstance(value, datetime | date):
+        return value.isoformat()
     return value
 
 

@@ -16,7 +16,7 @@ def view_row(view: View) -> dict[str, Any]:
     return {
         "name": view.name.decode(),
         "filter": view.filter.decode(),
-        "where": str(view.condition) if view.condition is not None else "",
+        "where": view.condition.text if view.condition is not None else "",
         "slots": len(view.slots),
     }
 
