@@ -134,7 +134,7 @@ cdef int look_at(const uint8_t* at, const uint8_t* end, int64_t* time_ms) noexce
         after = at + 4 + get_u32(at)
         at += 4
         while at < after:
-            if is_special(at + 1, at[0]) and after - at > at[0]:
+            if after - at > at[0] and is_special(at + 1, at[0]):
                 found |= LOOK_SLOW
             at = skip_value(skip_short(at, after), after, 0)
             if at == NULL:

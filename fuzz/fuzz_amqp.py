@@ -1,0 +1,174 @@
+"""Rubbish for the AMQP wire: whatever comes, it is read or refused with a Fault, and both implementations agree.
+
+    python fuzz/fuzz_amqp.py [seconds] [seed]
+
+Runs on plain random mutations of valid frames; coverage-guided instead where `atheris` can be imported. A failure
+prints the seed and the input as hex, which `python fuzz/fuzz_amqp.py --input <hex>` repeats.
+
+An input is a stream of bytes as a socket would give it, cut in two at a place its first byte chooses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import struct
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from mainstem.model.amqp_content import Content
+from mainstem.model.errors import PeerViolation
+from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.methods import METHODS, decode, encode
+
+FRAME_MAX = 131_072
+BODY_BYTES_MAX = 1 << 16
+
+
+def implementations() -> list[ModuleType]:
+    """The plain one first."""
+    found = [importlib.import_module("mainstem.protocols.amqp._wire_reference")]
+    try:
+        found.append(importlib.import_module("mainstem.protocols.amqp._wire"))
+    except ImportError:
+        print("the compiled module is not built; only the plain one runs")
+    return found
+
+
+WIRES = implementations()
+
+
+class Ticker:
+    ticks = 0
+
+    def mark_dirty(self, connection: Any) -> None:
+        pass
+
+
+def events(wire: ModuleType, pieces: list[bytes]) -> list[Any]:
+    """What comes out, up to the first fault that ends the connection."""
+    inbound = wire.Inbound()
+    inbound.frame_max, inbound.body_bytes_max = FRAME_MAX, BODY_BYTES_MAX
+    inbound.targets = wire.TargetTable(
+        lambda exchange, key: wire.Target(None, exchange.hex(), key.hex(), flags=8, head=b"", head_count=0, plain=False)
+    )
+    out = wire.Outbound(Ticker(), lambda record: b"", lambda record: b"")
+    inbound.open(wire.ChannelWire(1, out, None))
+    found: list[Any] = []
+    for piece in pieces:
+        inbound.receive(piece)
+        while True:
+            try:
+                event = inbound.next(1)
+            except Fault as fault:
+                found.append((fault.code, fault.text))
+                if fault.hard:
+                    return found
+                continue
+            if event is None:
+                break
+            found.append(tuple(getattr(part, "key", part) for part in event))
+    return found
+
+
+def check(data: bytes) -> None:
+    place, stream = (data[0] if data else 0), data[1:]
+    middle = place * (len(stream) + 1) // 256
+    pieces = [stream[:middle], stream[middle:]]
+    answers = [events(wire, pieces) for wire in WIRES]
+    assert all(answer == answers[0] for answer in answers), answers
+    assert events(WIRES[-1], [stream]) == answers[0], "a cut changes what is read"
+    for event in answers[0]:
+        if len(event) == 3 and isinstance(event[2], bytes) and event[1] > 15:
+            try:
+                decode(event[1], event[2])
+            except Fault:
+                continue
+        elif len(event) == 8:
+            try:
+                Content.parse(event[4])
+            except PeerViolation as error:
+                raise AssertionError("properties that the wire let through cannot be read") from error
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def one_message(rng: random.Random) -> bytes:
+    """A valid publish or method, or nearly."""
+    if rng.random() < 0.4:
+        method = rng.choice(METHODS)
+        return frame(1, rng.choice((0, 1, 1, 1, 2)), encode(method.name))
+    content = Content()
+    for name in rng.sample(["content_type", "reply_to", "expiration", "message_id", "user_id", "app_id"], 2):
+        content.set_text(name, "x" * rng.randrange(6))
+    if rng.random() < 0.6:
+        for name in rng.sample(["a", "CC", "BCC", "x-delay", "ms-key"], 2):
+            content.set_header(name, rng.choice([1, "text", [1, None, {"k": [True]}], {"n": {"m": b"\0"}}, None]))
+    body = rng.randbytes(rng.choice((0, 1, 30, 300)))
+    cut = rng.randrange(len(body) + 1)
+    parts = [
+        frame(1, 1, encode("basic.publish", exchange="e" * rng.randrange(3), routing_key="k", mandatory=True)),
+        frame(2, 1, struct.pack(">HHQ", 60, 0, len(body)) + (content.encode() or b"\0\0")),
+        *(frame(3, 1, piece) for piece in (body[:cut], body[cut:]) if piece),
+    ]
+    return b"".join(parts)
+
+
+def one_input(rng: random.Random) -> bytes:
+    data = bytearray(b"".join(one_message(rng) for _ in range(rng.randrange(1, 4))))
+    for _ in range(rng.choice((0, 1, 1, 2, 8))):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] = rng.randrange(256)
+            case 1:
+                data[at] ^= 1 << rng.randrange(8)
+            case 2:
+                del data[at : at + rng.randrange(1, 6)]
+            case 3:
+                data[at:at] = rng.randbytes(rng.randrange(1, 6))
+        if not data:
+            break
+    return bytes((rng.randrange(256),)) + bytes(data)
+
+
+def run_random(seconds: float, seed: int) -> None:
+    rng, count, end = random.Random(seed), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        data = one_input(rng)
+        try:
+            check(data)
+        except BaseException:
+            print(f"seed {seed}, input {count}: {data.hex()}")
+            raise
+        count += 1
+    print(f"{count} inputs, seed {seed}: nothing found")
+
+
+def run_guided() -> bool:
+    """With atheris, if it is installed: it follows the code's branches."""
+    try:
+        atheris: Any = importlib.import_module("atheris")
+    except ImportError:
+        return False
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()
+    return True
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--input"]:
+        check(bytes.fromhex(arguments[1]))
+        print("nothing found")
+    elif arguments or not run_guided():
+        seconds = float(arguments[0]) if arguments else 30.0
+        run_random(seconds, int(arguments[1]) if len(arguments) > 1 else int(time.time()))
+
+
+if __name__ == "__main__":
+    main()
