@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from playwright.sync_api import Page, expect
 
 from mainstem.admin.console.pages import PAGES
 from mainstem.server.clients import open_client
-from mainstem.server.clients.client import Address, Message
+from mainstem.server.clients.client import Address, Message, Start
 from mainstem.testing import Broker
 
 Shoot = Callable[[Page, str], None]
@@ -42,7 +43,28 @@ def test_overview(page: Page, broker: Broker, shoot: Shoot) -> None:
     publish(broker, f"fresh/{time.time_ns()}", "x")
     expect(topics).not_to_have_text(before)  # the numbers are live
     assert twin(broker, page)["ready"] is True
+    if os.environ.get("MAINSTEM_SCREENSHOTS"):
+        make_traffic(broker, page)
     shoot(page, "overview")
+
+
+def make_traffic(broker: Broker, page: Page) -> None:
+    """Some seconds of it by every protocol, for the picture."""
+    names = {"mqtt": "traffic/m", "kafka": "traffic.k", "amqp": "traffic.a"}
+    clients = {
+        name: open_client(Address(name, broker.host, broker.ports[name], "", "", topic, {}))
+        for name, topic in names.items()
+    }
+    listener = open_client(Address("mqtt", broker.host, broker.mqtt_port, "", "", "traffic/#", {"qos": "0"}))
+    listener.subscribe("traffic/#", Start("latest"))
+    for second in range(14):
+        for at, (name, client) in enumerate(clients.items()):
+            for _ in range(120 + 40 * ((second + at) % 4)):
+                client.publish(Message(b"21.5", names[name]))
+            client.flush()
+        page.wait_for_timeout(900)
+    for client in (*clients.values(), listener):
+        client.close()
 
 
 def test_topics_as_tree_and_table(page: Page, broker: Broker, shoot: Shoot) -> None:

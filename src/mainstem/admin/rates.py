@@ -70,6 +70,8 @@ class Rates:
             into = found.setdefault(protocol, dict.fromkeys((*COUNTERS, "connections", "connections_total"), 0))
             for name in into:
                 into[name] += getattr(server.counters, name, 0)
+            if listener == "mqtt":  # both listeners' clients are counted by what they share
+                into["messages_out"], into["messages_dropped"] = server.service.delivered()
         return found
 
     def latest(self) -> Sample:

@@ -14,6 +14,7 @@ import pytest
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
 from mainstem.admin.calls import ADMIN, ANY
+from mainstem.server.round_trip import round_trip
 from mainstem.testing import Broker
 
 
@@ -234,3 +235,14 @@ def test_every_metric_is_documented(http: httpx.Client) -> None:
     unsaid = {"mainstem_build_info", "mainstem_uptime_seconds", "mainstem_ready", "mainstem_logs"}
     unsaid |= {name for name in told if name.startswith(("process_", "mainstem_http_"))}
     assert {name for name in told - unsaid if f"`{name}" not in page} == set()
+
+
+def test_messages_are_counted_in_and_out_by_every_protocol() -> None:
+    with Broker() as broker:
+        for protocol in ("mqtt", "kafka", "amqp"):
+            arrivals = round_trip(broker.ports, broker.host, protocol, f"counted/{protocol}", protocol.encode())
+            assert [one.error for one in arrivals] == [None, None, None]
+        told = httpx.get(f"{broker.http_url}/metrics").text
+    for protocol in ("mqtt", "kafka", "amqp"):
+        assert f'mainstem_messages_total{{protocol="{protocol}",direction="in"}} 1\n' in told
+        assert f'mainstem_messages_total{{protocol="{protocol}",direction="out"}} 3\n' in told

@@ -131,6 +131,7 @@ class AmqpConnection(Connection):
         "channels",
         "closing_channels",
         "connected_ms",
+        "delivered",
         "draining",
         "header",
         "inbound",
@@ -172,6 +173,7 @@ class AmqpConnection(Connection):
         self.draining = False
         self.blocked_told = False
         self.written_second = 0
+        self.delivered = 0  # messages of `outbound` that the counters know
         self.connected_ms = int(time.time() * 1000)
 
     def vhost_of(self) -> Vhost:
@@ -391,7 +393,10 @@ class AmqpConnection(Connection):
         data = out.take()
         if data and self.transport is not None:
             self.written_second = self.server.deadlines.second
-            self.server.counters.bytes_out += len(data)
+            counters = self.server.counters
+            counters.bytes_out += len(data)
+            counters.messages_out += out.messages - self.delivered
+            self.delivered = out.messages
             self.transport.write(data)
         if out.stalled and not out.blocked:
             self.server.broker.ticker.after_tick(self.retry_stalled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -140,9 +141,7 @@ def _sql(broker: Any, legs: Legs) -> None:
     if shutil.which("java") is None:
         legs.skip("sql", "no Java: apt install openjdk-17-jre-headless")
         return
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("pyspark") is None:
         legs.skip("sql", "no Spark: pip install 'mainstem[pipeline]'")
         return
     query = "select count(*) as records, avg(cast(cast(value as string) as double)) as average from `all-sensors`"

@@ -39,6 +39,7 @@ def queue_describe(name: str, as_json: bool, url: str) -> None:
 @click.option("--ttl", metavar="DURATION", help="How long a message may wait.")
 @click.option("--length", type=int, help="Messages it holds; the oldest go first.")
 @click.option("--attempts", type=int, help="Deliveries before a message is dead-lettered.")
+@click.option("--lock", metavar="DURATION", help="How long a consumer that pulls may hold a message.")
 @click.option("--dead-letter", metavar="EXCHANGE", help="Where dead letters are published.")
 @url_option
 def queue_create(
@@ -49,6 +50,7 @@ def queue_create(
     ttl: str | None,
     length: int | None,
     attempts: int | None,
+    lock: str | None,
     dead_letter: str | None,
     url: str,
 ) -> None:
@@ -63,6 +65,7 @@ def queue_create(
         "message_ttl_ms": parse_duration_ms(ttl) if ttl else None,
         "length_max": length,
         "deliveries_max": attempts,
+        "lock_ms": parse_duration_ms(lock) if lock else None,
         "dead_letter_exchange": dead_letter,
     }
     answer = Api(url).post("/v1/queues", body)
@@ -79,6 +82,27 @@ def queue_purge(name: str, yes: bool, url: str) -> None:
         click.confirm(f"Purge queue {name}?", abort=True)
     answer = Api(url).post(f"/v1/queues/{segment(name)}/purge")
     click.echo(f"purged {answer['purged']} messages from {name}")
+
+
+@queue.command("dead")
+@click.argument("name")
+@json_option
+@url_option
+def queue_dead(name: str, as_json: bool, url: str) -> None:
+    """Dead letters that a queue without a dead-letter exchange keeps."""
+    columns = ["position", "reason", "attempts", "topic", "key", "value"]
+    rows = Api(url).rows(f"/v1/queues/{segment(name)}/dead")
+    print_rows(rows, columns, as_json=as_json, empty="no dead letters")
+
+
+@queue.command("redrive")
+@click.argument("name")
+@click.option("--position", type=int, help="Only this one, by the position that `mainstem queue dead` tells.")
+@url_option
+def queue_redrive(name: str, position: int | None, url: str) -> None:
+    """Dead letters become ready again, their attempts forgotten. Nothing is copied."""
+    answer = Api(url).post(f"/v1/queues/{segment(name)}/redrive", {"position": position})
+    click.echo(f"{answer['redriven']} messages of {name} are ready again")
 
 
 @queue.command("rm")

@@ -161,9 +161,10 @@ def view_create(name: str, topic_filter: str, where: str | None, last_by: str | 
     """Make a view of what FILTER means. It shows everything already stored, and costs nothing to make."""
     wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by}
     facts = Api(url).post("/v1/views", wanted)
-    records = sum(part.get("records") or 0 for part in facts["partitions"])
+    counts = [part["records"] for part in facts["partitions"] if part.get("records") is not None]
+    stored = f": {sum(counts)} records stored so far" if counts else ""
     _done(
-        f"created view {name}: {records} records stored so far; read it as Kafka topic {facts['spellings']['kafka']}",
+        f"created view {name}{stored}; read it as Kafka topic {facts['spellings']['kafka']}",
         facts,
         as_json,
     )

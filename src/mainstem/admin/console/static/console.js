@@ -203,6 +203,7 @@ document.addEventListener("answered", (event) => {
   }
 });
 
+$("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 for (const box of $$(".chart[data-chart]")) startChart(box);
 for (const button of $$("button[data-tail]")) startTail(button);
 for (const form of $$("form[data-arrivals]")) startTry(form);

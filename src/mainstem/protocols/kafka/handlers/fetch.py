@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Hashable
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
+from mainstem.codec.batch import BATCH_HEAD_SIZE
 from mainstem.codec.control import kafka_marker_batch
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic
@@ -32,8 +34,21 @@ if TYPE_CHECKING:
 READ_COMMITTED = 1
 IDS_VERSION_MIN = 13
 WAIT_MS_MAX = 600_000
+BATCH_SIZE = BATCH_COUNT = Struct(">i")
 PartitionAnswer = FetchResponse.PartitionData
 TopicName = str | bytes  # a name, or from version 13 on a topic id
+
+
+def _record_count(parts: Any) -> int:
+    """What the batches say of themselves; a marker alone (bytes, not a list) is no message."""
+    total = 0
+    for part in parts if isinstance(parts, list) else ():
+        at = 0
+        while at + BATCH_HEAD_SIZE <= len(part):
+            size, count = BATCH_SIZE.unpack_from(part, at + 8)[0], BATCH_COUNT.unpack_from(part, at + 57)[0]
+            total += count
+            at += 12 + size
+    return total
 
 
 class Asked:
@@ -319,8 +334,10 @@ class Polling:
         for one, answer in answers:
             if session is not None and not _news(one, answer) and incremental:
                 continue
-            if session is not None and answer.records:
-                session.served(one.key)
+            if answer.records:
+                self._request.service.counters.messages_out += _record_count(answer.records)
+                if session is not None:
+                    session.served(one.key)
             name = one.key[0]
             topic = by_topic.get(name)
             if topic is None:

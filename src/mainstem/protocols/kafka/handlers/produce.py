@@ -133,6 +133,7 @@ class Production:
         answer.base_offset = base
         if declared.policy.timestamp_type == "append":
             answer.log_append_time_ms = self._now_ms
+        self.service.counters.messages_in += head.count
         state.add(head, base, base + head.count, self._now_ms)
         self.service.producers.count_bytes(log, topic_id, state, head.size)
         self._undo[ticket] = answer, state, head
