@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainstem.broker.topics import Partition, Span
-from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_heads, rebuild_batches
+from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_heads, rebuild_batches, sent_batches
 from mainstem.log.log import Log
 from mainstem.log.part_times import batch_times
 from mainstem.model.condition import Condition
@@ -264,6 +264,11 @@ def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: d
     if piece is None:
         return Fetched(next_offset=max(offset, end))
     fetched = Fetched(next_offset=piece.end_offset)
+    sent = sent_batches(piece.data, log.id, offset)
+    if sent is not None:
+        for batch in sent:
+            fetched.add(batch)
+        return fetched
     at = 0
     for head in frame_heads(piece.data, log.id):
         frame = piece.data[at : at + head.size]

@@ -8,6 +8,7 @@ passes its checksum and still does not decode was sent so by a client; it goes t
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, RecordParts,
@@ -30,6 +31,7 @@ cdef enum:
     FLAG_CONTROL = 0x100  # beyond the stored byte: this record lies in a control batch
     ORIGIN_KAFKA = 2
     WITHOUT_GIL_BYTES = 1 << 16
+    SLICE_BYTES_MIN = 4096  # below it copying a batch is cheaper than an object for it
 
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object _Record = Record
@@ -203,6 +205,52 @@ def frame_heads(buf, uint64_t log_id):
     finally:
         PyBuffer_Release(&view)
     return heads
+
+
+def sent_batches(buf, uint64_t log_id, int64_t start_offset):
+    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`.
+
+    Small ones are joined into one buffer, large ones are slices. None where a frame of another origin lies among them.
+    """
+    cdef Py_buffer view
+    cdef FrameFields fields
+    cdef Py_ssize_t pos = 0, count = 0, total = 0
+    cdef const uint8_t* at
+    cdef uint8_t* out
+    cdef int fault
+    cdef bytes joined
+    cdef list slices = []
+    cdef object whole = memoryview(buf)
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t*>view.buf
+        while pos < view.len:
+            fault = parse_frame(at + pos, view.len - pos, log_id, &fields)
+            if fault != FAULT_NONE:
+                raise frame_error(fault, pos)
+            if fields.kind == KIND_DATA and fields.base_offset + <int64_t>fields.count > start_offset:
+                if fields.origin != ORIGIN_KAFKA:
+                    return None
+                count += 1
+                total += fields.payload_size
+            pos += FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+        if not count:
+            return slices
+        joined = None if total >= count * SLICE_BYTES_MIN else PyBytes_FromStringAndSize(NULL, total)
+        out = NULL if joined is None else <uint8_t*>PyBytes_AS_STRING(joined)
+        pos = 0
+        while pos < view.len:
+            parse_frame(at + pos, view.len - pos, log_id, &fields)
+            if fields.kind == KIND_DATA and fields.base_offset + <int64_t>fields.count > start_offset:
+                if out == NULL:
+                    slices.append(whole[pos + FRAME_HEAD_SIZE : pos + FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size])
+                else:
+                    memcpy(out, at + pos + FRAME_HEAD_SIZE, fields.payload_size)
+                    out += fields.payload_size
+            pos += FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+    finally:
+        PyBuffer_Release(&view)
+    return slices if joined is None else [joined]
 
 
 cdef BatchHead new_batch_head(const uint8_t* at):

@@ -32,6 +32,8 @@ CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 FLAG_CONTROL = 0x100
 OFFSET_MAX = (1 << 63) - 1
 
+SLICE_BYTES_MIN = 4096  # below it copying a batch is cheaper than an object for it
+
 
 @dataclass(slots=True)
 class FrameHead:
@@ -147,6 +149,23 @@ def frame_heads(buf: Buffer, log_id: int) -> list[FrameHead]:
         heads.append(read_frame_head(buf, pos, log_id))
         pos += heads[-1].size
     return heads
+
+
+def sent_batches(buf: Buffer, log_id: int, start_offset: int) -> list[Buffer] | None:
+    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`.
+
+    Small ones are joined into one buffer, large ones are slices. None where a frame of another origin lies among them.
+    """
+    whole = memoryview(buf)
+    found: list[Buffer] = []
+    for head in frame_heads(buf, log_id):
+        if head.kind != KIND_DATA or head.base_offset + head.count <= start_offset:
+            continue
+        if head.origin != Origin.KAFKA:
+            return None
+        found.append(whole[head.pos + head.size - head.payload_size : head.pos + head.size])
+    total = sum(map(len, found))
+    return found if total >= len(found) * SLICE_BYTES_MIN else [b"".join(found)]
 
 
 def _batch_head(data: Buffer, pos: int = 0) -> BatchHead:

@@ -32,6 +32,7 @@ if TYPE_CHECKING or not COMPILED:
         frame_heads,
         read_batch_head,
         read_frame_head,
+        sent_batches,
         split_batches,
         verify_frame,
     )
@@ -56,6 +57,7 @@ else:
         frame_heads,
         read_batch_head,
         read_frame_head,
+        sent_batches,
         split_batches,
         verify_frame,
     )
@@ -90,6 +92,7 @@ __all__ = [
     "read_batch_head",
     "read_frame_head",
     "rebuild_batches",
+    "sent_batches",
     "split_batches",
     "verify_frame",
 ]

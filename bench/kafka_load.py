@@ -1,0 +1,151 @@
+"""Raw Kafka load: prebuilt requests sent in a loop, answers counted by their size. No work per record on this side.
+
+    python bench/kafka_load.py produce|fetch PORT PID TOPIC SECONDS RECORDS RECORD_BYTES WINDOW CONNECTIONS
+
+Closed loop: at most WINDOW requests of a connection are unanswered. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import time
+
+import psutil
+
+from mainstem.codec.batch import BatchBuilder
+from mainstem.protocols.kafka import wire
+from mainstem.protocols.kafka.messages import FetchRequest, ProduceRequest
+
+READ_BYTES = 1 << 18
+FETCH_BYTES = 1 << 20
+
+
+def produce_request(topic: str, records: int, record_bytes: int) -> bytes:
+    builder = BatchBuilder()
+    for _ in range(records):
+        builder.add(None, bytes(record_bytes), (), 1_700_000_000_000)
+    part = ProduceRequest.PartitionProduceData(index=0, records=bytes(builder.seal_batch(0)))
+    data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+    return b"".join(wire.encode_request("ProduceRequest", 9, request, correlation=1, client_id="load"))
+
+
+def fetch_request(topic: str) -> bytes:
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=FETCH_BYTES)
+    line = FetchRequest.FetchTopic(topic=topic, partitions=[part])
+    request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, session_epoch=-1, topics=[line])
+    return b"".join(wire.encode_request("FetchRequest", 11, request, correlation=1, client_id="load"))
+
+
+class Stream:
+    """One connection: what is still to be sent, and how much of the answers has come."""
+
+    def __init__(self, port: int, request: bytes) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request = memoryview(request)
+        self.answer_bytes = self._ask_once()
+        self.socket.setblocking(False)
+        self.unsent: list[memoryview] = []
+        self.answered = 0
+        self.sent_at: list[float] = []
+
+    def _ask_once(self) -> int:
+        self.socket.sendall(self.request)
+        (size,) = struct.unpack(">i", self._exactly(4))
+        self._exactly(size)
+        return int(size) + 4
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = self.socket.recv(size - len(data))
+            assert chunk, "the broker hung up"
+            data += chunk
+        return bytes(data)
+
+    def push(self, count: int, now: float) -> None:
+        self.unsent += [self.request] * count
+        self.sent_at += [now] * count
+
+    def flush(self) -> bool:
+        """Whether everything went out."""
+        while self.unsent:
+            try:
+                sent = self.socket.sendmsg(self.unsent[:64])
+            except BlockingIOError:
+                return False
+            while sent:
+                first = self.unsent[0]
+                if sent < len(first):
+                    self.unsent[0] = first[sent:]
+                    break
+                sent -= len(first)
+                del self.unsent[0]
+        return True
+
+    def receive(self) -> int:
+        """Whole answers that came; they are all of one size."""
+        try:
+            self.answered += len(self.socket.recv(READ_BYTES))
+        except BlockingIOError:
+            return 0
+        count, self.answered = divmod(self.answered, self.answer_bytes)
+        return count
+
+
+def run(port: int, pid: int, request: bytes, seconds: float, window: int, connections: int) -> dict[str, float]:
+    streams = {s.socket.fileno(): s for s in (Stream(port, request) for _ in range(connections))}
+    poll = select.epoll()
+    for number, stream in streams.items():
+        poll.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        stream.push(window, time.perf_counter())
+        stream.flush()
+    process = psutil.Process(pid)
+    cpu_before, began = cpu_s(process), time.perf_counter()
+    end, done, latencies = began + seconds, 0, []
+    while (now := time.perf_counter()) < end:
+        for number, _ in poll.poll(0.2):
+            stream = streams[number]
+            while count := stream.receive() or (stream.answered and -1):
+                if count < 0:  # part of an answer: more may be readable
+                    count = stream.receive()
+                    if not count:
+                        break
+                now = time.perf_counter()
+                latencies += [now - at for at in stream.sent_at[:count]]
+                del stream.sent_at[:count]
+                done += count
+                stream.push(count, now)
+            stream.flush()
+    took, cpu = time.perf_counter() - began, cpu_s(process) - cpu_before
+    latencies.sort()
+    size = max(len(request), next(iter(streams.values())).answer_bytes)
+    return {
+        "requests_per_s": done / took,
+        "mb_per_s": done * size / took / 1e6,
+        "cpu_ms_per_mb": cpu * 1e3 / max(done * size / 1e6, 1e-9),
+        "cpu_us_per_request": cpu * 1e6 / max(done, 1),
+        "p50_ms": latencies[len(latencies) // 2] * 1e3 if latencies else 0.0,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1e3 if latencies else 0.0,
+        "rss_mb": process.memory_info().rss / 1e6,
+    }
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    kind, port, pid, topic, seconds, records, record_bytes, window, connections = sys.argv[1:]
+    request = produce_request(topic, int(records), int(record_bytes)) if kind == "produce" else fetch_request(topic)
+    print(json.dumps(run(int(port), int(pid), request, float(seconds), int(window), int(connections))))
+
+
+if __name__ == "__main__":
+    main()
