@@ -25,15 +25,18 @@ from mainstem.broker.queue_lane import Backlog, Entry, Lane, Taker, may_expire
 from mainstem.broker.queue_levels import Level
 from mainstem.broker.queue_limits import HeadLimits
 from mainstem.broker.queue_properties import expires_at_ms, priority_of
+from mainstem.broker.queue_pulling import Collector, Taken, first_dead, first_ready
+from mainstem.broker.queue_serving import Serving
 from mainstem.broker.queue_settings import QueueSettings
 from mainstem.log.gather import Ticket
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import headers_for_conditions
 from mainstem.model.errors import Overloaded
-from mainstem.model.record import Record
 
 if TYPE_CHECKING:
     from mainstem.broker.queues import Queues
+
+__all__ = ["Outcome", "Queue", "Taken", "Totals"]
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -46,16 +49,6 @@ class Outcome(Enum):
     ACK = "ack"
     RELEASE = "release"
     REJECT = "reject"
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A record that was pulled: settle it by its position."""
-
-    position: int
-    record: Record
-    attempts: int
-    log_id: int = 0  # where it lies, for those who tell offsets
 
 
 @dataclass(slots=True)
@@ -94,6 +87,7 @@ class Queue:
         self._holders: dict[int, object] = {}  # pulled records: who may settle them
         self._watchers: list[Callable[[], None]] = []
         self.limits = HeadLimits(self)
+        self.serving = Serving(self)
         self.lane.inspect = self.picky
         self.level(0)
 
@@ -352,86 +346,7 @@ class Queue:
 
     def serve(self, *, on_loop: bool = False) -> None:
         """Hand out what is ready to whoever has credit; old records are read in a thread unless `on_loop`."""
-        self.apply_events()
-        now_ms = self.queues.now_ms()
-        for level in self._levels.values():
-            level.cursor.wake(now_ms)
-        served = 0
-        while served < SERVE_RECORDS_MAX:
-            self.lane.room = min(level.cursor.room for level in self._levels.values())
-            level = next((level for level in self.levels if level.cursor.ready), None)  # type: ignore[assignment]
-            if level is None or not self.lane.wanted:
-                return
-            handed = self._serve_released(level) if level.cursor.released else self._serve_unread(level, on_loop)
-            if handed == 0:
-                return
-            served += max(handed, 1)
-        self.wake()
-
-    def _serve_released(self, level: Level) -> int:
-        """Hand out some released records; 0 if nobody took any."""
-        cursor = level.cursor
-        positions = cursor.lease_released(min(64, self.lane.credit))
-        records = Backlog(self.lane)
-        level.plan_positions(records, positions)
-        handed = gone = 0
-        left = set(positions)
-        expiring = self.limits.expiring
-        while (record := records.first()) is not None:
-            position, attempts = record.stamp, cursor.attempts(record.stamp)
-            if expiring and self.limits.expired(record):
-                self.dead_letter(level, [position], "expired")
-                gone += 1
-            elif self.lane.hand(record, attempts > 0, attempts):
-                handed += 1
-                self.totals.redelivered += attempts > 0
-                if self.lane.take_events().passed:
-                    cursor.ack_many([position])
-            else:
-                break
-            left.discard(position)
-            records.skip()
-        back = {p for p in left if len(records)}  # nobody had room
-        cursor.release(back, 0, counted=False)
-        missing = left - back
-        cursor.ack_many(missing)  # retention or erasing took them
-        self.totals.delivered += handed
-        return handed + gone + len(missing)
-
-    def _serve_unread(self, level: Level, on_loop: bool) -> int:
-        if not len(level.backlog) and not self._read(level, on_loop):
-            return 0
-        if not self.limits.expiring:
-            level.backlog.hand_all()
-            return self.apply_events(level)
-        handed = 0
-        while (record := level.backlog.first()) is not None:
-            if self.limits.expired(record):
-                handed += self.apply_events(level) + 1
-                self.limits.drop_first(level, record, "expired")
-            elif self.lane.hand(record, False, 0):
-                level.backlog.skip()
-            else:
-                break
-        return handed + self.apply_events(level)
-
-    def _read(self, level: Level, on_loop: bool) -> bool:
-        """Fill the level's backlog; False when there is nothing, or when a thread was asked and will `wake` the queue."""
-        if level.reading:
-            return False
-        reader = None if on_loop else level.begin_read()
-        if reader is None:
-            return level.read_on()
-        level.reading = True
-
-        def done(pieces: list[Any], complete: int) -> None:
-            level.reading = False
-            if not self.deleted:
-                level.take_read(pieces, complete)
-                self.wake()
-
-        self.queues.read_in_thread(reader, done)
-        return False
+        self.serving.serve(on_loop=on_loop)
 
     # -- consumers
 
@@ -488,7 +403,7 @@ class Queue:
 
     def acquire(self, holder: object, count: int, *, lock_ms: int = 0, bytes_max: int = 1 << 20) -> list[Taken]:
         """Pull up to `count` records under a lock; only `holder` may settle them, and only until the lock expires."""
-        taker = _Collector(self, count, bytes_max)
+        taker = Collector(self, count, bytes_max)
         self.pull(taker)
         deadline_ms = self.queues.now_ms() + (lock_ms or self.settings.lock_ms)
         for taken in taker.taken:
@@ -621,28 +536,11 @@ class Queue:
 
     def browse(self, count: int) -> list[Taken]:
         """The first ready records, left where they are."""
-        found: list[Taken] = []
-        for level in self.levels:
-            records = Backlog(self.lane)
-            level.plan_positions(records, level.cursor.released_positions()[: count - len(found)])
-            _copy_all(records, found, level, count)
-            if len(found) < count and level.cursor.unread and (len(level.backlog) or level.read_on()):
-                pieces, complete = level.reader_from(level.cursor.next).read(self.head_stamp)
-                level.plan_pieces(records, pieces, level.cursor.next, complete)
-                _copy_all(records, found, level, count)
-        return found[:count]
+        return first_ready(self, count)
 
     def browse_dead(self, count: int = 100) -> list[tuple[Taken, str, int]]:
         """Dead letters that are kept here: the record, why and when."""
-        found: list[tuple[Taken, str, int]] = []
-        for level in self.levels:
-            records = Backlog(self.lane)
-            level.plan_positions(records, sorted(level.cursor.dead)[: count - len(found)])
-            while (record := records.first()) is not None:
-                dead = level.cursor.dead[record.stamp]
-                found.append((Taken(record.stamp, record.copy(), dead.attempts), dead.reason, dead.time_ms))
-                records.skip()
-        return found
+        return first_dead(self, count)
 
     def redrive(self, positions: Sequence[int] | None = None) -> int:
         """Dead letters kept here become ready again, their attempts forgotten."""
@@ -650,28 +548,3 @@ class Queue:
         self.queues.journal_changes(self)
         self.wake()
         return count
-
-
-def _copy_all(records: Backlog, found: list[Taken], level: Level, count: int) -> None:
-    while len(found) < count and (record := records.first()) is not None:
-        found.append(Taken(record.stamp, record.copy(), level.cursor.attempts(record.stamp)))
-        records.skip()
-    records.clear()
-
-
-class _Collector(Taker):
-    """Pulls copies."""
-
-    def __init__(self, queue: Queue, count: int, bytes_max: int) -> None:
-        super().__init__(credit=count)
-        self.queue = queue
-        self.taken: list[Taken] = []
-        self._bytes_left = bytes_max
-
-    def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
-        if self._bytes_left <= 0:
-            return False
-        self._bytes_left -= record.value_size + 64
-        log_id = record.log.id if record.log is not None else 0
-        self.taken.append(Taken(record.stamp, record.copy(), attempts, log_id))
-        return True
