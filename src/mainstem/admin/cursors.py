@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mainstem.admin.messages import open_source, start_offsets
+from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
 from mainstem.broker.groups import Commit, Groups
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.queue import Queue
+from mainstem.broker.queue import Queue, Taken
 from mainstem.broker.queues import Queues, QueueService
 from mainstem.broker.sessions import Session, Sessions
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
@@ -190,6 +190,11 @@ def queue_row(queue: Queue) -> dict[str, Any]:
         "consumers": len(queue.takers),
         "filters": [one.decode(errors="replace") for one in queue.filters],
     }
+
+
+def dead_row(taken: Taken, reason: str, time_ms: int) -> dict[str, Any]:
+    facts = {"position": taken.position, "reason": reason, "attempts": taken.attempts, "dead_ms": time_ms}
+    return {**facts, **record_facts(0, taken.record)}
 
 
 def queue_cursor(queue: Queue) -> dict[str, Any]:

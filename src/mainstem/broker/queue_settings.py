@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+LOCK_MS = 30_000
+
 
 class Kind(StrEnum):
     CLASSIC = "classic"
@@ -37,7 +39,7 @@ class QueueSettings:
     priority_max: int = 0
     single_active: bool = False
     deliveries_max: int = 0  # 0: a record may come back for ever
-    lock_ms: int = 30_000  # how long a consumer that pulls may hold a record
+    lock_ms: int = LOCK_MS  # how long a consumer that pulls may hold a record
     view: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)  # as declared, to be shown and compared
 

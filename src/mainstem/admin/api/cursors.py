@@ -10,6 +10,7 @@ from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, pa
 from mainstem.admin.cursors import (
     apply_reset,
     cursor_rows,
+    dead_row,
     group_facts,
     group_key,
     group_names,
@@ -21,7 +22,7 @@ from mainstem.admin.cursors import (
 )
 from mainstem.broker.groups_fault import GroupFault
 from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queue_settings import LOCK_MS, QueueSettings
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter
 
@@ -92,6 +93,7 @@ async def create_queue(call: Call) -> Any:
         message_ttl_ms=body.get("message_ttl_ms"),
         length_max=body.get("length_max"),
         deliveries_max=body.get("deliveries_max") or 0,
+        lock_ms=body.get("lock_ms") or LOCK_MS,
         dead_letter_exchange=body.get("dead_letter_exchange"),
     )
     queues = queues_of(call.running, namespace)
@@ -104,6 +106,20 @@ async def create_queue(call: Call) -> Any:
 
 async def purge_queue(call: Call) -> Any:
     return {"purged": queues_of(call.running, call.namespace).get(call.path["name"]).purge()}
+
+
+async def list_dead(call: Call) -> Any:
+    """Dead letters that a queue without a dead-letter exchange keeps: where they lie, why and since when."""
+    queue = queues_of(call.running, call.namespace).get(call.path["name"])
+    found = queue.browse_dead(call.limit)
+    return page([dead_row(taken, reason, time_ms) for taken, reason, time_ms in found], None, total=queue.dead_count)
+
+
+async def redrive_queue(call: Call) -> Any:
+    """Nothing is copied: their state is forgotten, so they are ready again."""
+    queue = queues_of(call.running, call.namespace).get(call.path["name"])
+    position = call.body.get("position")
+    return {"redriven": queue.redrive(None if position is None else [position])}
 
 
 async def delete_queue(call: Call) -> Any:
@@ -154,10 +170,22 @@ OPERATIONS = (
             Field("message_ttl_ms", "integer", "How long a message may wait."),
             Field("length_max", "integer", "Messages it holds; the oldest go first."),
             Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
-            Field("dead_letter_exchange", "string", "Where dead letters are published."),
+            Field("lock_ms", "integer", "How long a consumer that pulls may hold a message; 30,000 by default."),
+            Field("dead_letter_exchange", "string", "Where dead letters are published; without, the queue keeps them."),
         ),
     ),
     Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
+    Operation(
+        "GET", "/v1/queues/{name}/dead", list_dead, "Dead letters a queue keeps, oldest first.", ADMIN, query=(LIMIT,)
+    ),
+    Operation(
+        "POST",
+        "/v1/queues/{name}/redrive",
+        redrive_queue,
+        "Dead letters a queue keeps become ready again, their attempts forgotten.",
+        ADMIN,
+        body=(Field("position", "integer", "Only this one, by the position that the list tells."),),
+    ),
     Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", ADMIN),
     Operation("DELETE", "/v1/queues/{name:path}", delete_queue, "Remove a queue; the records stay in the log.", ADMIN),
 )

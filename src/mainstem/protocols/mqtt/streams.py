@@ -1,5 +1,7 @@
 """`$stream/<filter>`: history for MQTT clients, then what comes, each delivery with its offset and append time.
 
+A view's own name (`$stream/<view>`) reads the view: its filter, and only what its condition lets through.
+
 Whatever carries offsets away ends at what is stable: a stream is always read from the log, woken when the log's stable
 end moves. It has its own position. A persistent session keeps it (the oldest delivery not acknowledged, or the end).
 
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.sessions import Subscription
 from mainstem.log.log import Log
+from mainstem.model.crossing import headers_for_conditions
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.mqtt.filters import Asked
 from mainstem.protocols.mqtt.outbound import Grant
@@ -35,11 +38,13 @@ class Stream(Sink):
         assert connection.namespace is not None
         super().__init__(connection.namespace)
         self._connection = connection
-        self._filter = asked.filter
+        view = connection.namespace.views.get(asked.filter)
+        self._view = view
+        self._filter = asked.filter if view is None else view.filter
         self._subscription = subscription
         if not subscription.start:
             offset = properties.get(OFFSET, b"").decode(errors="replace") or asked.offset or "earliest"
-            subscription.start = starting_stamp(connection.namespace, asked.filter, offset)
+            subscription.start = starting_stamp(connection.namespace, self._filter, offset)
         self.live = False
         self.position = subscription.start
         grant = grant_of(subscription)
@@ -47,7 +52,7 @@ class Stream(Sink):
         self._unsettled: dict[int, None] = {}  # stamps delivered and not acknowledged, in order
         self._bell = Bell(connection.namespace, self.on_news)
         self._logs: set[Log] = set()
-        connection.namespace.subscribe(asked.filter, self._bell, None)
+        connection.namespace.subscribe(self._filter, self._bell, None)
         self._read_on()
 
     # -- what the pump asks
@@ -61,7 +66,7 @@ class Stream(Sink):
             self._listen(log)
             return False
         connection = self._connection
-        if connection.outbound.allows is not None and not connection.outbound.allows(record.topic):
+        if not self._shows(record):
             return True
         kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
         if not connection.outbound.room:
@@ -77,6 +82,14 @@ class Stream(Sink):
         if taken and connection.outbound.inflight > before:
             self._unsettled[record.stamp] = None
         return taken
+
+    def _shows(self, record: RecordRef) -> bool:
+        """A view decides by its condition: who may read it may read all it shows, as with Kafka and AMQP."""
+        if self._view is None:
+            allows = self._connection.outbound.allows
+            return allows is None or allows(record.topic)
+        condition = self._view.condition
+        return condition is None or condition.holds(record.key, headers_for_conditions(record.copy()))
 
     # -- going on
 
