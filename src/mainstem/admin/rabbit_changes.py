@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -356,10 +357,8 @@ async def aliveness_test(call: Call, vhost: str) -> Any:
     """Declare, publish, get: the whole way through."""
     queues, name = call.vhost(vhost), "aliveness-test"
     if queues.find(name) is None:
-        try:
+        with contextlib.suppress(AlreadyExists):
             await _durable(declare_queue(queues, name, {"durable": False}))
-        except AlreadyExists:
-            pass
     queues.exchanges.publish(DEFAULT, name, b"", b"test_message")
     call.broker.ticker.write_now()
     queue = queues.get(name)

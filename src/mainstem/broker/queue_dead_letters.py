@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.broker.exchanges import carbon_copies
+from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:

@@ -208,6 +208,14 @@ def test_an_unknown_method_is_invalid(raw: Raw) -> None:
     assert raw.closed("connection.close")[0] == 503
 
 
+def nested(depth: int) -> bytes:
+    """A table in a table in a table."""
+    value = b"V"
+    for _ in range(depth):
+        value = b"F" + struct.pack(">I", 2 + len(value)) + b"\x01a" + value
+    return struct.pack(">I", 2 + len(value)) + b"\x01a" + value
+
+
 @pytest.mark.parametrize(
     "properties",
     [
@@ -215,9 +223,9 @@ def test_an_unknown_method_is_invalid(raw: Raw) -> None:
         b"\x20\0\0\0\0\x03\x01aZ",  # a type nobody knows
         b"\x80\0\xff",  # a short string longer than the frame
         b"\x80\0\x01a\x00",  # bytes behind the last property
-        b"\x20\0" + struct.pack(">I", 7 * 80 + 3) + b"".join(b"\x01aF" + struct.pack(">I", 7 * (79 - n) + 3) for n in range(80)) + b"\x01aV",
+        b"\x20\0" + nested(80),
     ],
-)  # fmt: skip
+)
 def test_malformed_properties_are_a_syntax_error(raw: Raw, properties: bytes) -> None:
     raw.open().channel()
     raw.send(1, "basic.publish", exchange="", routing_key="q")

@@ -17,6 +17,7 @@ import pytest
 from mainstem.testing.broker import Broker
 from tests.protocol.amqp.conftest import Connect, declared, eventually
 
+_PLAIN = {"durable": True, "auto_delete": False}
 RABBITMQADMIN = Path("/usr/bin/rabbitmqadmin")
 
 
@@ -115,7 +116,7 @@ def test_overview_nodes_connections_channels_and_consumers(api: httpx.Client, co
     for path in ("aliveness-test/%2F", "healthchecks/node", "health/checks/alarms", "health/checks/local-alarms"):
         assert get(api, path) == {"status": "ok"}
     assert api.delete("connections/" + quote(mine[0]["name"], safe="")).status_code == 204
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320.*CONNECTION_FORCED"):
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*CONNECTION_FORCED"):
         connection.process_data_events(5)
 
 
@@ -127,16 +128,27 @@ def test_definitions_go_out_and_rabbitmqs_own_come_in(api: httpx.Client, name: s
         "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
         "policies": [],
         "queues": [
-            {"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "quorum"}},
+            {
+                "name": name,
+                "vhost": "/",
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-queue-type": "quorum"},
+            },
             {"name": "inner", "vhost": name, "durable": True, "auto_delete": False, "arguments": {}},
         ],
-        "exchanges": [
-            {"name": name, "vhost": "/", "type": "headers", "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
-        ],
+        "exchanges": [{"name": name, "vhost": "/", "type": "headers", **_PLAIN, "internal": False, "arguments": {}}],
         "bindings": [
-            {"source": name, "vhost": "/", "destination": name, "destination_type": "queue", "routing_key": "", "arguments": {"x-match": "any", "a": 1}}
+            {
+                "source": name,
+                "vhost": "/",
+                "destination": name,
+                "destination_type": "queue",
+                "routing_key": "",
+                "arguments": {"x-match": "any", "a": 1},
+            }
         ],
-    }  # fmt: skip
+    }
     assert api.post("definitions", json=definitions).status_code == 204
     assert api.post("definitions", json=definitions).status_code == 204
     out = get(api, "definitions")

@@ -23,7 +23,7 @@ def test_every_property_and_nested_table_comes_back(channel: BlockingChannel, na
         "text": "größe",
         "bytes": b"\x00\xff",
         "decimal": decimal.Decimal("1.25"),
-        "time": datetime.datetime(2026, 1, 2, 3, 4, 5),
+        "time": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
         "void": None,
         "list": [1, "two", [-3, None], {"four": 4}],
         "table": {"nested": {"deeper": [True, {"end": "x"}]}},
@@ -95,11 +95,10 @@ def test_what_nobody_takes_is_returned_before_its_confirm(channel: BlockingChann
 def test_immediate_is_not_implemented(connect: Connect, name: str) -> None:
     connection = connect()
     channel = connection.channel()
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="540.*NOT_IMPLEMENTED - immediate=true"):
-        channel._impl._send_method(
-            pika.spec.Basic.Publish(exchange="", routing_key=name, immediate=True), (pika.BasicProperties(), b"x")
-        )
-        connection.process_data_events(1)
+    method = pika.spec.Basic.Publish(exchange="", routing_key=name, immediate=True)
+    channel._impl._send_method(method, (pika.BasicProperties(), b"x"))
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"540.*NOT_IMPLEMENTED - immediate=true"):
+        connection.process_data_events(5)
 
 
 def test_a_transaction_publishes_and_acks_all_at_once_or_not_at_all(connect: Connect, name: str) -> None:

@@ -22,7 +22,7 @@ PIPELINED = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A shape of traffic: publishers to one queue with competing consumers, `pairs` with a queue each, or `fanout` queues."""
+    """Publishers to one queue with competing consumers, `pairs` with a queue each, or an exchange to `fanout` queues."""
 
     name: str
     publishers: int = 1
