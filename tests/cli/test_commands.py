@@ -150,6 +150,9 @@ def test_sub_starts_where_it_is_told(broker: Broker) -> None:
     assert said("sub", url, "--from", "-2", "--count", "2") == "3\n4\n"
     assert said("sub", url, "--from", "5m", "--count", "1") == "1\n"
     assert said("sub", url, "--from", "latest", "--idle", "300ms") == ""
+    mqtt = f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/start"
+    assert said("sub", mqtt, "--from", "-2", "--count", "2") == "3\n4\n"
+    assert said("sub", mqtt, "--from", "5m", "--count", "1") == "1\n"
     first = rows("sub", url, "--from", "earliest", "--count", "1")[0]["offset"]
     assert said("sub", url, "--from", f"@{first + 1}", "--count", "1") == "2\n"
 

@@ -194,7 +194,7 @@ class Mqtt:
     """MQTT 3.1.1 and 5, over TCP and WebSocket."""
 
     keep_alive_max_s: int = setting(3_600, count(1, 65_535), "Longest keep-alive granted, in seconds.")
-    receive_max: int = setting(1_000, count(1, 65_535), "QoS 1 and 2 messages in flight, each way.")
+    receive_max: int = setting(65_535, count(1, 65_535), "QoS 1 and 2 messages in flight, each way.")
     subscriptions_max: int = setting(1_000, count(1), "Subscriptions of one session.")
     topic_alias_max: int = setting(1_024, count(0, 65_535), "Topic aliases a client may set.")
     session_expiry_max_ms: int = setting(7 * DAY, DURATION, "Longest session expiry granted.")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from mainstem.model.errors import InvalidArgument
-from mainstem.server.clients.client import Message, read_address, read_start
+from mainstem.server.clients.client import Message, Start, read_address, read_start
 
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -184,7 +184,15 @@ def _filled(message: Message, number: int) -> Message:
 @click.option("--json", "as_json", is_flag=True, help="JSON lines with topic, key, value, headers, offset.")
 @click.option("--format", "template", metavar="TEMPLATE", help="For example '{{topic}} {{key}} {{value}}'.")
 @click.option("--verbose", "-v", is_flag=True, help="Topic, key and headers beside the value.")
-def sub(url: str, start: str, count: int | None, idle: str | None, **shown: Any) -> None:
+@click.option(
+    "--url",
+    "url_of_api",
+    envvar="MAINSTEM_URL",
+    default="http://127.0.0.1:7070",
+    metavar="URL",
+    help="The broker's HTTP address; asked only where MQTT is to count back (--from -10).",
+)
+def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: str, **shown: Any) -> None:
     """Consume from URL and print what arrives, live or from history.
 
     \b
@@ -202,13 +210,30 @@ def sub(url: str, start: str, count: int | None, idle: str | None, **shown: Any)
     address = read_address(url)
     idle_s = parse_duration_ms(idle) / 1000 if idle else None
     seen = 0
+    begin = read_start(start)
+    wanted: set[tuple[str, int]] = set()
+    if begin.kind == "last" and address.scheme == "mqtt":
+        begin, wanted = _count_back(url_of_api, address.path, begin.value)
     with contextlib.closing(open_client(address)) as client, contextlib.suppress(KeyboardInterrupt):
-        client.subscribe(address.path, read_start(start))
+        client.subscribe(address.path, begin)
         for message in client.messages(idle_s):
+            if wanted and (message.topic, message.facts.get("offset")) not in wanted:
+                continue  # of the same microsecond, and older
+            wanted.clear()
             click.echo(_show(message, **shown))
             seen += 1
             if count is not None and seen >= count:
                 break
+
+
+def _count_back(url: str, topic_filter: str, count: int) -> tuple[Start, set[tuple[str, int]]]:
+    """Where the last so many records of a filter begin, and which they are: MQTT starts at a microsecond."""
+    from mainstem.server.cli.api import Api
+
+    found = Api(url).get("/v1/messages", filter=topic_filter, **{"from": f"-{count}"}, limit=500)["items"][-count:]
+    if not found:
+        return Start("latest"), set()
+    return Start("stamp", found[0]["stamp"] // 1000), {(one["topic"], one["offset"]) for one in found}
 
 
 def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str:

@@ -68,8 +68,8 @@ class Message:
 class Start:
     """Where a consumer begins."""
 
-    kind: str  # earliest | latest | offset | last | time
-    value: int = 0  # an offset, a count, or milliseconds since 1970
+    kind: str  # earliest | latest | offset | last | time | stamp
+    value: int = 0  # an offset, a count, milliseconds since 1970, or a stamp in microseconds
 
 
 def read_start(text: str, now_ms: int | None = None) -> Start:

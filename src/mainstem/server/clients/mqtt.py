@@ -165,6 +165,8 @@ def _stream_offset(start: Start) -> bytes:
         return b"ts:%d" % start.value
     if start.kind == "offset":
         return b"%d" % start.value
+    if start.kind == "stamp":
+        return b"stamp:%d" % start.value
     raise InvalidArgument("MQTT cannot count back", fix="--from earliest or --from 5m, or use kafka://")
 
 
