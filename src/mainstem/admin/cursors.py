@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from mainstem.admin.messages import open_source, record_facts, start_offsets
@@ -15,6 +17,7 @@ from mainstem.broker.sessions import Session, Sessions
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 
+LAG_CURSORS_MAX = 200  # looked at for the overview's largest lag
 TENANT_MARK = "\x01"  # between namespace and group id, outside of the default namespace
 
 
@@ -41,23 +44,29 @@ def queues_of(running: Running, namespace: Namespace) -> Queues:
     return service.of(namespace)
 
 
-def cursor_rows(running: Running, namespace: Namespace) -> Iterator[dict[str, Any]]:
+def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
+    """So many rows from the `begin`th on. A lag is counted only for rows that are asked for."""
+    return [row() for row in islice(_cursors(running, namespace), begin, begin + count)]
+
+
+def _cursors(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """In order of name within each kind, so that a page can go on where the one before ended."""
-    yield from (group_row(running, namespace, name) for name in group_names(running, namespace))
+    for name in group_names(running, namespace):
+        yield partial(group_row, running, namespace, name)
     service = queue_service(running)
     if service is not None:
         for queue in sorted(service.of(namespace), key=lambda one: one.name):
-            yield queue_cursor(queue)
+            yield partial(queue_cursor, queue)
     for session in sorted(sessions_of(running) or (), key=lambda one: one.key):
         owner, _, _ = session.key.partition(b"\0")
         if owner.decode(errors="replace") == namespace.name:
-            yield session_row(running, namespace, session)
+            yield partial(session_row, namespace, session)
 
 
 def lag_max(running: Running) -> int:
-    """The largest lag of any cursor of any namespace."""
-    lags = (row["lag"] for namespace in running.broker.namespaces.values() for row in cursor_rows(running, namespace))
-    return max(lags, default=0)
+    """The largest lag among the first so many cursors of each namespace."""
+    namespaces = running.broker.namespaces.values()
+    return max((row["lag"] for one in namespaces for row in cursor_rows(running, one, 0, LAG_CURSORS_MAX)), default=0)
 
 
 # -- Kafka groups
@@ -212,7 +221,7 @@ def queue_cursor(queue: Queue) -> dict[str, Any]:
 # -- MQTT sessions
 
 
-def session_row(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
+def session_row(namespace: Namespace, session: Session) -> dict[str, Any]:
     session.refresh()
     filters = [one.decode(errors="replace") for one in session.subscriptions]
     return {

@@ -202,7 +202,7 @@ def _consumers(running: Running) -> Iterator[Family]:
 def _objects(running: Running) -> Iterator[Family]:
     lag: list[Sample] = []
     for namespace in running.broker.namespaces.values():
-        for row in islice(cursor_rows(running, namespace), OBJECTS_MAX - len(lag)):
+        for row in cursor_rows(running, namespace, 0, OBJECTS_MAX - len(lag)):
             labels = {
                 "namespace": namespace.name,
                 "protocol": row["protocol"],

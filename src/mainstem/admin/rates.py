@@ -8,10 +8,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from mainstem.admin.cursors import lag_max
 from mainstem.admin.running import Running
 
 SAMPLE_S = 1.0
 SAMPLES_MAX = 600
+LAG_S = 5.0
 COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out", "messages_dropped")
 PROTOCOLS = {"mqtt": "mqtt", "ws": "mqtt", "kafka": "kafka", "amqp": "amqp", "http": "http"}  # listener → shown
 
@@ -34,6 +36,7 @@ class Rates:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self.loop_lag_ms = 0.0
         self.loop_lag_max_ms = 0.0
+        self._lag_max, self._lag_due_s = 0, 0.0
         self._waiting: set[asyncio.Event] = set()
 
     async def run(self) -> None:
@@ -73,6 +76,14 @@ class Rates:
             if listener == "mqtt":  # both listeners' clients are counted by what they share
                 into["messages_out"], into["messages_dropped"] = server.service.delivered()
         return found
+
+    def lag_max(self) -> int:
+        """Counted at most every LAG_S, however many pages ask."""
+        now_s = time.monotonic()
+        if now_s >= self._lag_due_s:
+            self._lag_due_s = now_s + LAG_S
+            self._lag_max = lag_max(self._running)
+        return self._lag_max
 
     def latest(self) -> Sample:
         return self.samples[-1] if self.samples else Sample(time.time())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from mainstem.admin.api.messages import durable
@@ -29,7 +28,7 @@ from mainstem.model.topic_filter import check_filter
 
 async def list_cursors(call: Call) -> Any:
     begin = call.number("after", 0)
-    rows = list(islice(cursor_rows(call.running, call.namespace), begin, begin + call.limit + 1))
+    rows = cursor_rows(call.running, call.namespace, begin, call.limit + 1)
     return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
 
 

@@ -12,7 +12,7 @@ from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
 from mainstem.admin.connections import connection_rows
-from mainstem.admin.cursors import cursor_rows, group_names, lag_max, queue_row, queue_service
+from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
 from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
@@ -43,7 +43,7 @@ def overview_facts(call: Call) -> dict[str, Any]:
     }
     logs = call.running.broker.logs.by_id.values()
     stored = sum(log.engine.stat().size_bytes for log in islice(logs, 1000))
-    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": lag_max(call.running)}
+    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": call.running.rates.lag_max()}
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
@@ -163,7 +163,7 @@ async def views_page(call: Call) -> dict[str, Any]:
 
 async def cursors_page(call: Call) -> dict[str, Any]:
     begin = call.number("after", 0)
-    rows = list(islice(cursor_rows(call.running, call.namespace), begin, begin + ROWS + 1))
+    rows = cursor_rows(call.running, call.namespace, begin, ROWS + 1)
     more = str(begin + ROWS) if len(rows) > ROWS else None
     return {"items": rows[:ROWS], "next": more, "groups": group_names(call.running, call.namespace)[:1000]}
 
