@@ -26,6 +26,7 @@ INFLATED_BYTES_MAX = 64 << 20
 SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
 RECORDS_MAX = 10_000
 FRAME_HEAD_SIZE = 48
+READ_BYTES_MIN, READ_BYTES_MAX = 4096, 1 << 20
 
 
 @dataclass(slots=True)
@@ -216,16 +217,18 @@ class Chosen:
 def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, int]]:
     """The stored frames that hold the offsets, a read at a time, each with the number of offsets dealt with so far.
 
-    Sparse matches read one frame each (a small read); dense ones share a large read.
+    A match that lies alone costs a small read. Where the next one lies close behind what was read, reads grow: one
+    large read is cheaper than many small ones, also if a part of it is not wanted.
     """
-    at = 0
+    at, size, size_max = 0, READ_BYTES_MIN, max(READ_BYTES_MIN, min(bytes_max, READ_BYTES_MAX))
     while at < len(offsets):
-        dense = at + 64 < len(offsets) and offsets[at + 64] - offsets[at] < 4096
-        piece = log.read(offsets[at], min(bytes_max, 1 << 20) if dense else 4096, end)
+        piece = log.read(offsets[at], size, end)
         if piece is None:
             return
         at = bisect_left(offsets, piece.end_offset, at)
         yield piece.data, at
+        near = at < len(offsets) and offsets[at] - piece.end_offset <= piece.end_offset - piece.base_offset
+        size = min(2 * max(size, len(piece.data)), size_max) if near else READ_BYTES_MIN
 
 
 def _parts_to_search(log: Log, time_ms: int, start: int, end: int) -> Iterator[tuple[int, int]]:

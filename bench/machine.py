@@ -1,0 +1,94 @@
+"""What every result says of itself: the machine, the versions, the date; and the file it is written to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+LIBRARIES = ("uvloop", "rocksdict", "crc32c")
+
+
+def machine_line() -> str:
+    """Processor, cores, memory, kernel, and how busy it was: figures of a loaded machine are too low."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    load = os.getloadavg()[0]
+    return (
+        f"{_processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, Linux {platform.release()}, "
+        f"load {load:.1f} at the start"
+    )
+
+
+def versions_line() -> str:
+    from mainstem.model.compiled import COMPILED
+
+    parts = [f"Python {platform.python_version()}", f"mainstem {_commit()}", "compiled" if COMPILED else "plain Python"]
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            parts.append(f"{name} {metadata.version(name)}")
+    return ", ".join(parts)
+
+
+def write_result(name: str, title: str, output: str) -> Path:
+    """Put a bench's output into bench/results/<name>.md; what it missed is said above the figures."""
+    missed = [line.strip() for line in output.splitlines() if "MISSED" in line]
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.md"
+    head = [
+        f"# {title}",
+        "",
+        f"- date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"- machine: {machine_line()}",
+        f"- versions: {versions_line()}",
+        f"- command: `python -m bench {name}`",
+        f"- targets missed: {len(missed) or 'none'}",
+        "",
+        "```text",
+        output.rstrip(),
+        "```",
+        "",
+    ]
+    path.write_text("\n".join(head))
+    return path
+
+
+def figure(name: str, value: float, unit: str, *, baseline: float | None = None, target: float | None = None) -> None:
+    """One line: ours, the plain baseline of the same run, the target and whether it was reached. More is better."""
+    line = f"{name:<58}{value:>10.2f} {unit:<12}"
+    line += f" baseline {baseline:>8.2f}" if baseline is not None else " " * 18
+    if target is not None:
+        line += f"  target {target:g}: " + ("reached" if value >= target else "MISSED")
+    print(line, flush=True)
+
+
+def ceiling(name: str, value: float, unit: str, *, target: float) -> None:
+    """The same where less is better."""
+    print(
+        f"{name:<58}{value:>10.2f} {unit:<12}{'':18}  target {target:g} at most: "
+        + ("reached" if value <= target else "MISSED"),
+        flush=True,
+    )
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    version = "unknown"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version("mainstem")
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return f"{version} ({found.stdout.strip()})" if found.returncode == 0 else version
