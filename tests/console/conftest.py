@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from mainstem.testing import Broker
 
@@ -17,6 +17,8 @@ CHROMIUM = Path("/usr/bin/chromium")
 IMAGES = Path(__file__).parents[2] / "docs/img"
 WIDTHS = {1280: "light", 390: "dark"}
 Shoot = Callable[[Page, str], None]
+WAIT_MS = 20_000  # a loaded machine is no failure
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +51,7 @@ def broker() -> Iterator[Broker]:
 def page(browser: Browser, broker: Broker) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=broker.http_url)
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(WAIT_MS)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: said.append(str(error)))
