@@ -48,6 +48,8 @@ cdef class Outbound(Sink):
     cdef public object allows
     cdef public object session
     cdef public object connection
+    cdef public object transport
+    cdef readonly uint64_t bytes_sent
     cdef public object ticker
     cdef public Encoder encoder
     cdef readonly uint64_t messages

@@ -180,8 +180,16 @@ cdef class Outbound(Sink):
 
     cdef int _mark(self) except -1:
         self.dirty = True
-        self.ticker.mark_dirty(self.connection)
+        self.ticker.mark_dirty(self)
         return 0
+
+    def flush(self):
+        """One write of all that was collected; the ticker calls it."""
+        if self.out_size and self.transport is not None:
+            self.bytes_sent += self.out_size
+            self.transport.write(self.take())
+        else:
+            self.take()
 
     def take(self):
         """All that was collected, as bytes; the buffer is empty again."""
@@ -355,10 +363,13 @@ cdef class Outbound(Sink):
         cdef int n = self.version == 5
         cdef Py_ssize_t before = self.out_size, size
         cdef uint8_t* grown
-        if encoder.packet_sizes[n] == 0:
+        if encoder.packet_sizes[n] <= 0:
             size = self._emit(record, None, 0, 0, False)
             if size == 0:
                 return 0
+            if encoder.packet_sizes[n] == 0:  # a second subscriber must want it before a copy pays
+                encoder.packet_sizes[n] = -1
+                return 1
             if encoder.packet_capacities[n] < size:
                 grown = <uint8_t*>realloc(encoder.packets[n], size * 2)
                 if grown == NULL:

@@ -137,6 +137,8 @@ class Outbound(Sink):
         self.allows: Callable[[bytes], bool] | None = None
         self.session: Any = None
         self.connection: Any = None
+        self.transport: Any = None
+        self.bytes_sent = 0
         self.messages = 0
         self.dropped = 0
         self.progress = False
@@ -172,7 +174,14 @@ class Outbound(Sink):
             self._out += data
             if not self._dirty:
                 self._dirty = True
-                self.ticker.mark_dirty(self.connection)
+                self.ticker.mark_dirty(self)
+
+    def flush(self) -> None:
+        """One write of all that was collected; the ticker calls it."""
+        data = self.take()
+        if data and self.transport is not None:
+            self.bytes_sent += len(data)
+            self.transport.write(data)
 
     def write_ack(self, first: int, packet_id: int, reason: int) -> None:
         if reason and self.version == 5:

@@ -196,6 +196,16 @@ cdef class Inbound:
         self.data = data
         self.at = 0
 
+    def feed(self, bytes data, int64_t time_ms):
+        """`receive` and the first `next` in one."""
+        if self.data is not None:
+            self.receive(data)
+        else:
+            self.data = data
+            self.at = 0
+        self.time_ms = time_ms
+        return self._step()
+
     def next(self, int64_t time_ms):
         """The next packet that needs a decision; publishes and acks on the way there are done when this returns."""
         self.time_ms = time_ms

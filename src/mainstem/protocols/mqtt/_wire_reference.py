@@ -114,6 +114,11 @@ class Inbound:
         self._tail = self._tail[self._at :] + data
         self._at = 0
 
+    def feed(self, data: bytes, time_ms: int) -> Event | None:
+        """`receive` and the first `next` in one."""
+        self.receive(data)
+        return self.next(time_ms)
+
     def next(self, time_ms: int) -> Event | None:
         """The next packet that needs a decision; publishes and acks on the way there are done when this returns."""
         self._time_ms = time_ms

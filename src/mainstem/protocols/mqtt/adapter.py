@@ -43,6 +43,8 @@ from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
 
 logger = logging.getLogger("mainstem.mqtt")
 
+NS_PER_MS = 1_000_000
+
 
 class MqttServer(Server):
     """The TCP listener."""
@@ -118,6 +120,7 @@ class MqttConnection(Connection):
         "problem_information",
         "publisher",
         "saved",
+        "service",
         "session",
         "state",
         "subscriptions",
@@ -126,7 +129,7 @@ class MqttConnection(Connection):
 
     def __init__(self, server: MqttServer | MqttWebSocketServer) -> None:
         super().__init__(server)
-        service = server.service
+        service = self.service = server.service
         self.version = 0
         self.key = b""
         self.namespace: Namespace | None = None
@@ -144,50 +147,53 @@ class MqttConnection(Connection):
         self.outbound.connection = self
         self.inbound = Inbound(self.outbound, service.limits)
 
-    @property
-    def service(self) -> MqttService:
-        return self.server.service  # type: ignore[attr-defined, no-any-return]
-
     # -- bytes
 
     def on_open(self) -> None:
+        self.outbound.transport = self.transport
         self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds)
 
-    def on_data(self, data: bytes) -> None:
-        self.inbound.receive(data)
-        self._drain()
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
+        server = self.server
+        self.heard_second = server.deadlines.second
+        server.counters.bytes_in += len(data)
+        if self.held or self.draining:
+            self.inbound.receive(data)
+        else:
+            self._drain(data)
 
     def on_released(self) -> None:
-        self._drain()
+        if not self.draining:
+            self._drain(None)
 
-    def _drain(self) -> None:
+    def _drain(self, data: bytes | None) -> None:
         """Handle packets until none is left, or one of them must be decided elsewhere first."""
-        if self.draining:
-            return
+        inbound = self.inbound
+        before = inbound.messages
         self.draining = True
         try:
-            self._handle_packets()
+            if self.publisher is not None:
+                self.publisher.check()
+            time_ms = self.service.now_ns() // NS_PER_MS
+            event = inbound.next(time_ms) if data is None else inbound.feed(data, time_ms)
+            while event is not None:
+                self._handle(event)
+                if self.held or self.closing:
+                    break
+                event = inbound.next(time_ms)
         except Violation as violation:
             self._refuse(violation)
         except MainstemError as error:
             self._refuse(Violation(reason_of(error), error.message))
         finally:
             self.draining = False
-
-    def _handle_packets(self) -> None:
-        inbound, counters = self.inbound, self.server.counters
-        time_ms = self.service.broker.clock.now_ns() // 1_000_000
-        if self.publisher is not None:
-            self.publisher.check()
-        before = inbound.messages
-        try:
-            while not self.held and not self.closing and (event := inbound.next(time_ms)) is not None:
-                self._handle(event)
-        finally:
-            counters.messages_in += inbound.messages - before
-        ticker: Any = self.server.ticker
-        if ticker.pressed and inbound.messages != before:
-            ticker.press(self)
+        if inbound.messages != before:
+            self.server.counters.messages_in += inbound.messages - before
+            ticker: Any = self.server.ticker
+            if ticker.pressed:
+                ticker.press(self)
         if inbound.waiting:
             self._release_received()
         if self.outbound.progress:
@@ -215,10 +221,7 @@ class MqttConnection(Connection):
         self.outbound.write(data)
 
     def flush(self) -> None:
-        data = self.outbound.take()
-        if data and self.transport is not None and not self.closing:
-            self.server.counters.bytes_out += len(data)
-            self.transport.write(data)
+        self.outbound.flush()
 
     def on_blocked(self) -> None:
         self.outbound.blocked = True
@@ -514,6 +517,7 @@ class MqttConnection(Connection):
         if reason == "the broker is shutting down" and not self.closing and self.version == V5 and self.state == "on":
             self.outbound.write(encode_disconnect(Reason.SERVER_SHUTTING_DOWN))
         super().close(reason, linger=linger)
+        self.outbound.transport = None  # whatever is still collected has nowhere to go
         self._leave()  # now, not when the last byte is gone: a will or a session must not wait for a slow goodbye
 
     def on_silence(self) -> None:
@@ -537,6 +541,7 @@ class MqttConnection(Connection):
         return self.service.broker.access.allows(self.principal, Action.CONSUME, topic)
 
     def on_lost(self) -> None:
+        self.outbound.transport = None
         self._leave()
 
     def _leave(self) -> None:
@@ -549,7 +554,7 @@ class MqttConnection(Connection):
         if service.clients.get(self.key) is self:
             del service.clients[self.key]
         service.broker.pump.stop(self.outbound)
-        service.count_gone(self.outbound)
+        service.count_gone(self.outbound, self.server.counters)
         for held in self.outbound.take_sources():
             held.give_back()
         assert self.subscriptions is not None

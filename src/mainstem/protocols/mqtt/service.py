@@ -84,6 +84,7 @@ class Publisher:
 class MqttService:
     def __init__(self, broker: Broker, config: Any) -> None:
         self.broker = broker
+        self.now_ns = broker.clock.now_ns
         self.limits = _limits(config)
         self.config = config
         self.sessions = Sessions(broker.journal, sessions_max=self.limits.sessions_max)
@@ -308,9 +309,12 @@ class MqttService:
         sent = self._sent_before + sum(one.outbound.messages for one in self.clients.values())
         return sent, self._dropped_before + sum(one.outbound.dropped for one in self.clients.values())
 
-    def count_gone(self, outbound: Outbound) -> None:
+    def count_gone(self, outbound: Outbound, counters: Counters) -> None:
         self._sent_before += outbound.messages
         self._dropped_before += outbound.dropped
+        counters.messages_out += outbound.messages
+        counters.messages_dropped += outbound.dropped
+        counters.bytes_out += outbound.bytes_sent
 
     # -- every second
 
