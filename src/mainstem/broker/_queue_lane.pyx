@@ -116,6 +116,10 @@ cdef class Lane(Sink):
         self.turns = [0] * len(self.groups)
 
     @property
+    def busy(self):
+        return self.entered > 0 or self.handed_last >= 0
+
+    @property
     def entered_count(self):
         return self.entered
 

@@ -99,6 +99,11 @@ class Lane(Sink):
         self.turns = [0] * len(self.groups)
 
     @property
+    def busy(self) -> bool:
+        """Whether anything happened since `take_events`."""
+        return self._entered > 0 or self._handed_last >= 0
+
+    @property
     def entered_count(self) -> int:
         """What entered since `take_events`."""
         return self._entered

@@ -89,7 +89,8 @@ class Queue:
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
         self.lane.inspect = self.picky
-        self.level(0)
+        self._first = self.level(0)
+        self._timeless = not settings.priority_max and settings.message_ttl_ms is None and settings.expires_ms is None
 
     # -- its life
 
@@ -322,14 +323,23 @@ class Queue:
     def _stand(self) -> None:
         """Whether the next record may go straight to a consumer; when to look again."""
         lane = self.lane
-        lane.direct = not self.settings.priority_max and not self.ready
-        lane.room = min(level.cursor.room for level in self._levels.values())
+        if self._timeless and not lane.expiring:  # one level, no clock but that of its leases: nothing to add up
+            cursor = self._first.cursor
+            lane.direct = not cursor.ready
+            lane.room = cursor.room
+            if not cursor.timed:
+                return
+        else:
+            lane.direct = not self.settings.priority_max and not self.ready
+            lane.room = min(level.cursor.room for level in self._levels.values())
         self.queues.schedule(self)
 
     def apply_events(self, level: Level | None = None) -> int:
         """Tell the cursor what the lane did; how many records were handed out."""
+        if not self.lane.busy:
+            return 0
         events = self.lane.take_events()
-        level = level or self.level(0)
+        level = level or self._first
         cursor, totals = level.cursor, self.totals
         handed = len(events.leased) + events.passed
         if events.entered:
@@ -438,7 +448,18 @@ class Queue:
 
     def flush_acked(self) -> None:
         """Apply the acks that the lane collected."""
-        self.settle(self.lane.take_acked(), Outcome.ACK)
+        acked = self.lane.take_acked()
+        if len(self._levels) > 1 or self._holders:
+            self.settle(acked, Outcome.ACK)
+            return
+        self.apply_events()
+        cursor = self._first.cursor
+        self.totals.acked += len(cursor.ack_many(acked))
+        if cursor.ready and self.lane.wanted:
+            self.wake()
+        else:
+            self._stand()
+        self.queues.journal_changes(self)
 
     def settle(self, positions: Sequence[int], outcome: Outcome, *, delay_ms: int = 0) -> Ticket | None:
         """End leases. The ticket (None for a transient queue) is released when that is durable."""

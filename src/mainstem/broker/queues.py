@@ -106,6 +106,7 @@ class QueueService:
         """Write what changed; the ticket of the last entry."""
         if not queue.settings.durable:
             return None
+        self._pending.discard(queue)
         ticket = None
         for level in queue.levels:
             change = level.cursor.changes()

@@ -129,6 +129,11 @@ class QueueCursor:
     def released_positions(self) -> list[int]:
         return sorted(self._released)
 
+    @property
+    def timed(self) -> bool:
+        """Whether any lease has a deadline or any position waits for its time."""
+        return bool(self._deadlines or self._due)
+
     def next_event_ms(self) -> int | None:
         """When `expire` or `wake` will have something to do."""
         times = [heap[0][0] for heap in (self._deadlines, self._due) if heap]

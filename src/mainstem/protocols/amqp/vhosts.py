@@ -42,13 +42,13 @@ class Publisher:
     def __init__(self, vhost: Vhost, principal: Principal) -> None:
         self._vhost = vhost
         self._principal = principal
-        self._seen: tuple[int, int, int] = (-1, -1, -1)
+        self._seen = -1
         self.targets = TargetTable(self.resolve)
 
     def check(self) -> None:
         """Exchanges, bindings, rights or routes may have changed since the last read."""
         vhost = self._vhost
-        seen = (vhost.exchanges.version, vhost.namespace.route_clears, vhost.broker.access.version)
+        seen = vhost.exchanges.version + vhost.namespace.route_clears + vhost.broker.access.version  # each only grows
         if seen != self._seen:
             self._seen = seen
             self.targets.clear()
