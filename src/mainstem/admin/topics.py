@@ -67,13 +67,14 @@ def _names(namespace: Namespace, topic_filter: bytes, after: str) -> Iterator[tu
 
 
 def _shared_name(namespace: Namespace, stem: Log, number: int) -> bytes:
-    """Empty for a number that is free, or a topic that is declared and thus told already."""
+    """Empty for a number that is free, and for a topic that was deleted or is declared and thus told already."""
     assert stem.index is not None
     try:
         name = stem.index.topics.name(number)
     except NotFound:
         return b""
-    return b"" if name in namespace.topics else name
+    deleted = stem.low_marks is not None and stem.low_marks.all_gone(name, number)
+    return b"" if deleted or name in namespace.topics else name
 
 
 def topic_row(namespace: Namespace, name: bytes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A topic with logs of its own goes with them. In a shared log a deletion is a low
 below it any more, in one step however many they are; they leave the disk with their parts, or at once with `erase`, which
 rewrites the sealed parts without them, at the same offsets. A topic made again under the old name begins above the mark.
 
-    metadata kv:  low/<log id>/<topic> = offset
+    metadata kv:  low/<log id>/<topic> = "<offset>", followed by " <offset of the last deletion>" if there was one
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Deletion:
                 log_id, _, topic = key.removeprefix(LOW).partition("/")
                 log = self._broker.logs.by_id.get(int(log_id))
                 if log is not None and log.low_marks is not None:
-                    log.low_marks.set(topic.encode(), int(value))
+                    offset, _, deletion = value.partition(b" ")
+                    if deletion:
+                        log.low_marks.set(topic.encode(), int(deletion), deletion=True)
+                    log.low_marks.set(topic.encode(), int(offset))
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -55,7 +58,7 @@ class Deletion:
         with broker.store.together() as written:
             for stem in namespace.stems.values():
                 if stem.index is not None and stem.index.topics.find(name):
-                    self._mark(stem, name, stem.written)
+                    self._mark(stem, name, stem.written, deletion=True)
             if topic.declared:
                 broker.store.delete_topic(topic.id)
             for log in own:
@@ -106,9 +109,11 @@ class Deletion:
                 broker.save_topic(namespace, topic)
         return written
 
-    def _mark(self, log: Log, topic: bytes, offset: int) -> None:
-        if log.low_marks is not None and log.low_marks.set(topic, offset):
-            self._broker.store.put_value(f"{LOW}{log.id}/{topic.decode()}", b"%d" % offset)
+    def _mark(self, log: Log, topic: bytes, offset: int, *, deletion: bool = False) -> None:
+        marks = log.low_marks
+        if marks is not None and (marks.set(topic, offset, deletion=deletion) or deletion):
+            deleted = b" %d" % marks.deletions[topic] if topic in marks.deletions else b""
+            self._broker.store.put_value(f"{LOW}{log.id}/{topic.decode()}", b"%d" % marks.of(topic) + deleted)
 
     def prune(self, log: Log) -> None:
         """Marks that the log's start has passed hide nothing any more."""

@@ -256,8 +256,10 @@ class Namespace:
         return None
 
     def _undeclared(self, name: bytes, stem: Log) -> Topic:
-        low_mark = stem.low_marks.of(name) if stem.low_marks is not None else 0
-        topic = Topic(0, name, self.policy(name), created=low_mark)
+        marks = stem.low_marks
+        low_mark = marks.of(name) if marks is not None else 0
+        created = marks.deletions.get(name, 0) if marks is not None else 0
+        topic = Topic(0, name, self.policy(name), created=created)
         number = stem.index.topics.find(name) if stem.index is not None else 1
         route = self.routes.get(name) or Route(name, number, stem, self)
         topic.partitions.append(Partition(topic, 0, [Span(stem, 0)], route, low_mark))

@@ -113,7 +113,8 @@ def _by_pattern(namespace: Namespace, pattern: str) -> list[Topic]:
             name = stem.index.topics.name(number)
             if name not in found and wanted.fullmatch(kafka_name(name)):
                 topic = namespace.find_topic(name)
-                assert topic is not None
+                if topic is None:  # deleted; its records are still stored
+                    continue
                 found[name] = topic
                 if len(found) > LANES_MAX:
                     raise _too_many(len(found))

@@ -57,10 +57,14 @@ class Partition:
 
     @property
     def start_offset(self) -> int:
+        start = 0
         for span in self.spans:
-            if span.start_offset < span.limit:
-                return max(self.low_mark, span.start_offset)
-        return max(self.low_mark, self.spans[-1].start_offset)
+            start = span.start_offset
+            if span.log.low_marks is not None:
+                start = max(start, span.log.low_marks.of(self.topic.name))
+            if start < span.limit:
+                break
+        return max(self.low_mark, start)
 
     @property
     def stable_offset(self) -> int:

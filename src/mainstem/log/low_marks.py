@@ -21,10 +21,13 @@ class LowMarks:
     def __init__(self, index: TopicIndex) -> None:
         self._index = index
         self.by_topic: dict[bytes, int] = {}
+        self.deletions: dict[bytes, int] = {}  # marks of whole topics: who comes again under the name is another
         self._highest = 0
 
-    def set(self, topic: bytes, offset: int) -> bool:
+    def set(self, topic: bytes, offset: int, *, deletion: bool = False) -> bool:
         """Hide the topic's records below `offset`; False if they were hidden already."""
+        if deletion:
+            self.deletions[topic] = offset
         if offset <= self.by_topic.get(topic, 0):
             return False
         if topic not in self.by_topic and len(self.by_topic) >= MARKS_MAX:
@@ -69,6 +72,7 @@ class LowMarks:
         passed = [topic for topic, mark in self.by_topic.items() if mark <= start_offset]
         for topic in passed:
             del self.by_topic[topic]
+            self.deletions.pop(topic, None)
         self._highest = max(self.by_topic.values(), default=0)
         return passed
 

@@ -123,6 +123,24 @@ async def test_a_topic_made_again_begins_where_the_old_one_ended(broker: Broker,
     assert reader_of(namespace, b"a").count(0, 1 << 40) == 1
 
 
+async def test_deleting_records_makes_no_other_topic(broker: Broker, namespace: Namespace) -> None:
+    await fill(namespace)
+    before = namespace.find_topic(b"a")
+    assert before is not None
+    await broker.delete_records(namespace, before, 0, 10)
+    after = namespace.find_topic(b"a")
+    assert after is not None
+    assert after.created == before.created
+
+
+async def test_a_reader_that_was_kept_sees_a_deletion_too(broker: Broker, namespace: Namespace) -> None:
+    await fill(namespace)
+    kept = reader_of(namespace, b"a")
+    await broker.delete_topic(namespace, b"a")
+    await durable(namespace.publish(b"a", b"again"))
+    assert values(everything(kept)) == [b"again"]
+
+
 async def test_a_declared_shared_topic_is_deleted_with_its_records(broker: Broker, namespace: Namespace) -> None:
     await fill(namespace)
     topic = broker.create_topic(namespace, b"a", namespace.defaults)

@@ -149,7 +149,9 @@ class Catalog:
         topic = known.topic
         assert topic is not None
         if not topic.declared:
-            return topic.name not in self.namespace.topics
+            marks = topic.partitions[0].log.low_marks
+            deleted = marks is not None and marks.deletions.get(topic.name, 0) != topic.created
+            return not deleted and topic.name not in self.namespace.topics
         return self.namespace.topics.get(topic.name) is topic and known.count == len(topic.partitions)
 
     def _look_up(self, name: str) -> KafkaTopic | None:
