@@ -179,6 +179,8 @@ class Queue:
 
     @property
     def ready(self) -> int:
+        if len(self._levels) == 1:
+            return self._first.cursor.ready
         return sum(level.cursor.ready for level in self._levels.values())
 
     @property
@@ -308,10 +310,11 @@ class Queue:
         if self.deleted:
             return
         self.apply_events()
+        if not self._timeless or self.lane.expiring:
+            self.limits.expire_now()
         if self.settings.limited:
             self.limits.enforce()
-        self.limits.expire_now()
-        if self.lane.wanted and self.ready:
+        if self.ready and self.lane.wanted:
             self.serve()
         self._stand()
         self.queues.note_pending(self)

@@ -97,9 +97,9 @@ class QueueCursor:
 
     @property
     def room(self) -> int:
-        """How many more positions may be leased before the exceptions reach their limit."""
-        count = len(self._leased) + len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead)
-        return max(0, self.exceptions_max - count)
+        """How many more positions may be leased before the exceptions reach their limit; below 0 over it."""
+        more = len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead)
+        return self.exceptions_max - len(self._leased) - more
 
     @property
     def floor(self) -> int:

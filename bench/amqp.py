@@ -1,0 +1,251 @@
+"""AMQP load on Mainstem and on RabbitMQ, in turn: `python -m bench.amqp [--seconds N] [--rounds N] [--only WORD]`.
+
+RabbitMQ is started from the installed package with directories and a port of its own (skipped with the reason where it is
+not installed). Both servers run one at a time in each round, pinned to one core, the generator to another; the median
+of the rounds is kept.
+
+    transient     messages and queues that no restart survives; the consumer acks
+    persistent    durable queues, persistent messages, publisher confirms: both sync before they confirm
+    window 1      50 pairs, each with one message under way: no batching is possible
+
+A target that is not reached is printed as MISSED. Results go to bench/results/amqp.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.machine import write_result
+from mainstem.testing import BrokerProcess
+from mainstem.testing.load.amqp import Workload, idle_bytes, run
+from mainstem.testing.load.measure import Result, resident_bytes
+
+SERVER_CORE, LOAD_CORE = 1, 0
+START_S_MAX = 60.0
+BACKLOG = 1_000_000
+IDLE_CONNECTIONS = 10_000
+PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`target`: how many times RabbitMQ's rate."""
+
+    shape: Workload
+    target: float = 0.0
+
+
+WORKS = (
+    Work(Workload("transient 1→1, 64 B"), 20),
+    Work(Workload("transient 1→1, 1 KiB", size=1024), 20),
+    Work(Workload("transient 10→10 on one queue, 64 B", publishers=10, consumers=10, window=1_000), 20),
+    Work(Workload("transient to 10 queues, 64 B", fanout=10, window=1_000), 20),
+    Work(Workload("persistent 1→1, 64 B", persistent=True), 10),
+    Work(Workload("persistent 1→1, 1 KiB", persistent=True, size=1024), 10),
+    Work(Workload("persistent to 10 queues, 64 B", persistent=True, fanout=10, window=1_000), 10),
+    Work(Workload("window 1, 50 pairs, 64 B", publishers=50, pairs=True, window=1, send_bytes=0), 4),
+    Work(Workload("latency at 1,000/s, 64 B", rate=1_000, send_bytes=0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    name: str
+    host: str
+    port: int
+    pid: int
+
+
+def pin(pid: int, core: int) -> None:
+    """A process and all it has started; without a second core there is nothing to choose."""
+    if (os.cpu_count() or 1) > 1:
+        subprocess.run(["taskset", "-a", "-c", "-p", str(core), str(pid)], check=False, stdout=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def mainstem() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="bench-amqp-") as place:
+        broker = BrokerProcess(Path(place) / "data")
+        with broker:
+            pin(broker.pid, SERVER_CORE)
+            yield Server("Mainstem", broker.host, broker.amqp_port, broker.pid)
+
+
+@contextlib.contextmanager
+def rabbitmq() -> Iterator[Server]:
+    """On a free port, with data, logs, configuration and node name of its own."""
+    # Debian's wrapper changes the user, who could not write here; the program below it does not.
+    program = next((path for path in PROGRAMS if Path(path).exists()), None) or shutil.which("rabbitmq-server")
+    if program is None:
+        raise FileNotFoundError("rabbitmq-server is not installed")
+    with tempfile.TemporaryDirectory(prefix="bench-rabbit-", ignore_cleanup_errors=True) as place:
+        port, distribution = _free_port(), _free_port()
+        folder = Path(place)
+        (folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\nlog.console = true\n"
+        )
+        environment = {
+            **os.environ,
+            "HOME": place,
+            "RABBITMQ_NODENAME": f"bench{port}@localhost",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_MNESIA_BASE": f"{place}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{place}/log",
+            "RABBITMQ_CONFIG_FILE": f"{place}/rabbitmq",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{place}/plugins",
+            "RABBITMQ_PID_FILE": f"{place}/pid",
+            "RABBITMQ_FEATURE_FLAGS_FILE": f"{place}/feature_flags",
+            "ERL_CRASH_DUMP": f"{place}/erl_crash.dump",
+            "ERL_EPMD_PORT": str(_free_port()),
+        }
+        (folder / "plugins").write_text("[].\n")
+        with (folder / "out").open("wb") as out:
+            command = ["taskset", "-c", str(SERVER_CORE), program] if (os.cpu_count() or 1) > 1 else [program]
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+        try:
+            _wait_for(port, process, folder / "out")
+            yield Server("RabbitMQ", "127.0.0.1", port, process.pid)
+        finally:
+            _end(process)
+            # Erlang's name server goes on by itself, in a session of its own; ours has a port of its own.
+            subprocess.run(["epmd", "-kill"], env=environment, check=False, stdout=subprocess.DEVNULL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], out: Path) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    _end(process)
+    raise RuntimeError(f"rabbitmq-server did not start: {out.read_text(errors='replace')[-500:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The session that we started, and only that."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 15)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
+
+
+def measure(
+    servers: list[object], works: list[Work], seconds: float, rounds: int
+) -> dict[tuple[str, str], list[Result]]:
+    found: dict[tuple[str, str], list[Result]] = {}
+    for _ in range(rounds):
+        for start in servers:
+            with start() as server:  # type: ignore[operator]
+                for work in works:
+                    result = run(work.shape, server.host, server.port, seconds=seconds, pid=server.pid)
+                    assert result.lost == result.reordered == 0, f"{server.name}: {result}"
+                    found.setdefault((server.name, work.shape.name), []).append(result)
+    return found
+
+
+def median(results: list[Result], field: str) -> float:
+    return statistics.median(getattr(result, field) or 0.0 for result in results)
+
+
+def report(found: dict[tuple[str, str], list[Result]], works: list[Work]) -> Iterator[str]:
+    yield "| workload | Mainstem msgs/s (CPU µs) | RabbitMQ msgs/s (CPU µs) | rate | CPU |"
+    yield "|---|---|---|---|---|"
+    notes = []
+    for work in works:
+        name = work.shape.name
+        ours, theirs = found.get(("Mainstem", name)), found.get(("RabbitMQ", name))
+        if not ours:
+            continue
+        if work.shape.rate:
+            yield from _latency(name, ours, theirs)
+            continue
+        mine = f"{median(ours, 'rate'):,.0f} ({median(ours, 'server_cpu_us'):.2f})"
+        if not theirs:
+            yield f"| {name} | {mine} | – | – | – |"
+            continue
+        times = median(ours, "rate") / median(theirs, "rate")
+        cheaper = median(theirs, "server_cpu_us") / median(ours, "server_cpu_us")
+        peer = f"{median(theirs, 'rate'):,.0f} ({median(theirs, 'server_cpu_us'):.1f})"
+        yield f"| {name} | {mine} | {peer} | {times:.1f}× | {cheaper:.1f}× |"
+        if times < work.target:
+            notes.append(f"MISSED: {name}: {times:.1f}×, the target is {work.target:.0f}×")
+    yield ""
+    yield from notes
+
+
+def _latency(name: str, ours: list[Result], theirs: list[Result] | None) -> Iterator[str]:
+    def told(results: list[Result]) -> str:
+        return f"p50 {median(results, 'p50_us'):.0f} µs, p99 {median(results, 'p99_us'):.0f} µs"
+
+    yield f"| {name} | {told(ours)} | {told(theirs) if theirs else '–'} | | |"
+
+
+def report_memory(servers: list[object], backlog: int, idle: int) -> Iterator[str]:
+    """Memory of a backlog nobody consumes, and of connections that do nothing."""
+    yield "| memory | " + " | ".join(("Mainstem", "RabbitMQ")[: len(servers)]) + " |"
+    yield "|---|" + "---|" * len(servers)
+    rows: dict[str, list[str]] = {}
+    for start in servers:
+        with start() as server:  # type: ignore[operator]
+            before = resident_bytes(server.pid)
+            shape = Workload("backlog", consumers=0, size=1024, persistent=True, window=2_000)
+            run(shape, server.host, server.port, seconds=60, pid=server.pid, warm_seconds=0, messages=backlog)
+            grown = resident_bytes(server.pid) - before
+            rows.setdefault(f"{backlog:,} messages of 1 KiB unconsumed", []).append(f"+{grown / (1 << 20):.0f} MiB")
+        with start() as server:  # type: ignore[operator]
+            each = idle_bytes(server.host, server.port, server.pid, connections=idle)
+            rows.setdefault(f"{idle:,} idle connections with a channel", []).append(f"{each / 1024:.1f} KiB each")
+    for name, cells in rows.items():
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="workloads whose name contains this")
+    parser.add_argument("--backlog", type=int, default=BACKLOG)
+    parser.add_argument("--idle", type=int, default=IDLE_CONNECTIONS)
+    options = parser.parse_args()
+    pin(os.getpid(), LOAD_CORE)
+    servers: list[object] = [mainstem]
+    lines: list[str] = []
+    try:
+        with rabbitmq():
+            servers.append(rabbitmq)
+    except (FileNotFoundError, RuntimeError) as error:
+        lines.append(f"RabbitMQ was not measured: {error}\n")
+    works = [work for work in WORKS if options.only in work.shape.name]
+    lines += report(measure(servers, works, options.seconds, options.rounds), works)
+    if not options.only and options.backlog:
+        lines += ["", *report_memory(servers, options.backlog, options.idle)]
+    print("\n".join(lines))
+    if not options.only:
+        write_result("amqp", "AMQP: Mainstem beside RabbitMQ", "\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
