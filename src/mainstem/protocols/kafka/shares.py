@@ -103,7 +103,8 @@ class ShareSession:
             return {}
         partitions = source.partitions()
         given: dict[int, Given] = {}
-        for taken in source.queue.acquire(self, room, lock_ms=lock_ms, bytes_max=bytes_max):
+        own_ms = 0 if source.by_stamp else lock_ms  # a named queue's lock is the same for all its consumers
+        for taken in source.queue.acquire(self, room, lock_ms=own_ms, bytes_max=bytes_max):
             index, offset = source.place(taken, partitions)
             given.setdefault(index, Given()).taken.append((offset, taken))
             self.held[source.topic.id, index, offset] = (source.queue, taken.position)
