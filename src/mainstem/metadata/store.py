@@ -39,7 +39,7 @@ class MetadataStore(Protocol):
         """Everything stored, once, at start."""
 
     def next_id(self, sequence: str) -> int:
-        """A number never given before and never again (see rows.Sequence). Does not wait for the disk, save once per block."""
+        """A number never given before and never again (see rows.Sequence); waits for the disk once per block at most."""
 
     def together(self) -> AbstractContextManager[Written]:
         """The puts and deletes inside the `with` (which must not await) become durable all or none; yields their Written."""
