@@ -96,3 +96,16 @@ def test_qos_2_is_granted_as_qos_1(port: int) -> None:
         publisher.publish(topic, b"qos 0")
         assert member.message().qos == 0
         member.nothing_more()
+
+
+def test_a_message_refused_by_one_member_is_sent_to_no_other(port: int) -> None:
+    topic = unique("shared")
+    with Raw.connected(port, version=5) as refuses, Raw.connected(port) as publisher:
+        refuses.subscribe((f"$share/g/{topic}", 1))
+        publisher.publish(topic, b"refused", qos=1)
+        refused = refuses.message(ack=False)
+        with Raw.connected(port) as other:
+            other.subscribe((f"$share/g/{topic}", 1))
+            refuses.send(b"\x40\x03" + refused.packet_id.to_bytes(2, "big") + b"\x80")
+            refuses.nothing_more()
+            other.nothing_more()

@@ -1,7 +1,8 @@
 """MQTT clients as consumers of queues: `$share/<group>/<filter>` and `$queue/<name>[/<filter>]`.
 
-PUBACK settles a delivery: a reason below 0x80 acks it, 0x83 and 0x99 reject it (poison), any other gives it back, as a lost
-connection does. A shared group is a queue of its own that begins with its first subscription and ends with its last
+PUBACK settles a delivery: a reason below 0x80 acks it. Of a named queue, 0x83 and 0x99 reject it (poison) and any other
+reason gives it back, as a lost connection does; of a shared group any such reason rejects it, for MQTT says that it must
+not be sent to another member then [MQTT-4.8.2-6]. A shared group is a queue of its own that begins with its first subscription and ends with its last
 session, unless a named queue of the group's name and exactly its filter exists: then it is that queue.
 """
 
@@ -32,6 +33,8 @@ UNUSED_MS_MAX = 7 * 86_400_000  # then a queue made by `$queue/<name>/<filter>` 
 CREDIT = 1 << 30  # room is asked for each record; credit only says that there may be some
 ORDER = b"queue-order"
 SHARE_PREFIX = "$share/"
+POISON = (Reason.IMPLEMENTATION_SPECIFIC, Reason.PAYLOAD_FORMAT_INVALID)
+GIVEN_BACK = 0x100  # no reason code: the client was lost
 
 
 def join_group(connection: MqttConnection, asked: Asked, properties: dict[bytes, bytes]) -> Queue:
@@ -97,7 +100,7 @@ class Held:
 
     def give_back(self) -> None:
         """The client is gone: another may have it."""
-        self._member.settled(self._position, self._key, Reason.UNSPECIFIED)
+        self._member.settled(self._position, self._key, GIVEN_BACK)
 
 
 class Member(Taker):
@@ -155,7 +158,7 @@ class Member(Taker):
             if queue.lane.ack(position):
                 queue.queues.touch(queue)
             self._connection.service.flush_settled_soon()
-        elif reason in (Reason.IMPLEMENTATION_SPECIFIC, Reason.PAYLOAD_FORMAT_INVALID):
+        elif reason != GIVEN_BACK and (not self._forced or reason in POISON):
             queue.settle([position], Outcome.REJECT)
         else:
             queue.settle([position], Outcome.RELEASE)
