@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FILE_SCHEMA = "path string, rows bigint, size_bytes bigint, offsets string"
-EMPTY_COMMIT_MS = 60_000  # how often the table's end moves although there was nothing to write
 SNAPSHOTS_MAX = 100  # each commit costs more with every snapshot kept
 GRACE_S = 3_600.0
 TASK_BYTES = 64 << 20  # of the log; one file each, as a rule
@@ -104,19 +102,14 @@ class Archive:
         told = frame.select("task", "offsets").mapInArrow(writer(place), FILE_SCHEMA).collect()  # a row a file
         files = [one for one in told if one["path"] is not None]
         offsets = json.loads(next(one["offsets"] for one in told if one["offsets"] is not None))
-        if files or _is_old(table):
-            progress = Progress(offsets["start"], offsets["end"])
-            committer.commit(batch, [one["path"] for one in files], progress=progress)
+        # Without files too: the table's end moves past what others wrote, and the log need not be kept for its sake.
+        progress = Progress(offsets["start"], offsets["end"])
+        committer.commit(batch, [one["path"] for one in files], progress=progress)
         table = committer.table()
         if len(table.metadata.snapshots) > SNAPSHOTS_MAX:
             expire(self._catalog, self.name, SNAPSHOTS_MAX // 2, GRACE_S)
         rows, size = (sum(one[name] for one in files) for name in ("rows", "size_bytes"))
         return Archived(batch, len(files), rows, size, next_offsets_of(table))
-
-
-def _is_old(table: Table) -> bool:
-    snapshot = table.current_snapshot()
-    return snapshot is None or snapshot.timestamp_ms < time.time() * 1000 - EMPTY_COMMIT_MS
 
 
 def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -17,15 +17,15 @@ def file_batches(io: FileIO, path: str, schema: Schema) -> Iterator[pa.RecordBat
     """The file's rows in the columns of the schema: renamed, widened, or null where the file has none of it."""
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
-    from pyiceberg.schema import prune_columns
+    from pyiceberg.schema import Schema
 
+    numbers = {one.field_id for one in schema.fields}
     with io.new_input(path).open() as stream:
         file = pq.ParquetFile(stream)
         stored = pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
-        wanted = prune_columns(stored, schema.field_ids, select_full_types=False)
-        names = [one.name for one in wanted.fields]
-        for batch in file.iter_batches(READ_ROWS, columns=names):
-            yield _to_requested_schema(schema, wanted, batch, downcast_ns_timestamp_to_us=True)
+        known = Schema(*(one for one in stored.fields if one.field_id in numbers))
+        for batch in file.iter_batches(READ_ROWS, columns=[one.name for one in known.fields]):
+            yield _to_requested_schema(schema, known, batch, downcast_ns_timestamp_to_us=True)
 
 
 def written_schema(schema: Schema) -> pa.Schema:

@@ -21,6 +21,7 @@ from mainstem_pipeline.lake.raw import current_names
 from mainstem_pipeline.lake.tables import data_paths, frame_of
 from mainstem_pipeline.options import Given
 from mainstem_pipeline.query.predicates import condition_sql, quoted, topic_sql
+from mainstem_pipeline.rows import COLUMNS
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -208,8 +209,8 @@ def _has(table: Table, asked: Selection) -> bool:
 
 
 def _cold_column(column: str, names: dict[str, str | None]) -> str:
+    """The column as rows of the log have it, though the table's be renamed, widened or gone."""
     found = names["topic"] if column == "levels" else names[COLD[column]]
-    if found is None:
-        kinds = {"headers": "array<struct<key:string,value:binary>>", "levels": "array<string>"}
-        return f"cast(null as {kinds.get(column, 'string')}) as {column}"
-    return f"split({quoted(found)}, '/') as levels" if column == "levels" else f"{quoted(found)} as {column}"
+    value = "null" if found is None else quoted(found)
+    made = f"split({value}, '/')" if column == "levels" and found is not None else value
+    return f"cast({made} as {COLUMNS[column].type}) as {column}"
