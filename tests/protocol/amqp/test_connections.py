@@ -323,3 +323,33 @@ def test_users_are_checked_once_there_are_any(name: str) -> None:
             pika.exceptions.ProbableAuthenticationError, match="ACCESS_REFUSED - Login was refused using"
         ):
             pika.BlockingConnection(parameters(broker))
+
+
+def set_low_mark(broker: Broker, free_bytes: int) -> None:
+    """As if the disk were fuller than it is; the broker looks at once, on its own loop."""
+    assert broker.app is not None
+    assert broker._loop is not None
+    maintenance = broker.app.broker.maintenance
+    maintenance.space_low_bytes = free_bytes
+    broker._loop.call_soon_threadsafe(maintenance.watch_space)
+
+
+def test_publishers_are_told_while_the_disk_is_almost_full() -> None:
+    with Broker() as broker:
+        connection = pika.BlockingConnection(parameters(broker))
+        told: list[str] = []
+        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        channel = connection.channel()
+        queue = declared(channel, "q")
+        channel.basic_publish("", queue, b"before")
+        reader = pika.BlockingConnection(parameters(broker)).channel()
+        assert eventually(lambda: reader.basic_get(queue, auto_ack=True)[2]) == b"before"
+        set_low_mark(broker, 1 << 60)
+        eventually(lambda: connection.process_data_events(0.05) or told == ["low on disk"])
+        channel.basic_publish("", queue, b"waits")
+        assert reader.basic_get(queue, auto_ack=True)[0] is None
+        set_low_mark(broker, 0)
+        eventually(lambda: connection.process_data_events(0.05) or told == ["low on disk", "unblocked"])
+        assert eventually(lambda: reader.basic_get(queue, auto_ack=True)[2]) == b"waits"
+        connection.close()

@@ -32,6 +32,7 @@ from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection, Serv
 logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
+HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
     BY_NAME[name].number for name in ("channel.open", "channel.close", "channel.close-ok")
@@ -68,6 +69,7 @@ class AmqpServer(Server):
         self.properties = server_properties()
         self._vhosts: dict[str, Vhost] = {}
         self._beats: dict[int, list[AmqpConnection]] = {}
+        self._space_low = False
         self._described: dict[tuple[bytes, int, bytes | None, bytes | None], bytes] = {}
 
     def make_connection(self) -> asyncio.Protocol:
@@ -89,9 +91,23 @@ class AmqpServer(Server):
     async def _run_beats(self) -> None:
         while True:
             await asyncio.sleep(1)
+            self.watch_space()
             for due in [second for second in self._beats if second <= self.deadlines.second]:
                 for connection in self._beats.pop(due):
                     connection.beat()
+
+    def watch_space(self) -> None:
+        """While the disk is almost full, those who have published are read no more: what they sent would be refused."""
+        low = self.broker.maintenance.space_low
+        if low == self._space_low:
+            return
+        self._space_low = low
+        for connection in list(self.connections):
+            assert isinstance(connection, AmqpConnection)
+            if low and connection.inbound.messages:
+                connection.hold_for_space()
+            elif not low:
+                connection.release_from_space()
 
     def plan_beat(self, connection: AmqpConnection, in_s: int) -> None:
         self._beats.setdefault(self.deadlines.second + in_s, []).append(connection)
@@ -235,8 +251,11 @@ class AmqpConnection(Connection):
         self.server.counters.messages_in += published
         broker.queues.flush_settled()
         self._after_read()
-        if published and broker.ticker.pressed:
-            broker.ticker.press(self)
+        if published:
+            if broker.ticker.pressed:
+                broker.ticker.press(self)
+            if broker.maintenance.space_low:
+                self.hold_for_space()
 
     def _after_read(self) -> None:
         touched = self.inbound.take_touched()
@@ -458,14 +477,26 @@ class AmqpConnection(Connection):
 
     def hold_for_log(self) -> None:
         """The disk does not keep up: this publisher is read no more until it does, and is told."""
-        self.hold(HOLD_LOG)
-        if self.session.can("connection.blocked") and not self.blocked_told:
-            self.blocked_told = True
-            self.session.send("connection.blocked", reason="low on disk throughput")
+        self._block(HOLD_LOG, "low on disk throughput")
 
     def release_from_log(self) -> None:
-        self.release(HOLD_LOG)
-        if self.blocked_told:
+        self._unblock(HOLD_LOG)
+
+    def hold_for_space(self) -> None:
+        self._block(HOLD_SPACE, "low on disk")
+
+    def release_from_space(self) -> None:
+        self._unblock(HOLD_SPACE)
+
+    def _block(self, why: int, reason: str) -> None:
+        self.hold(why)
+        if self.session.can("connection.blocked") and not self.blocked_told:
+            self.blocked_told = True
+            self.session.send("connection.blocked", reason=reason)
+
+    def _unblock(self, why: int) -> None:
+        self.release(why)
+        if self.blocked_told and not self.held & (HOLD_LOG | HOLD_SPACE):
             self.blocked_told = False
             self.session.send("connection.unblocked")
         if not self.closing:
