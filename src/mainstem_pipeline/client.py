@@ -89,8 +89,8 @@ class BrokerClient:
                         f"no broker answers at {self.url} ({error or type(error).__name__})",
                         fix="start it with `mainstem up`, or set option url to http://HOST:PORT",
                     ) from error
-            except errors.Overloaded:
-                if time.monotonic() + pause_s > deadline:
+            except errors.Overloaded as error:
+                if isinstance(error, errors.DiskFull) or time.monotonic() + pause_s > deadline:
                     raise
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -129,6 +129,8 @@ def problem(status: int, data: bytes) -> MainstemError:
     ):
         if kind.code == code:
             return kind(message, fix=fix)
-    if code in (errors.Overloaded.code, errors.DiskFull.code) or status == 503:
+    if code == errors.DiskFull.code:
+        return errors.DiskFull(message, fix=fix)
+    if code == errors.Overloaded.code or status == 503:
         return errors.Overloaded(message, fix=fix, code=code)
     return MainstemError(message, fix=fix, code=code)

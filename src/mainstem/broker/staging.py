@@ -179,6 +179,11 @@ class Staging:
                     f"{self.staged_bytes} bytes are staged already, the limit is {self._bytes_max}",
                     fix="let running jobs commit, or remove abandoned ones: what was staged is dropped after 24 hours",
                 )
+        if self._broker.maintenance.space_low:
+            raise DiskFull(
+                f"the broker's disk has less free space than its low mark: {len(data)} bytes are not staged",
+                fix="free space on the broker's disk, or lower data.space_low_bytes",
+            )
         await self._take_over(batch, run)
         records = await asyncio.to_thread(_check_staged, data)
         path = self._path(batch) / _file_name(run, attempt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mainstem.model.errors import ConfigError, MainstemError, Overloaded
+from mainstem.model.errors import ConfigError, DiskFull, MainstemError, Overloaded
 from mainstem_pipeline.client import BrokerUnreachable
 from mainstem_pipeline.lake.commits import Fenced
 from mainstem_pipeline.session import HANDSHAKE
@@ -39,11 +39,13 @@ EXIT_CODES: tuple[tuple[type[MainstemError], int], ...] = (
     (BrokerUnreachable, UNREACHABLE),
     (SinkFailed, SINK_FAILED),
     (Fenced, SINK_FAILED),
+    (DiskFull, SINK_FAILED),
 )
 # Errors of the source come out of Spark as text: their class names are in it.
 KNOWN: dict[str, type[MainstemError]] = {
     "DataLoss": DataLoss,
     "BrokerUnreachable": BrokerUnreachable,
+    "DiskFull": DiskFull,
     "Overloaded": Overloaded,
 }
 _RAISED = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$", re.MULTILINE)
@@ -57,6 +59,8 @@ def exit_code(error: Exception) -> int:
 
 def is_transient(error: Exception) -> bool:
     """Whether starting the flow again may help: nothing is lost by it, batches are done once."""
+    if isinstance(error, DiskFull):
+        return False
     return isinstance(error, BrokerUnreachable | Overloaded) or bool(HANDSHAKE.search(str(error)))
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import ConfigError, MainstemError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 RESTARTS_MAX = 10  # in a row, without a batch between them
+RESTARTS_ONCE_MAX = 3
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 30.0
 
 
@@ -115,7 +116,7 @@ class Runner:
         self, pipeline: Pipeline, options: RunOptions, display: Display, spark: SparkSession | None = None
     ) -> None:
         """With `spark`, the flows run in a session that is there already, and stays."""
-        self._pipeline, self._options, self._display = pipeline, options, display
+        self._pipeline, self._options, self._display = with_broker(pipeline), options, display
         self._given_spark = spark
         self._state = State(pipeline)
         self._stop = threading.Event()
@@ -275,7 +276,8 @@ class Runner:
         """Start it again if that may help and has not failed too often; else it is over."""
         flow.failures += 1
         flow.progress.error = str(error)
-        if (is_transient(error) or is_transient(cause)) and flow.failures <= RESTARTS_MAX:
+        starts_left = (RESTARTS_ONCE_MAX if self._options.once else RESTARTS_MAX) - flow.failures
+        if (is_transient(error) or is_transient(cause)) and starts_left >= 0:
             pause_s = min(PAUSE_S_MIN * 2 ** (flow.failures - 1), PAUSE_S_MAX)
             flow.progress.state, flow.resume_s = "restarting", time.monotonic() + pause_s
             flow.progress.restarts += 1
@@ -345,6 +347,13 @@ class Runner:
             flow.progress.batch_ms = int((time.monotonic() - began) * 1000)
             self._display.batch(flow.progress)
         return self._end()
+
+
+def with_broker(pipeline: Pipeline) -> Pipeline:
+    """The broker's address written out: Spark's own processes may not see this one's environment."""
+    found = Given(dict(pipeline.broker), ()).connection()
+    told = {"url": found.url, "user": found.user, "password": found.password, "namespace": found.namespace}
+    return replace(pipeline, broker={**pipeline.broker, **{name: value for name, value in told.items() if value}})
 
 
 class PipelineFailed(MainstemError):

@@ -1,0 +1,191 @@
+"""Pipeline files, checked without Spark: every problem at once, with its line and what was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+from mainstem.model.errors import ConfigError
+from mainstem_pipeline.cli import pipeline as command
+from mainstem_pipeline.pipeline.checks import load_pipeline
+from mainstem_pipeline.pipeline.document import BadPipeline
+from mainstem_pipeline.pipeline.model import Pipeline
+from mainstem_pipeline.pipeline.state import ChangedFlow, State
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+GOOD = """
+name: p
+lake: {warehouse: ./lake}
+flows:
+  - name: f
+    from: {topic: a}
+    decode: {format: json, schema: "x int"}
+    sql: select x from input
+    to: {topic: b}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "p.yaml"
+    path.write_text(dedent(text))
+    return path
+
+
+def loaded(folder: Path, text: str) -> Pipeline:
+    return load_pipeline(write(folder, text))
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(BadPipeline) as caught:
+        loaded(folder, text)
+    return [str(one) for one in caught.value.problems]
+
+
+@pytest.mark.parametrize("name", ["telemetry", "orders", "logs"])
+def test_the_examples_have_no_problems(name: str) -> None:
+    assert load_pipeline(EXAMPLES / name / "pipeline.yaml").name == name
+
+
+def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+        name: my pipeline
+        lake: {warehous: ./lake}
+        flows:
+          - name: a
+            form: {topic: x}
+            decode: {format: jsn, schema: "x int"}
+            rules: {positive: }
+            sql: select 1
+            to: {topc: y}
+          - name: a
+            from: {topic: x, filter: y}
+            decode: json
+            trigger: soon
+            python: nowhere.py:f
+            to: {table: t}
+        """,
+    )
+    text = "\n".join(found)
+    for line, words in [
+        (2, "must be letters, digits"),
+        (3, "unknown word 'warehous' in lake (did you mean 'warehouse'?)"),
+        (6, "unknown word 'form' in flows[0] (did you mean 'from'?)"),
+        (7, "cannot be 'jsn' (did you mean 'json'?)"),
+        (8, "rule 'positive' needs a SQL condition"),
+        (9, "the SQL reads nothing of this flow"),
+        (10, "unknown word 'topc' in flows[0].to (did you mean 'topic'?)"),
+        (11, "two flows are called 'a'"),
+        (12, "a source is exactly one of"),
+        (13, "json needs a schema"),
+        (14, "trigger 'soon' is no duration"),
+        (15, "there is no file"),
+    ]:
+        assert any(one.startswith(f"line {line}:") and words in one for one in found), (line, words, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 1: the file is empty"),
+        ("name: p\nflows: []", "line 2: flows must be a list with at least one flow"),
+        ("name: p\n  flows: x: y", "line 2: not valid YAML"),
+        ("name: p\nname: q\nflows: []", "line 2: 'name' is there twice"),
+        (GOOD.replace("lake: {warehouse: ./lake}", "").replace("topic: b", "table: b.c"), "table 'b.c' needs a lake"),
+        (GOOD.replace("topic: b", "table: a.b.c"), "is no table name"),
+        (GOOD.replace("topic: a", "filter: a/b#"), "must fill a whole level"),
+        (GOOD.replace("warehouse: ./lake", "warehouse: s3://b"), "needs a catalog"),
+        (GOOD.replace("topic: b", "parquet: b") + "    mode: update\n", "mode update cannot be written to a parquet"),
+        (GOOD + "    watermark: {delay: 1s}\n", "watermark.column is missing"),
+        (GOOD + "    dead_letters: {max_ratio: 7}\n", "must be a number from 0 to 1"),
+        (GOOD + "    python: x.py:f\n", "sql and python cannot both be given"),
+        (GOOD + "tables: {input: {csv: p.yaml}}\n", "cannot be called 'input'"),
+        (GOOD + "tables: {t: {csv: missing.csv}}\n", "there is nothing at"),
+        (GOOD + "spark: {sql.shuffle.partitions: 2}\n", "did you mean spark.sql.shuffle.partitions"),
+    ],
+)
+def test_a_mistake_is_named_where_it_is(tmp_path: Path, text: str, words: str) -> None:
+    assert any(words in one for one in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_pipeline(tmp_path / "none.yaml")
+
+
+def test_schemas_may_be_files(tmp_path: Path) -> None:
+    schema = {
+        "properties": {
+            "id": {"type": "string"},
+            "at": {"type": "string", "format": "date-time"},
+            "n": {"type": ["integer", "null"]},
+        }
+    }
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    made = loaded(tmp_path, GOOD.replace('"x int"', "s.json"))
+    assert made.flows[0].decode.schema == "`id` string, `at` timestamp, `n` bigint"
+
+
+def test_a_change_that_the_checkpoint_cannot_follow_is_refused_with_its_flag(tmp_path: Path) -> None:
+    before = loaded(tmp_path, GOOD)
+    state = State(before)
+    state.check_unchanged(before.flows[0], frozenset())
+    state.checkpoint("f").mkdir(parents=True)
+    harmless = loaded(tmp_path, GOOD.replace("select x", "select x + 1 as x"))
+    State(harmless).check_unchanged(harmless.flows[0], frozenset())
+    other = loaded(tmp_path, GOOD.replace("{topic: a}", "{topic: c}"))
+    with pytest.raises(ChangedFlow, match="flow f: from changed") as caught:
+        State(other).check_unchanged(other.flows[0], frozenset())
+    assert "--reset f" in caught.value.fix
+    State(other).check_unchanged(other.flows[0], frozenset({"f"}))
+    stateful = loaded(tmp_path, GOOD.replace("{topic: a}", "{topic: c}") + "    watermark: {column: x, delay: 1s}\n")
+    with pytest.raises(ChangedFlow, match="transforms"):
+        State(stateful).check_unchanged(stateful.flows[0], frozenset())
+
+
+def test_two_runs_of_one_pipeline_do_not_meet(tmp_path: Path) -> None:
+    first, second = State(loaded(tmp_path, GOOD)), State(loaded(tmp_path, GOOD))
+    first.take()
+    with pytest.raises(ConfigError, match="is running already"):
+        second.take()
+    first.release()
+    second.take()
+    second.release()
+
+
+def test_the_command_line_tells_problems_and_ends_with_two(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("format: json", "format: xml"))
+    result = CliRunner().invoke(command, ["validate", str(path)])
+    assert result.exit_code == 2
+    assert "p.yaml:7: flows[0].decode.format cannot be 'xml'" in result.output
+    result = CliRunner().invoke(command, ["validate", str(path), "--json"])
+    assert json.loads(result.output)["problems"][0]["line"] == 7
+    good = write(tmp_path, GOOD)
+    assert CliRunner().invoke(command, ["validate", "--offline", str(good)]).output.strip().endswith("no problems")
+    result = CliRunner().invoke(command, ["validate", str(good)], env={"MAINSTEM_URL": "http://127.0.0.1:9"})
+    assert result.exit_code == 69
+    assert "no broker answers at http://127.0.0.1:9" in result.output
+
+
+def test_explain_says_what_a_flow_does(tmp_path: Path) -> None:
+    output = CliRunner().invoke(command, ["explain", str(EXAMPLES / "telemetry" / "pipeline.yaml")]).output
+    assert "reads filter sensors/+/+/reading from earliest" in output
+    assert "rule plausible: celsius between -60 and 120" in output
+    assert "what cannot be used goes to topic sensors/dead and table iot.dead_readings" in output
+
+
+def test_status_and_reset(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    state = State(loaded(tmp_path, GOOD))
+    state.keep_status("f", {"state": "failed", "batch": 3, "rows": 10, "bad": 1, "lag": 7, "error": "why"})
+    output = CliRunner().invoke(command, ["status", str(path)]).output
+    assert "f: failed  batch 3  rows 10  bad 1  lag 7\n  why" in output
+    assert "forgotten" in CliRunner().invoke(command, ["reset", str(path), "f", "--yes"]).output
+    assert "never ran" in CliRunner().invoke(command, ["status", str(path)]).output
+    assert CliRunner().invoke(command, ["reset", str(path), "g", "--yes"]).exit_code != 0

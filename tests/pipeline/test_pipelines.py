@@ -1,0 +1,406 @@
+"""Declared pipelines, run: real Spark, real broker, real clients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.testing.process import BrokerProcess
+from mainstem_pipeline.client import BrokerUnreachable
+from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.tables import read_table
+from mainstem_pipeline.pipeline.checks import load_pipeline
+from mainstem_pipeline.pipeline.failures import exit_code
+from mainstem_pipeline.pipeline.progress import FlowProgress
+from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions
+from tests.pipeline.conftest import create_topic, eventually, produce, publish, read, values_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Told:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.flows: list[FlowProgress] = []
+
+    def batch(self, flow: FlowProgress) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self, flows: list[FlowProgress], seconds: float) -> None:
+        self.flows = flows
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, broker: BrokerProcess) -> Any:
+    """Run a file's flows once, in the shared session."""
+    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+
+    def runs(path: Path, **options: Any) -> Told:
+        told = Told()
+        made = RunOptions(**{"once": True, **options})
+        assert Runner(load_pipeline(path), made, told, spark).run() == 0
+        return told
+
+    return runs
+
+
+def example(name: str, folder: Path) -> Path:
+    shutil.copytree(EXAMPLES / name, folder / name)
+    return folder / name / "pipeline.yaml"
+
+
+def pipeline(folder: Path, text: str) -> Path:
+    path = folder / "pipeline.yaml"
+    path.write_text("name: p\nlake: {warehouse: ./lake}\n" + dedent(text))
+    return path
+
+
+def table(spark: SparkSession, folder: Path, name: str) -> Sequence[Row]:
+    return read_table(spark, LakeOptions(str(folder / "lake")), name).collect()
+
+
+# -- the examples
+
+
+def reading(device: str, celsius: object, at: str) -> bytes:
+    return json.dumps({"device": device, "celsius": celsius, "at": at}).encode()
+
+
+def test_telemetry_goes_from_devices_to_tables_and_back_as_alerts(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, run: Any
+) -> None:
+    import paho.mqtt.client as mqtt
+
+    alerts: list[tuple[str, bytes]] = []
+    device = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+    device.on_message = lambda c, u, message: alerts.append((message.topic, message.payload))
+    device.connect(broker.host, broker.mqtt_port)
+    device.loop_start()
+    device.subscribe("alerts/#", 1)
+    eventually(device.is_connected, "the device's connection")
+    path = example("telemetry", tmp_path)
+    folder = path.parent
+    good = [
+        (f"sensors/north/d{n % 5}/reading", reading(f"d{n % 5}", n % 85, f"2026-11-15T{n // 100:02d}:00:00Z"))
+        for n in range(400)
+    ]
+    bad = [
+        ("sensors/north/d1/reading", b"not json"),
+        ("sensors/north/d1/reading", reading("d1", "warm", "2026-11-15T00:00:00Z")),
+        ("sensors/north/d1/reading", reading("d1", 999, "2026-11-15T00:00:00Z")),
+        ("sensors/north/d1/reading", b'{"celsius": 20}'),
+    ]
+    publish(broker, good + bad)
+    run(path)
+    assert len(table(spark, folder, "iot.readings")) == 400
+    dead = table(spark, folder, "iot.dead_readings")
+    assert sorted(row.reason for row in dead) == [
+        "rule named: device is not null",
+        "rule plausible: celsius between -60 and 120",
+        "the value is no json of this schema",
+        "the value is no json of this schema",
+    ]
+    assert {(row.topic, row.origin, row.flow) for row in dead} == {("sensors/north/d1/reading", "mqtt", "readings")}
+    letters = read(spark, broker, subscribe="sensors/dead", includeHeaders="true").collect()
+    assert sorted(bytes(row.value) for row in letters) == sorted(payload for _, payload in bad)
+    origins = [{one.key: bytes(one.value) for one in row.headers}["dead-topic"] for row in letters]
+    assert origins == [b"sensors/north/d1/reading"] * 4
+    hot = [(f"d{n % 5}", n % 85) for n in range(400) if n % 85 > 80]
+    eventually(lambda: len(alerts) >= len(hot) + 1, "alerts at the devices")
+    assert sorted(topic for topic, _ in alerts) == sorted(["alerts/d1", *(f"alerts/{name}" for name, _ in hot)])
+    device.disconnect()
+    device.loop_stop()
+
+    publish(
+        broker, [("sensors/south/d9/reading", reading("d9", 20, "2026-11-15T23:00:00Z"))]
+    )  # the hours before are over
+    run(path)
+    assert len(table(spark, folder, "iot.readings")) == 401
+    hours = table(spark, folder, "iot.hourly")
+    assert sum(row.readings for row in hours) == 400 + 1  # 999 degrees is a reading here: this flow has no rule
+    assert len({(row.device, row.hour) for row in hours}) == len(hours) == 20
+
+
+def test_orders_of_kafka_and_amqp_are_joined_with_a_table(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, run: Any
+) -> None:
+    import pika
+
+    produce(
+        broker,
+        "orders.web",
+        [b'{"id": "1", "customer": " C1", "amount": 10.50}', b'{"id": "2", "customer": "c9", "amount": 2000}'],
+    )
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for body in (b'{"id": "3", "customer": "c2", "amount": 5}', b'{"id": "4", "customer": "c3", "amount": -1}'):
+        channel.basic_publish("amq.topic", "orders.shop", body, pika.BasicProperties(delivery_mode=2))
+    connection.close()
+    path = example("orders", tmp_path)
+    run(path)
+    run(path)
+    rows = sorted(
+        (r.id, str(r.amount), r.channel, r.customer, r.country) for r in table(spark, path.parent, "shop.orders")
+    )
+    assert rows == [
+        ("1", "10.50", "web", "Ada", "GB"),
+        ("2", "2000.00", "web", None, "unknown"),
+        ("3", "5.00", "shop", "Emmy", "DE"),
+    ]
+    assert read(spark, broker, subscribe="orders-enriched").count() == 3
+    large = read(spark, broker, subscribe="orders-large").collect()
+    assert [json.loads(row.value)["id"] for row in large] == ["2"]
+    assert [bytes(row.key) for row in large] == [b"2"]
+    assert values_of(read(spark, broker, subscribe="orders-dead")) == [b'{"id": "4", "customer": "c3", "amount": -1}']
+
+
+def test_a_month_of_logs_is_searched(spark: SparkSession, broker: BrokerProcess, tmp_path: Path, run: Any) -> None:
+    from mainstem_pipeline.query.shell import SqlShell
+
+    lines = [b"INFO ok %d" % n if n % 10 else b"ERROR timeout %d" % n for n in range(200)]
+    publish(broker, [(f"logs/web/h{n % 3}", line) for n, line in enumerate(lines)])
+    path = example("logs", tmp_path)
+    run(path)
+    publish(broker, [("logs/web/h0", b"ERROR timeout late")])
+    shell = SqlShell.over(spark, {"url": broker.http_url}, LakeOptions(str(path.parent / "lake")))
+    archived = shell.query(
+        "select cast(value as string) line from raw.logs where cast(value as string) like '%timeout%'"
+    )
+    assert archived.count() == 20
+    both = shell.query(
+        "select count(*) n, count(distinct offset) d from `logs/#` where cast(value as string) like '%timeout%'"
+    ).first()
+    assert both is not None
+    assert (both.n, both.d) == (21, 21)
+    errors = spark.read.parquet(str(path.parent / "errors"))
+    assert errors.count() == 20
+    assert {row.host for row in errors.collect()} == {"h0", "h1", "h2"}
+
+
+# -- decoding, transforms, sinks
+
+
+def test_avro_csv_raw_and_inferred_json_are_decoded(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    import io
+
+    import fastavro
+
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "id", "type": "string"}, {"name": "n", "type": ["null", "long"]}],
+    }
+    (tmp_path / "r.avsc").write_text(json.dumps(schema))
+    packed = io.BytesIO()
+    fastavro.schemaless_writer(packed, fastavro.parse_schema(schema), {"id": "a", "n": 7})
+    produce(broker, f"{topic}-avro", [packed.getvalue(), b"\xff\xff"])
+    produce(broker, f"{topic}-csv", [b"x;1.5", b"y;2.5"])
+    produce(broker, f"{topic}-json", [b'{"a": 1, "b": {"c": "deep"}}'])
+    produce(broker, f"{topic}-raw", [b"raw"])
+    path = pipeline(
+        tmp_path,
+        f"""
+        flows:
+          - name: avro
+            from: {{topic: {topic}-avro}}
+            decode: {{format: avro, schema: r.avsc}}
+            sql: select id, n from input
+            to: {{table: t.avro}}
+            dead_letters: {{max_ratio: 1}}
+          - name: csv
+            from: {{topic: {topic}-csv}}
+            decode: {{format: csv, schema: "id string, x double", options: {{sep: ";"}}}}
+            sql: select id, x from input
+            to: {{table: t.csv}}
+          - name: json
+            from: {{topic: {topic}-json}}
+            decode: {{format: json, infer: true}}
+            sql: select a, b.c from input
+            to: {{table: t.json}}
+          - name: raw
+            from: {{topic: {topic}-raw}}
+            sql: select cast(_value as string) v, _origin o from input
+            to: {{table: t.raw}}
+        """,
+    )
+    told = run(path)
+    assert [tuple(row) for row in table(spark, tmp_path, "t.avro")] == [("a", 7)]
+    assert sorted(tuple(row) for row in table(spark, tmp_path, "t.csv")) == [("x", 1.5), ("y", 2.5)]
+    assert [tuple(row) for row in table(spark, tmp_path, "t.json")] == [(1, "deep")]
+    assert [tuple(row) for row in table(spark, tmp_path, "t.raw")] == [("raw", "kafka")]
+    assert {flow.flow: flow.bad_total for flow in told.flows} == {"avro": 1, "csv": 0, "json": 0, "raw": 0}
+
+
+def test_a_backfill_runs_a_range_once_however_often_it_is_asked_for(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    create_topic(broker, topic)
+    produce(broker, topic, [b"%d" % n for n in range(10)], time_ms=lambda n: 1_000_000 + n * 1000)
+    path = pipeline(
+        tmp_path,
+        f"""
+        flows:
+          - name: f
+            from: {{topic: {topic}}}
+            sql: select cast(cast(_value as string) as int) n from input
+            to: [{{table: t.n}}, {{topic: {topic}-out}}]
+        """,
+    )
+    for _ in range(2):
+        run(path, once=False, backfill_from="1003000", backfill_to="1007000")
+    assert sorted(row.n for row in table(spark, tmp_path, "t.n")) == [3, 4, 5, 6]
+    assert read(spark, broker, subscribe=f"{topic}-out").count() == 4
+    run(path, once=False, backfill_from="1007000")
+    assert sorted(row.n for row in table(spark, tmp_path, "t.n")) == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_table_is_a_source_and_its_new_rows_are_read_once(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    sql = "select cast(cast(_value as string) as int) n from input"
+    first = f'{{name: a, from: {{topic: {topic}}}, sql: "{sql}", to: {{table: t.a}}}}'
+    rest = f'rules: {{small: "n < 90"}}, to: {{table: t.b}}, dead_letters: {{topic: {topic}-dead}}'
+    second = f'{{name: b, from: {{table: t.a}}, sql: "select n * 2 as n from input", {rest}}}'
+    path = pipeline(tmp_path, f"flows: [{first}, {second}]")
+    produce(broker, topic, [b"1", b"2"])
+    run(path, flows=("a",))
+    run(path, flows=("b",))
+    produce(broker, topic, [b"3", b"99"])
+    run(path, flows=("a",))
+    run(path, flows=("b",))
+    assert sorted(row.n for row in table(spark, tmp_path, "t.b")) == [2, 4, 6]
+    assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b'{"n":99}']
+
+
+def test_counts_over_time_are_updated_on_a_topic(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    path = pipeline(
+        tmp_path,
+        f"""
+        flows:
+          - name: counts
+            from: {{topic: {topic}}}
+            decode: {{format: json, schema: "k string"}}
+            sql: "select k, count(*) as n from input group by k"
+            mode: update
+            to: {{topic: {topic}-counts, key: k}}
+            dead_letters: {{topic: {topic}-dead, max_ratio: 1}}
+        """,
+    )
+    produce(broker, topic, [b'{"k": "a"}', b'{"k": "a"}', b'{"k": "b"}', b"?"])
+    run(path)
+    produce(broker, topic, [b'{"k": "a"}', b"??"])
+    run(path)
+    rows = read(spark, broker, subscribe=f"{topic}-counts").orderBy("offset").collect()
+    last = {bytes(row.key).decode(): json.loads(row.value)["n"] for row in rows}
+    assert last == {"a": 3, "b": 1}
+    assert len(rows) == 3
+    assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b"?", b"??"]
+
+
+# -- failures
+
+
+def failure(spark: SparkSession, path: Path) -> MainstemError:
+    with pytest.raises(MainstemError) as caught:
+        Runner(load_pipeline(path), RunOptions(once=True), Told(), spark).run()
+    return caught.value
+
+
+def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    produce(broker, topic, [b'{"x": 1}'] * 80 + [b"poison %d" % n for n in range(40)])
+    path = pipeline(
+        tmp_path,
+        f"""
+        flows:
+          - name: f
+            from: {{topic: {topic}}}
+            decode: {{format: json, schema: "x int"}}
+            sql: select x from input
+            to: {{table: t.x}}
+            dead_letters: {{topic: {topic}-dead, max_ratio: 0.1}}
+        """,
+    )
+    error = failure(spark, path)
+    assert isinstance(error, PipelineFailed)
+    assert error.exit_code == 4
+    assert "40 of 120 records cannot be used, the limit is 10%" in str(error)
+    assert str(error).count("\n  ") == 3
+    assert "poison" in str(error)
+    with pytest.raises(MainstemError, match="no table"):
+        table(spark, tmp_path, "t.x")
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        ('sql: "select colour from input"', "UNRESOLVED_COLUMN.*colour"),
+        ('sql: "select * from input join nowhere using (x)"', "TABLE_OR_VIEW_NOT_FOUND.*nowhere"),
+        ('sql: "selec x from input"', "PARSE_SYNTAX_ERROR"),
+        (
+            'decode: {format: json, schema: "x nonsense"}, sql: "select x from input"',
+            "schema 'x nonsense' cannot be read",
+        ),
+        ('rules: {r: "y > 1"}', "UNRESOLVED_COLUMN.*y"),
+        ('watermark: {column: at, delay: 1s}, sql: "select x from input"', "no column 'at' for the watermark"),
+    ],
+)
+def test_what_spark_would_not_run_is_told_with_the_flows_line_before_anything_runs(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any, flow: str, words: str
+) -> None:
+    produce(broker, topic, [b'{"x": 1}'])
+    decode = "" if "decode" in flow else 'decode: {format: json, schema: "x int"}, '
+    path = pipeline(
+        tmp_path, f"flows:\n  - {{name: f, from: {{topic: {topic}}}, {decode}{flow}, to: {{console: true}}}}\n"
+    )
+    with pytest.raises(ConfigError, match=f"(?s)pipeline.yaml:4.*flow f.*{words}|(?s:.*{words})") as caught:
+        Runner(load_pipeline(path), RunOptions(once=True), Told(), spark).run()
+    assert exit_code(caught.value) == 2
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_broker_that_is_not_there_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSTEM_URL", "http://127.0.0.1:9")
+    path = pipeline(tmp_path, "flows:\n  - {name: f, from: {topic: a}, to: {console: true}}\n")
+    with pytest.raises(BrokerUnreachable, match=r"no broker answers at http://127\.0\.0\.1:9") as caught:
+        Runner(load_pipeline(path), RunOptions(once=True), Told()).run()
+    assert exit_code(caught.value) == 69
+
+
+def test_a_full_disk_is_told_once_with_what_to_do(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BrokerProcess(tmp_path / "data", "data.retention_check_ms=100") as broker:
+        monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+        produce(broker, "in", [b"x"])
+        broker.stop()
+    full = BrokerProcess(tmp_path / "data", "data.space_low_bytes=900TiB", "data.retention_check_ms=100")
+    with full as broker:
+        monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+        path = pipeline(tmp_path, "flows:\n  - {name: f, from: {topic: in}, to: {topic: out}}\n")
+        error = failure(spark, path)
+    assert isinstance(error, PipelineFailed)
+    assert "free space" in str(error) + error.fix
+    assert error.exit_code == 5
