@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from mainstem.model.errors import MainstemError
-from mainstem_pipeline.client import DEFAULT_URL
+from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem_pipeline.client import DEFAULT_URL, BrokerClient
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 MASTER = click.option(
@@ -192,6 +193,7 @@ def reset(file: Path, flow: str, yes: bool) -> None:
 )
 @click.option("--output", type=click.Path(path_type=Path), help="A file for the result (needed for parquet).")
 @click.option("--limit", type=int, default=1000, show_default=True, help="Rows shown at most as a table.")
+@click.option("--accept-loss", is_flag=True, help="Leave out what retention removed before it was archived.")
 def sql(
     statement: str | None,
     url: str,
@@ -201,17 +203,21 @@ def sql(
     form: str,
     output: Path | None,
     limit: int,
+    accept_loss: bool,
 ) -> None:
     """Spark SQL over topics, views and tables; a prompt without a statement.
 
     \b
     mainstem sql "select count(*) from `sensors/#`"                a filter, over all history
     mainstem sql "select * from `orders` where offset > 100"       a topic (or a view, or a lake table ns.name)
-    An archived topic is read from its table and, from where that ends, from the log: each row once.
+    An archived topic is read from its table and, from where that ends, from the log: each row once. Times are UTC.
     """
     from mainstem_pipeline.query.shell import SqlShell
 
-    shell = SqlShell(url, warehouse, catalog, master, announce=lambda text: click.echo(text, err=True))
+    def announce(text: str) -> None:
+        click.echo(text, err=True)
+
+    shell = SqlShell(url, warehouse, catalog, master, announce, accept_loss=accept_loss)
     with shell:
         if statement is not None:
             shell.run(statement, form=form, output=output, limit=limit)
@@ -231,6 +237,8 @@ def lake() -> None:
 @click.option(
     "--state", type=click.Path(path_type=Path), help="Where the archive's position is kept (default: in the lake)."
 )
+@click.option("--trigger", default="60s", show_default=True, help="How often the table is brought up to date.")
+@click.option("--accept-loss", is_flag=True, help="Go on without what retention removed before it was archived.")
 @URL
 @WAREHOUSE
 @CATALOG
@@ -241,6 +249,8 @@ def archive(
     table: str | None,
     once: bool,
     state: Path | None,
+    trigger: str,
+    accept_loss: bool,
     url: str,
     warehouse: str,
     catalog: str,
@@ -250,10 +260,23 @@ def archive(
     """Keep an Iceberg table of a topic (or of all topics a filter means) up to date."""
     from mainstem_pipeline.lake.commands import archive_pipeline
     from mainstem_pipeline.pipeline.failures import exit_code
+    from mainstem_pipeline.pipeline.flow_checks import duration_ms
     from mainstem_pipeline.pipeline.progress import display_for
     from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions, run_with_signals
 
-    made = archive_pipeline(source, table, url=url, warehouse=warehouse, catalog=catalog, state=state)
+    trigger_ms = duration_ms(trigger)
+    if trigger_ms is None:
+        raise InvalidArgument(f"--trigger {trigger!r} is no duration", fix="--trigger 60s")
+    made = archive_pipeline(
+        source,
+        table,
+        url=url,
+        warehouse=warehouse,
+        catalog=catalog,
+        state=state,
+        trigger_ms=trigger_ms,
+        accept_loss=accept_loss,
+    )
     try:
         code = run_with_signals(Runner(made, RunOptions(once=once, master=master), display_for(as_json=as_json)))
     except PipelineFailed as error:
@@ -280,6 +303,33 @@ def list_tables(warehouse: str, catalog: str, as_json: bool) -> None:
             click.echo(
                 f"{one['table']}: {one['rows']:,} rows, {one['files']} files, {size}, {one['snapshots']} snapshots"
             )
+
+
+@lake.command()
+@URL
+@AS_JSON
+def archives(url: str, as_json: bool) -> None:
+    """How far archives have told the broker they are: what retention waits for."""
+    client = BrokerClient(url, retry_s=1.0)
+    for one in client.get("/v1/archives")["items"]:
+        if as_json:
+            click.echo(json.dumps(one))
+            continue
+        for at in one["positions"]:
+            meant = f" of {at['filter']}" if at["filter"] else ""
+            click.echo(f"{one['name']}: log {at['log']}{meant} up to offset {at['offset']:,}")
+    client.close()
+
+
+@lake.command()
+@click.argument("name")
+@URL
+def forget(name: str, url: str) -> None:
+    """Wait no longer for the archive NAME, which was given up. Its table stays."""
+    client = BrokerClient(url, retry_s=1.0)
+    client.delete(f"/v1/archives/{quote(name)}")
+    client.close()
+    click.echo(f"{name}: forgotten")
 
 
 @lake.command()

@@ -16,12 +16,20 @@ from mainstem_pipeline.pipeline.flow_checks import duration_ms
 from mainstem_pipeline.pipeline.model import ArchiveTo, DeadLetters, Decode, Flow, Pipeline, Source
 from mainstem_pipeline.session import SparkOptions, start_session
 
-TRIGGER_MS = 10_000
+TRIGGER_MS = 60_000  # SQL reads what is newer from the log: a table need not be fresher, and commits cost
 ROWS_PER_BATCH_MAX = 20_000_000
 
 
 def archive_pipeline(
-    source: str, table: str | None, *, url: str, warehouse: str, catalog: str, state: Path | None
+    source: str,
+    table: str | None,
+    *,
+    url: str,
+    warehouse: str,
+    catalog: str,
+    state: Path | None,
+    trigger_ms: int = TRIGGER_MS,
+    accept_loss: bool = False,
 ) -> Pipeline:
     """A pipeline of one archive flow, for the command line."""
     kind = "filter" if is_pattern(source.encode()) else "topics"
@@ -43,9 +51,9 @@ def archive_pipeline(
         transforms=(),
         sinks=(),
         dead_letters=DeadLetters(""),
-        trigger_ms=TRIGGER_MS,
+        trigger_ms=trigger_ms,
         rows_per_batch_max=ROWS_PER_BATCH_MAX,
-        archive=ArchiveTo(chosen, name),
+        archive=ArchiveTo(chosen, name, accept_loss),
     )
     return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, state)
 
