@@ -26,8 +26,9 @@ FETCH_BYTES = 1 << 20
 
 def produce_request(topic: str, records: int, record_bytes: int) -> bytes:
     builder = BatchBuilder()
+    now_ms = int(time.time() * 1000)  # an old time would let Kafka's retention take the records at once
     for _ in range(records):
-        builder.add(None, bytes(record_bytes), (), 1_700_000_000_000)
+        builder.add(None, bytes(record_bytes), (), now_ms)
     part = ProduceRequest.PartitionProduceData(index=0, records=bytes(builder.seal_batch(0)))
     data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
@@ -39,6 +40,18 @@ def fetch_request(topic: str) -> bytes:
     line = FetchRequest.FetchTopic(topic=topic, partitions=[part])
     request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, session_epoch=-1, topics=[line])
     return b"".join(wire.encode_request("FetchRequest", 11, request, correlation=1, client_id="load"))
+
+
+def check(request: memoryview, answer: bytes) -> None:
+    """The first answer of each connection is read: errors are fast, and must not be measured."""
+    key = wire.decode_head(request[4:]).key
+    if key == 0:
+        line = wire.decode("ProduceResponse", 9, answer[5:]).responses[0].partition_responses[0]
+        assert line.error_code == 0, f"produce: error {line.error_code}"
+    else:
+        line = wire.decode("FetchResponse", 11, answer[4:]).responses[0].partitions[0]
+        assert line.error_code == 0, f"fetch: error {line.error_code}"
+        assert len(line.records) > FETCH_BYTES // 2, f"fetch: only {len(line.records)} bytes"
 
 
 class Stream:
@@ -57,7 +70,7 @@ class Stream:
     def _ask_once(self) -> int:
         self.socket.sendall(self.request)
         (size,) = struct.unpack(">i", self._exactly(4))
-        self._exactly(size)
+        check(self.request, self._exactly(size))
         return int(size) + 4
 
     def _exactly(self, size: int) -> bytes:
