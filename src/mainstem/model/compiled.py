@@ -33,6 +33,7 @@ MODULES = (
     "mainstem.broker._live",
     "mainstem.broker._queue_lane",
     "mainstem.protocols.mqtt._outbound",
+    "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",
     "mainstem.protocols.amqp._wire",
 )

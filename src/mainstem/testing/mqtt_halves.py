@@ -69,7 +69,8 @@ class Bench:
         self.inbound.client_id = self.outbound.client_id = b"me"
         self.inbound.durable = self.outbound.durable = durable
         self.inbound.retained = self.retained
-        self.inbound.routes = wire.RouteTable(self._resolve, 64)
+        table = wire if suffix else load("mainstem.protocols.mqtt._routes")
+        self.inbound.routes = table.RouteTable(self._resolve, 64)
 
     def _resolve(self, topic: bytes) -> tuple[Any, int, int, int]:
         if topic in REFUSED:

@@ -2,8 +2,10 @@
 
 PUBACK settles a delivery: a reason below 0x80 acks it. Of a named queue, 0x83 and 0x99 reject it (poison) and any other
 reason gives it back, as a lost connection does; of a shared group any such reason rejects it, for MQTT says that it must
-not be sent to another member then [MQTT-4.8.2-6]. A shared group is a queue of its own that begins with its first subscription and ends with its last
-session, unless a named queue of the group's name and exactly its filter exists: then it is that queue.
+not be sent to another member then [MQTT-4.8.2-6].
+
+A shared group is a queue of its own that begins with its first subscription and ends with its last session, unless a
+named queue of the group's name and exactly its filter exists: then it is that queue.
 """
 
 from __future__ import annotations
