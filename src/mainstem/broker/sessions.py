@@ -65,7 +65,7 @@ class Session:
     received: set[int] = field(default_factory=set)
     released: dict[int, int] = field(default_factory=dict)  # since the checkpoint: identifier → stamp of its release
     left_ns: int = 0  # when its client left; 0 while it is there
-    held_lost: int = 0  # what retention took because the session held too much or too long
+    hold_ended: bool = False  # it held too much or too long: retention no longer waits for it
     here: Place | None = None
 
     @property
@@ -76,6 +76,10 @@ class Session:
         if self.expiry_seconds == NEVER or not self.left_ns:
             return None
         return self.left_ns + self.expiry_seconds * 1_000_000_000
+
+    def oldest(self) -> int:
+        """The stamp of the oldest record it may still need."""
+        return min(self.position, min((stamp for _, _, stamp in self.flight), default=self.position))
 
     def refresh(self) -> None:
         """Take position and flight from the connected client."""
@@ -93,6 +97,7 @@ class Sessions:
         self._moved: dict[Session, None] = {}
         self._expiries: list[tuple[int, bytes]] = []
         self.checkpoint = 0
+        self.holds_ended_total = 0
         journal.register("session", self._apply_session, self._dump_sessions)
         journal.register("place", self._apply_place, self._dump_places)
         journal.register("flight", self._apply_flight, lambda: ())
@@ -193,16 +198,21 @@ class Sessions:
 
     # -- what they hold
 
-    def held_from(self, *, now_ns: int, held_ms_max: int) -> int:
-        """The lowest stamp an absent session still waits for; sessions absent for too long hold nothing."""
-        lowest = (1 << 63) - 1
+    def holders(self) -> list[Session]:
+        """Sessions that may hold records of QoS 1 and 2 against retention, the one furthest behind first."""
+        found = []
         for session in self._by_key.values():
-            if session.left_ns and now_ns - session.left_ns > held_ms_max * 1_000_000:
+            if session.hold_ended or not any(one.qos for one in session.subscriptions.values()):
                 continue
             session.refresh()
-            if any(one.qos for one in session.subscriptions.values()):
-                lowest = min(lowest, session.position, *(stamp for _, _, stamp in session.flight))
-        return lowest
+            found.append(session)
+        found.sort(key=Session.oldest)
+        return found
+
+    def end_hold(self, session: Session) -> None:
+        """It is behind further than the limits allow; what retention takes from here on, it does not get."""
+        session.hold_ended = True
+        self.holds_ended_total += 1
 
     # -- recovery
 

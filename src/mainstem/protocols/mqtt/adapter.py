@@ -304,7 +304,7 @@ class MqttConnection(Connection):
         self.subscriptions = Subscriptions(self, session, saved)
         service.clients[self.key] = self
         if saved is not None:
-            saved.expiry_seconds, saved.left_ns = self.expiry_seconds, 0
+            saved.expiry_seconds, saved.left_ns, saved.hold_ended = self.expiry_seconds, 0, False
             self._restore(saved, session)
             ticket = service.sessions.save(saved)
             saved.here = self

@@ -19,7 +19,7 @@ from mainstem.broker.sessions import PLACE_MS, Session, Sessions, Subscription
 from mainstem.codec.batch import decode_frames
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
-from mainstem.log.retention import Holds
+from mainstem.log.retention import NO_STAMP, Holds
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
@@ -28,6 +28,7 @@ from mainstem.model.topic_tries import FilterTrie
 from mainstem.protocols.connection import Counters
 from mainstem.protocols.mqtt.crossing import describe, translate
 from mainstem.protocols.mqtt.filters import share_name
+from mainstem.protocols.mqtt.held import HeldLimits
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.outbound import Encoder, Outbound
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
@@ -97,6 +98,8 @@ class MqttService:
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
         self.wills = Wills(self)
+        self.held = HeldLimits(broker, ms_max=config.mqtt.session_held_ms_max)
+        self.held.on_over = self.sessions.end_hold
         self.closed = False
         self._shares: dict[str, set[bytes]] = {}  # shared group's queue → keys of the sessions that subscribe to it
         self._busy_keys: dict[Queue, set[bytes]] = {}
@@ -421,10 +424,9 @@ class MqttService:
 
     def holds(self, log: Log) -> Holds:
         """What sessions and retained pointers still need of a log."""
-        held_ms_max = self.config.mqtt.session_held_ms_max
-        held = self.sessions.held_from(now_ns=self.broker.clock.now_ns(), held_ms_max=held_ms_max)
         offsets = sorted(offset for one in self._retained.values() for offset in one.held_offsets(log))
-        return Holds(from_stamp=held, offsets=offsets)
+        holders = self.held.check(self.sessions.holders())
+        return Holds(from_stamp=holders[0].oldest() if holders else NO_STAMP, offsets=offsets)
 
 
 def _limits(config: Any) -> Limits:

@@ -1,0 +1,34 @@
+from mainstem.log.retention import NO_STAMP
+from mainstem.testing.broker import Broker
+from tests.protocol.mqtt.raw import Raw, publish_packet
+
+
+def test_its_hold_ends_beyond_the_limit_and_is_counted() -> None:
+    with Broker() as broker:
+        with Raw.connected(broker.mqtt_port, "absent", clean=False) as client:
+            client.subscribe(("held/#", 1), ("zero", 0))
+            client.disconnect()
+        app = broker.app
+        assert app is not None
+        service = app.servers["mqtt"].service
+        stem = app.broker.journal.stem
+        with Raw.connected(broker.mqtt_port) as publisher:
+            for n in range(50):
+                publisher.send(publish_packet("held/x", b"%d" % n, qos=1, packet_id=n + 1))
+            publisher.acks(50)
+        session = next(iter(service.sessions))
+        assert service.holds(stem).from_stamp == session.position
+        service.held.messages_max = 49
+        assert service.holds(stem).from_stamp == NO_STAMP
+        assert service.sessions.holds_ended_total == 1
+
+
+def test_a_retained_record_is_held_by_its_offset() -> None:
+    with Broker() as broker, Raw.connected(broker.mqtt_port) as publisher:
+        publisher.publish("first", b"x", qos=1)
+        publisher.publish("kept", b"y", qos=1, retain=True)
+        app = broker.app
+        assert app is not None
+        service = app.servers["mqtt"].service
+        pointer = service.retained(app.broker.namespace("/")).current(b"kept")
+        assert service.holds(app.broker.journal.stem).offsets == [pointer.offset]
