@@ -14,6 +14,7 @@ from mainstem.model.compiled import MODULES
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FILE_LINES_MAX = 600
+COMPILED_LINES_MAX = 950  # a hot loop and what it inlines stay in one file
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "manager", "misc", "base"}
 
@@ -24,7 +25,8 @@ def shown(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "src").rglob("*.pyx"))], ids=shown)
 def test_a_source_file_can_be_read_in_one_sitting(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
+    limit = FILE_LINES_MAX if path.suffix == ".py" else COMPILED_LINES_MAX
+    assert len(path.read_text().splitlines()) <= limit
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=shown)
@@ -52,9 +54,7 @@ def test_every_compiled_module_is_built_and_counted() -> None:
     """One that is built but not listed would be used beside plain ones; one listed but not built never exists."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     built = {module["name"] for module in project["tool"]["setuptools"]["ext-modules"]}
-    sources = {
-        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in (ROOT / "src").rglob("*.pyx")
-    }
+    sources = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in (ROOT / "src").rglob("*.pyx")}
     assert built == sources
     assert set(MODULES) <= built
 
