@@ -253,6 +253,20 @@ def sent_batches(buf, uint64_t log_id, int64_t start_offset):
     return slices if joined is None else [joined]
 
 
+def record_count(buf):
+    """How many records the batches in a buffer say they have."""
+    cdef Py_buffer view
+    cdef Py_ssize_t pos = 0, total = 0
+    cdef const uint8_t* at
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    at = <const uint8_t*>view.buf
+    while pos + BATCH_HEAD_SIZE <= view.len:
+        total += <Py_ssize_t>get_u32(at + pos + 57)
+        pos += 12 + <Py_ssize_t>get_u32(at + pos + 8)
+    PyBuffer_Release(&view)
+    return total
+
+
 cdef BatchHead new_batch_head(const uint8_t* at):
     cdef BatchHead head = BatchHead.__new__(BatchHead)
     head.base_offset = <int64_t>get_u64(at)

@@ -168,6 +168,16 @@ def sent_batches(buf: Buffer, log_id: int, start_offset: int) -> list[Buffer] | 
     return found if total >= len(found) * SLICE_BYTES_MIN else [b"".join(found)]
 
 
+def record_count(buf: Buffer) -> int:
+    """How many records the batches in a buffer say they have."""
+    total = at = 0
+    while at + BATCH_HEAD.size <= len(buf):
+        size, count = struct.unpack_from(">I", buf, at + 8)[0], struct.unpack_from(">I", buf, at + 57)[0]
+        total += count
+        at += 12 + size
+    return total
+
+
 def _batch_head(data: Buffer, pos: int = 0) -> BatchHead:
     base_offset, length, *rest = BATCH_HEAD.unpack_from(data, pos)
     rest[3] &= 0xFFFF  # attributes are bits

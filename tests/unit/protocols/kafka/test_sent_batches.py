@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mainstem.codec import _frames_reference
-from mainstem.codec.batch import BatchBuilder, make_frame, make_marker, sent_batches
+from mainstem.codec.batch import BatchBuilder, make_frame, make_marker, record_count, sent_batches
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin
 
@@ -51,3 +51,14 @@ def test_a_damaged_head_is_never_sent() -> None:
     for implementation in (sent_batches, _frames_reference.sent_batches):
         with pytest.raises(CorruptFrame):
             implementation(bytes(data), LOG_ID, 0)
+
+
+def test_records_are_counted_without_being_opened() -> None:
+    batches = b""
+    for count in (1, 7, 3):
+        builder = BatchBuilder()
+        for _ in range(count):
+            builder.add(None, b"v", (), 0)
+        batches += bytes(builder.seal_batch(0))
+    assert record_count(batches) == _frames_reference.record_count(batches) == 11
+    assert record_count(b"") == _frames_reference.record_count(b"") == 0

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Hashable
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.codec.batch import BATCH_HEAD_SIZE
+from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic
@@ -34,21 +33,13 @@ if TYPE_CHECKING:
 READ_COMMITTED = 1
 IDS_VERSION_MIN = 13
 WAIT_MS_MAX = 600_000
-BATCH_SIZE = BATCH_COUNT = Struct(">i")
 PartitionAnswer = FetchResponse.PartitionData
 TopicName = str | bytes  # a name, or from version 13 on a topic id
 
 
 def _record_count(parts: Any) -> int:
     """What the batches say of themselves; a marker alone (bytes, not a list) is no message."""
-    total = 0
-    for part in parts if isinstance(parts, list) else ():
-        at = 0
-        while at + BATCH_HEAD_SIZE <= len(part):
-            size, count = BATCH_SIZE.unpack_from(part, at + 8)[0], BATCH_COUNT.unpack_from(part, at + 57)[0]
-            total += count
-            at += 12 + size
-    return total
+    return sum(map(record_count, parts)) if isinstance(parts, list) else 0
 
 
 class Asked:
