@@ -35,6 +35,7 @@ SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 60.0
 BACKLOG = 1_000_000
 IDLE_CONNECTIONS = 10_000
+TITLE = "AMQP: Mainstem beside RabbitMQ"
 PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
 
 
@@ -211,9 +212,11 @@ def report_memory(servers: list[object], backlog: int, idle: int) -> Iterator[st
         with start() as server:  # type: ignore[operator]
             before = resident_bytes(server.pid)
             shape = Workload("backlog", consumers=0, size=1024, persistent=True, window=2_000)
-            run(shape, server.host, server.port, seconds=60, pid=server.pid, warm_seconds=0, messages=backlog)
+            done = run(shape, server.host, server.port, seconds=60, pid=server.pid, warm_seconds=0, messages=backlog)
             grown = resident_bytes(server.pid) - before
-            rows.setdefault(f"{backlog:,} messages of 1 KiB unconsumed", []).append(f"+{grown / (1 << 20):.0f} MiB")
+            stored = round(done.rate * done.seconds)
+            name = f"up to {backlog:,} messages of 1 KiB unconsumed, within 60 s"
+            rows.setdefault(name, []).append(f"+{grown / (1 << 20):.0f} MiB for {stored:,}")
         with start() as server:  # type: ignore[operator]
             each = idle_bytes(server.host, server.port, server.pid, connections=idle)
             rows.setdefault(f"{idle:,} idle connections with a channel", []).append(f"{each / 1024:.1f} KiB each")
@@ -239,11 +242,14 @@ def main() -> int:
         lines.append(f"RabbitMQ was not measured: {error}\n")
     works = [work for work in WORKS if options.only in work.shape.name]
     lines += report(measure(servers, works, options.seconds, options.rounds), works)
-    if not options.only and options.backlog:
-        lines += ["", *report_memory(servers, options.backlog, options.idle)]
-    print("\n".join(lines))
-    if not options.only:
-        write_result("amqp", "AMQP: Mainstem beside RabbitMQ", "\n".join(lines) + "\n")
+    print("\n".join(lines), flush=True)
+    if options.only:
+        return 0
+    write_result("amqp", TITLE, "\n".join(lines) + "\n")
+    if options.backlog:
+        memory = list(report_memory(servers, options.backlog, options.idle))
+        print("\n".join(memory))
+        write_result("amqp", TITLE, "\n".join([*lines, "", *memory]) + "\n")
     return 0
 
 

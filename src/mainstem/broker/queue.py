@@ -204,6 +204,17 @@ class Queue:
             settings.bytes_max is not None and self.ready_bytes >= settings.bytes_max
         )
 
+    def settled_stamp(self) -> int:
+        """Everything below it is settled here."""
+        if (
+            self.ready
+            or self.unacked
+            or self.dead_count
+            or any(level.cursor.delayed for level in self._levels.values())
+        ):
+            return min(level.cursor.floor for level in self._levels.values())
+        return self.head_stamp
+
     def held_stamp(self) -> int | None:
         """What retention must keep for this queue: from here on. None: nothing."""
         if not self.settings.durable or not (self.ready or self.unacked or self.dead_count):
@@ -220,6 +231,7 @@ class Queue:
         """From `reach.start` on; False if it is there already."""
         if self.reaches.find_open(reach) is not None:
             return False
+        self.reaches.forget_before(self.settled_stamp())
         if len(self.reaches.all) >= FILTERS_MAX:
             raise Overloaded(
                 f"queue {self.name!r} has {FILTERS_MAX} bindings; the limit is per queue",

@@ -70,6 +70,7 @@ class Serving:
             return 0
         if not self._queue.limits.expiring:
             level.backlog.hand_all()
+            self._queue.queues.service.note_read_ahead(level)
             return self._queue.apply_events(level)
         handed = 0
         while (record := level.backlog.first()) is not None:

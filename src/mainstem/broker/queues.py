@@ -40,6 +40,7 @@ logger = logging.getLogger("mainstem.broker")
 
 QUEUES_MAX = 1_000_000
 JOURNAL_KIND = "queue"
+READ_AHEAD_BYTES_MAX = 64 << 20  # of all queues together; beyond it the oldest read is forgotten and read again
 CHECKPOINT_S = 1.0
 NS_PER_MS = 1_000_000
 
@@ -53,6 +54,8 @@ class QueueService:
         self._namespaces: dict[str, Queues] = {}
         self._touched: list[Queue] = []
         self._pending: set[Queue] = set()  # entered or leased, not yet journaled
+        self._read_ahead: dict[Level, int] = {}  # bytes, the one served longest ago first
+        self._read_ahead_bytes = 0
         self._timers: list[tuple[int, int]] = []  # heap of (due ms, queue id)
         self._scheduled: dict[int, int] = {}  # queue id → its earliest due
         self._timer: asyncio.TimerHandle | None = None
@@ -190,6 +193,17 @@ class QueueService:
                     queue.on_time(now_ms)
         self._arm()
 
+    def note_read_ahead(self, level: Level) -> None:
+        """The level was served and keeps what its consumers had no credit for."""
+        kept = level.backlog.bytes
+        self._read_ahead_bytes += kept - self._read_ahead.pop(level, 0)
+        if kept:
+            self._read_ahead[level] = kept
+        while self._read_ahead_bytes > READ_AHEAD_BYTES_MAX:
+            oldest = next(iter(self._read_ahead))
+            self._read_ahead_bytes -= self._read_ahead.pop(oldest)
+            oldest.forget_read()
+
     def read_in_thread(self, reader: CatchUp, done: Callable[[list[Piece], int], None]) -> None:
         """Old records are read beside the loop; `done` runs on it."""
         loop = asyncio.get_running_loop()
@@ -283,6 +297,8 @@ class Queues:
         if queue.deleted:
             return None
         queue.close()
+        for level in queue.levels:
+            self.service.note_read_ahead(level)
         self.by_name.pop(queue.name, None)
         self.service.by_id.pop(queue.id, None)
         for listener in list(self.deleted_listeners):

@@ -103,6 +103,7 @@ def _topology(client: Client, workload: Workload) -> tuple[list[tuple[str, str]]
         client.call(1, "queue.delete", queue=queue)
         client.call(1, "queue.declare", queue=queue, durable=durable)
     if workload.fanout:
+        client.call(1, "exchange.delete", exchange="load.fanout")
         client.call(1, "exchange.declare", exchange="load.fanout", type="fanout", durable=durable)
         for queue in queues:
             client.call(1, "queue.bind", queue=queue, exchange="load.fanout")
