@@ -123,6 +123,9 @@ class Topics:
         64 * MIB, SIZE, "Segments are sealed at this size; retention and backup work on sealed ones."
     )
     segment_ms: int = setting(7 * DAY, DURATION, "Segments are sealed at this age.")
+    keep_until_archived: bool = setting(
+        False, FLAG, "Retention drops a segment only once an archive holds its records (mainstem lake archive)."
+    )
     auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.")
 
 
@@ -143,6 +146,7 @@ class Policy:
     compaction_lag_max_ms: int | None = setting(None, DURATION, "As `topics.compaction_lag_max_ms`.")
     segment_bytes: int | None = setting(None, SIZE, "As `topics.segment_bytes`.")
     segment_ms: int | None = setting(None, DURATION, "As `topics.segment_ms`.")
+    keep_until_archived: bool | None = setting(None, FLAG, "As `topics.keep_until_archived`.")
 
 
 @dataclass(slots=True)
@@ -304,4 +308,5 @@ ALIASES = {  # Kafka's names of topic settings that differ by more than dots: a 
     "max_compaction_lag_ms": "compaction_lag_max_ms",
     "mainstem_storage": "engine",
     "mainstem_layout": "layout",
+    "mainstem_keep_until_archived": "keep_until_archived",
 }

@@ -164,7 +164,7 @@ def name_parts(name: str) -> list[str]:
 def renamed(text: str, parts: list[str], view: str) -> str:
     """The statement with the relation's name replaced, outside of strings, however it was quoted."""
     spelled = r"\s*\.\s*".join(f"(?:`{re.escape(part.replace('`', '``'))}`|{re.escape(part)})" for part in parts)
-    pattern = re.compile(rf"(?<![\w.`]){spelled}(?![\w.`])", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![\w.`]){spelled}(?![\w`])", re.IGNORECASE)
     pieces = _STRING.split(text)
     changed = [piece if index % 2 else pattern.sub(view, piece) for index, piece in enumerate(pieces)]
     made = "".join(changed)

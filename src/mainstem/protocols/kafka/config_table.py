@@ -138,6 +138,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("mainstem.engine", Kind.STRING, "segment", choices=ENGINES, field="engine"),
         Setting("mainstem.durability", Kind.STRING, "sync", field="durability"),
         Setting("mainstem.layout", Kind.STRING, "dedicated", choices=LAYOUTS, field="layout"),
+        Setting("mainstem.keep.until.archived", Kind.BOOLEAN, "false", field="keep_until_archived"),
     )
 }
 
@@ -166,11 +167,13 @@ _TO_POLICY: dict[str, Callable[[str], Any]] = {
     "engine": str,
     "layout": str,
     "durability": str,
+    "keep_until_archived": lambda text: text == "true",
 }
 _FROM_POLICY: dict[str, Callable[[Any], str]] = {
     "cleanup": str,
     "timestamp_type": lambda value: "LogAppendTime" if value == "append" else "CreateTime",
     "compaction_lag_max_ms": lambda value: str(value or LONG_MAX),
+    "keep_until_archived": lambda value: str(value).lower(),
 }
 
 
