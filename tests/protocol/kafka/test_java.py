@@ -11,9 +11,11 @@ import pytest
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import create_topic, read_all, send, unique
 from tests.protocol.kafka.java_clients import BROKER_4, CLIENTS_3, CLIENTS_4, Unavailable, classpath, run_java
+from tests.protocol.kafka.test_share_groups import configure
 from tests.protocol.kafka.test_views import stretch
 
 SCENARIO = str(Path(__file__).parent / "java" / "Scenario.java")
+SHARE_SCENARIO = str(Path(__file__).parent / "java" / "ShareScenario.java")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -66,6 +68,15 @@ def device(broker: Broker) -> Iterator[mqtt.Client]:
 def test_a_view_with_stretches_without_a_match(broker: Broker, clients: tuple[str, ...], device: mqtt.Client) -> None:
     view, _ = stretch(broker, device)
     scenario(clients, broker, "view", view, "250")
+
+
+def test_javas_share_consumer(broker: Broker) -> None:
+    available(CLIENTS_4)
+    topic, group = create_topic(broker, unique("java-share"), 2), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest")
+    send(broker, topic, [b"%d" % n for n in range(20)])
+    done = run_java(CLIENTS_4, SHARE_SCENARIO, broker.bootstrap_servers, topic, group)
+    assert done.stdout.strip().endswith("OK"), done.stdout + done.stderr
 
 
 def tool(broker: Broker, name: str, *arguments: str) -> str:
