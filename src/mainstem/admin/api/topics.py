@@ -88,6 +88,14 @@ async def delete_topic(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
+async def erase_topic(call: Call) -> Any:
+    """Not only out of sight: its sealed parts are rewritten without it, offsets kept."""
+    name = call.path["name"].encode()
+    call.require(Action.DELETE, name)
+    records = await call.running.broker.erase_topic(call.namespace, name)
+    return {"erased": call.path["name"], "records": records}
+
+
 OPERATIONS = (
     Operation(
         "GET",
@@ -117,6 +125,7 @@ OPERATIONS = (
         body=(Field("settings", "object", SETTINGS.doc, required=True),),
     ),
     Operation("DELETE", "/v1/topics/{name:path}", delete_topic, "Remove a topic and its records."),
+    Operation("DELETE", "/v1/stored/{name:path}", erase_topic, "Take a topic's records off the disk, also deleted ones."),
     Operation(
         "GET",
         "/v1/tree",

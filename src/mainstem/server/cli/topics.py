@@ -126,6 +126,17 @@ def rm(name: str, yes: bool, url: str) -> None:
     click.echo(f"removed {name}")
 
 
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def erase(name: str, yes: bool, url: str) -> None:
+    """Take a topic's records off the disk, also those it had before it was removed. Other topics keep their offsets."""
+    _confirm(f"Erase all records of {name} from the disk?", yes)
+    facts = Api(url).delete(f"/v1/stored/{segment(name)}")
+    click.echo(f"erased {facts['records']} records of {name}")
+
+
 @click.group()
 def view() -> None:
     """List, describe, create and remove views: named filters over everything stored, readable by every protocol."""
