@@ -16,7 +16,7 @@ from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_
 from mainstem.log.log import Log
 from mainstem.log.part_times import batch_times
 from mainstem.model.condition import Condition
-from mainstem.model.crossing import headers_for_conditions, kafka_record
+from mainstem.model.crossing import headers_for_conditions, kafka_records
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
@@ -40,6 +40,12 @@ class Fetched:
     def add(self, part: Buffer) -> None:
         self.parts.append(part)
         self.size += len(part)
+
+    def add_records(self, records: list[Record], log: Log, last_offset: int, *, through_view: bool = False) -> None:
+        """Records in Kafka's words, as one batch up to `last_offset`; what has expired is left out."""
+        mapped = kafka_records(records, log.now_ms(), through_view=through_view)
+        if mapped:
+            self.add(rebuild_batches(mapped, last_offset=last_offset, leader_epoch=log.epoch))
 
 
 class PartitionReader:
@@ -145,8 +151,7 @@ class Chosen:
         records, after = self.records(offset, end, bytes_max)
         fetched = Fetched(next_offset=after)
         if records:
-            mapped = [kafka_record(record, through_view=self._name_topic) for record in records]
-            fetched.add(rebuild_batches(mapped, last_offset=after - 1, leader_epoch=self._log.epoch))
+            fetched.add_records(records, self._log, after - 1, through_view=self._name_topic)
         return fetched
 
     def records(
@@ -283,7 +288,7 @@ def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: d
         else:
             records = decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
             last = head.base_offset + head.count - 1
-            fetched.add(rebuild_batches([kafka_record(r) for r in records], last_offset=last, leader_epoch=log.epoch))
+            fetched.add_records(records, log, last)
     return fetched
 
 
@@ -339,6 +344,5 @@ def batches_of(records: list[Record], after: int, log: Log) -> Fetched:
     """A view's records in Kafka's words, the last batch covering all that was looked through."""
     fetched = Fetched(next_offset=after)
     if records:
-        mapped = [kafka_record(record, through_view=True) for record in records]
-        fetched.add(rebuild_batches(mapped, last_offset=after - 1, leader_epoch=log.epoch))
+        fetched.add_records(records, log, after - 1, through_view=True)
     return fetched

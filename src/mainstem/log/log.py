@@ -321,6 +321,10 @@ class Log:
             self._promises.popleft()
         self.engine.sync()
 
+    def now_ms(self) -> int:
+        """By the clock its stamps are taken from."""
+        return self._stamps.now_ms()
+
     def mark_stable(self, end: int) -> None:
         """Everything below `end` has fulfilled the policy: release its tickets, wake who reads by offset."""
         if end <= self.stable:

@@ -31,7 +31,15 @@ from mainstem.model.crossing_message import Message
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 
-__all__ = ["Message", "amqp_properties", "canonical", "headers_for_conditions", "kafka_record", "mqtt_properties"]
+__all__ = [
+    "Message",
+    "amqp_properties",
+    "canonical",
+    "headers_for_conditions",
+    "kafka_record",
+    "kafka_records",
+    "mqtt_properties",
+]
 
 _READERS = {Origin.MQTT: crossing_mqtt.read, Origin.AMQP: crossing_amqp.read}
 
@@ -57,13 +65,28 @@ def kafka_record(record: Record, *, through_view: bool = False) -> Record:
     return crossing_kafka.write(canonical(record), record, through_view=through_view)
 
 
+def kafka_records(records: list[Record], now_ms: int, *, through_view: bool = False) -> list[Record]:
+    """The same for many, without those of other protocols that have expired. Kafka's own are the consumer's to judge."""
+    shown: list[Record] = []
+    for record in records:
+        if record.origin == Origin.KAFKA:
+            shown.append(crossing_kafka.own(record, through_view=through_view))
+            continue
+        message = canonical(record)
+        if not message.expired(now_ms * 1_000_000):
+            shown.append(crossing_kafka.write(message, record, through_view=through_view))
+    return shown
+
+
 def mqtt_properties(record: Record, now_ns: int) -> bytes | None:
     """For an MQTT 5 subscriber: the encoded PUBLISH properties (without their length) of another protocol's record."""
     message, now_ns = canonical(record), max(now_ns, record.stamp)  # the caller's clock may be a moment behind
     return None if message.expired(now_ns) else crossing_mqtt.write(message, now_ns)
 
 
-def amqp_properties(record: Record, now_ns: int) -> bytes | None:
-    """For an AMQP consumer: the content header's flags and properties of another protocol's record; None if expired."""
-    message, now_ns = canonical(record), max(now_ns, record.stamp)
-    return None if message.expired(now_ns) else crossing_amqp.write(message, now_ns)
+def amqp_properties(record: Record, now_ns: int) -> bytes:
+    """For an AMQP consumer: the content header's flags and properties of another protocol's record.
+
+    Of an expired one too, with nothing left of its time: a dead letter tells what it was.
+    """
+    return crossing_amqp.write(canonical(record), max(now_ns, record.stamp))

@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.model.crossing import amqp_properties, canonical, headers_for_conditions, kafka_record, mqtt_properties
+from mainstem.model.crossing import (
+    amqp_properties,
+    canonical,
+    headers_for_conditions,
+    kafka_record,
+    kafka_records,
+    mqtt_properties,
+)
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Record
 from mainstem.model.topic import amqp_key, kafka_name
@@ -27,7 +34,9 @@ TOPIC = b"fleet/7.x/temp"
 text = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12)
 short = text.map(str.encode)
 binary = st.binary(max_size=12)
-names = st.sampled_from([b"trace", b"traceparent", b"a", b"x;b64", b"y;null", "naïve".encode(), b"ms-mine", b"id", b"type"])
+names = st.sampled_from(
+    [b"trace", b"traceparent", b"a", b"x;b64", b"y;null", "naïve".encode(), b"ms-mine", b"id", b"type"]
+)
 
 
 # -- stored forms: what each protocol's adapter writes ----------------------------------------------------------------
@@ -78,10 +87,22 @@ def long_string(value: bytes, kind: bytes = b"S") -> bytes:
     return kind + len(value).to_bytes(4, "big") + value
 
 
-AMQP_ORDER = (
-    "content_type content_encoding headers delivery_mode priority correlation_id reply_to expiration message_id timestamp "
-    "type user_id app_id cluster_id"
-).split()
+AMQP_ORDER = [
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+]
 
 
 def amqp_content(**fields: bytes) -> bytes:
@@ -310,8 +331,15 @@ def test_mqtt_properties_reach_kafka_and_amqp(
 def test_what_has_expired_is_delivered_to_nobody() -> None:
     record = mqtt_record(b"\2" + (1).to_bytes(4, "big"))
     assert mqtt_properties(record, STAMP + 1_000_000_000) is None
-    assert amqp_properties(record, STAMP + 1_000_000_000) is None
-    assert amqp_properties(record, STAMP + 999_000_000) is not None
+    assert kafka_records([record], (STAMP + 1_000_000_000) // 1_000_000) == []
+    assert len(kafka_records([record], (STAMP + 999_000_000) // 1_000_000)) == 1
+
+
+def test_an_expired_message_keeps_its_properties_as_a_dead_letter() -> None:
+    record = mqtt_record(b"\2" + (1).to_bytes(4, "big") + b"\x26\x00\x01a\x00\x01b")
+    amqp, table = read_amqp(amqp_properties(record, STAMP + 5_000_000_000))
+    assert amqp["expiration"] == b"0"
+    assert table[b"a"] == ("S", b"b")
 
 
 def test_mqtt_counts_remaining_seconds_up() -> None:

@@ -136,7 +136,7 @@ class AmqpServer(Server):
 
     def translate(self, record: RecordRef) -> bytes:
         """Another protocol's record in AMQP's properties."""
-        return amqp_properties(record.copy(), self.broker.clock.now_ns()) or b""
+        return amqp_properties(record.copy(), self.broker.clock.now_ns())
 
 
 class AmqpConnection(Connection):

@@ -111,7 +111,9 @@ class Stream(Sink):
     def _read_on(self) -> None:
         if not self._connection.closing and self._connection.outbound.room:
             self.live = False
-            self._connection.service.broker.pump.resume(self, [self._filter])
+            service = self._connection.service
+            service.encoder.now_ns = service.broker.clock.now_ns()  # what has expired by now is not told
+            service.broker.pump.resume(self, [self._filter])
 
     def room(self) -> None:
         self._read_on()
