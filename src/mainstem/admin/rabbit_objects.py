@@ -48,7 +48,7 @@ def _rates(queue: Queue, totals: dict[str, int]) -> dict[str, float]:
     before = _sampled.get(queue.id)
     if before is not None and now_s - before[0] < RATE_S_MIN:
         return before[2]
-    rates = {name: 0.0 for name in totals}
+    rates = dict.fromkeys(totals, 0.0)
     if before is not None:
         rates = {name: (value - before[1][name]) / (now_s - before[0]) for name, value in totals.items()}
     if len(_sampled) > 100_000:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.model.amqp_content import Content, Value
 from mainstem.broker.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
 from mainstem.broker.queue_bindings import DEFAULT as DEFAULT_REACH
 from mainstem.broker.queue_bindings import NAMED, Reach
@@ -22,6 +21,7 @@ from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model import crossing, crossing_amqp
+from mainstem.model.amqp_content import Content, Value
 from mainstem.model.errors import AlreadyExists, NotFound
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
