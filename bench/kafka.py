@@ -230,10 +230,10 @@ def report(sections: list[str], notes: list[str]) -> str:
         "# Kafka load: Mainstem beside Apache Kafka 4.3",
         "",
         f"Made by `python -m bench.kafka` on {os.cpu_count()} cores, Python {platform.python_version()};",
-        f"load average {os.getloadavg()[0]:.1f} at the end. Server and generator are pinned to one core each; acks=all.",
+        f"load average {os.getloadavg()[0]:.1f} at the end. Server and generator have a core each; acks=all.",
         "Only ratios inside one run mean something. `rate`: more is better for us; `CPU`: less is.",
-        "On a machine that does other work (a load average well above 1) rates favour the server with more threads, which is",
-        "given more turns on the shared core; CPU per MB and per request is then the figure to compare.",
+        "On a machine that does other work (a load average well above 1) rates favour the server with more threads,",
+        "which is given more turns on the shared core; CPU per MB and per request is then the figure to compare.",
         "",
     ]
     return "\n".join([*head, *notes, "", *sections])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import subprocess
 import sys
@@ -155,8 +154,8 @@ def test_an_awaited_write_is_visible_to_another_reader(path: Path, store: Sqlite
 
 def test_the_file_is_for_the_owner_only(path: Path, store: SqliteStore) -> None:
     store.put_value("k", b"v").result()
-    for name in os.listdir(path.parent):
-        assert (path.parent / name).stat().st_mode & 0o777 == 0o600
+    for file in path.parent.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_newer_version_is_refused_by_name(path: Path) -> None:

@@ -125,7 +125,9 @@ OPERATIONS = (
         body=(Field("settings", "object", SETTINGS.doc, required=True),),
     ),
     Operation("DELETE", "/v1/topics/{name:path}", delete_topic, "Remove a topic and its records."),
-    Operation("DELETE", "/v1/stored/{name:path}", erase_topic, "Take a topic's records off the disk, also deleted ones."),
+    Operation(
+        "DELETE", "/v1/stored/{name:path}", erase_topic, "Take a topic's records off the disk, also deleted ones."
+    ),
     Operation(
         "GET",
         "/v1/tree",
