@@ -245,7 +245,7 @@ async def test_a_search_by_time_in_a_running_broker(tmp_path: Path) -> None:
                 ticket = namespace.publish(topic, b"." * 1000, time_ms=1_000 + (n * 7) % 60)
                 broker.ticker.tick()
                 found.append(ticket.base_offset)
-        await durable(ticket)
+        await broker.ticker.settle(list(broker.logs.by_id.values()))
         await broker.maintenance.round()
         times = [1_000 + (n * 7) % 60 for n in range(60)]
         for topic, found in offsets.items():
