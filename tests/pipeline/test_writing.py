@@ -54,7 +54,7 @@ def test_rows_written_are_consumed_by_kafka_and_mqtt(spark: SparkSession, broker
         if message is not None and not message.error():
             got.append((message.key(), message.value(), message.timestamp()[1], message.headers()))
     consumer.close()
-    assert sorted(got) == [(b"k%d" % n, b"%d" % n, 1000 * n, [("h", b"x")]) for n in range(5)]
+    assert sorted(got) == [(b"k%d" % n, b"%d" % n, 1000 * n, [("h", b"x"), ("ms-origin", b"spark")]) for n in range(5)]
 
 
 def test_a_topic_column_spreads_rows_and_keys_choose_kafkas_partitions(

@@ -27,7 +27,17 @@ from mainstem_pipeline.lake.commits import (
     remove_files,
 )
 from mainstem_pipeline.lake.maintain import expire, listed, referenced
-from mainstem_pipeline.lake.raw import Place, current_names, iceberg_schema, partition_spec, sort_order, write_task
+from mainstem_pipeline.lake.raw import (
+    FIELDS,
+    NUMBERS,
+    Place,
+    assigned_fields,
+    current_columns,
+    iceberg_schema,
+    partition_spec,
+    sort_order,
+    write_task,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,8 +78,18 @@ class Archive:
                 f"table {table} is {f'the archive of {known}' if known else 'no archive'}, not of {source}",
                 fix="give this archive a table of its own: --table NAMESPACE.NAME",
             )
+        if made.current_snapshot() is None and FIELDS not in made.properties:
+            self._note_fields(made)
         self.epoch = Committer(self._catalog, table, "").take_over()
         self._remove_leftovers()
+
+    @staticmethod
+    def _note_fields(table: Table) -> None:
+        """Of a table that is new: which ids its catalog gave our columns, if they are others than ours."""
+        assigned = assigned_fields(table.schema())
+        if assigned != {number: number for number in NUMBERS}:
+            with table.transaction() as transaction:
+                transaction.set_properties({FIELDS: json.dumps(assigned)})
 
     @property
     def position(self) -> str:
@@ -97,7 +117,7 @@ class Archive:
             table.location(),
             self.lake.file_properties(),
             f"e{self.epoch:06d}-{query[:8]}-{batch}",
-            current_names(table.schema()),
+            current_columns(table),
         )
         told = frame.select("task", "offsets").mapInArrow(writer(place), FILE_SCHEMA).collect()  # a row a file
         files = [one for one in told if one["path"] is not None]

@@ -2,7 +2,8 @@
 
 Without a catalog it is a SQLite file in the warehouse's folder. `http(s)://...` is an Iceberg REST catalog, any SQLAlchemy
 URL a SQL catalog. S3 is set up by the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
-AWS_ENDPOINT_URL) or by `s3.*` properties.
+AWS_ENDPOINT_URL) or by `s3.*` properties; a REST catalog's login by `http://ID:SECRET@host`, or by pyiceberg's own
+variables (PYICEBERG_CATALOG__MAINSTEM__TOKEN and the like).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
 
@@ -46,7 +48,8 @@ class LakeOptions:
 
     def source_options(self) -> dict[str, str]:
         """For `format("mainstem")`, whose `startingOffsets` may be `table:NAME`."""
-        return {"warehouse": self.location, "catalog": self.catalog, **self.properties}
+        store = {name: value for name, value in self.file_properties().items() if name.startswith("s3.")}
+        return {"warehouse": self.location, "catalog": self.catalog, **store}
 
     def file_properties(self) -> dict[str, str]:
         """What reading and writing files needs, in tasks too."""
@@ -63,7 +66,7 @@ def open_catalog(options: LakeOptions) -> Catalog:
     properties = {"warehouse": options.location, **options.file_properties()}
     uri = options.catalog
     if uri.startswith(("http://", "https://")):
-        return load_catalog("mainstem", type="rest", uri=uri, **properties)
+        return load_catalog("mainstem", type="rest", **_rest_properties(uri), **properties)
     if not uri:
         if not options.is_local:
             raise ConfigError(
@@ -76,6 +79,16 @@ def open_catalog(options: LakeOptions) -> Catalog:
     elif "://" not in uri:
         raise InvalidArgument(f"catalog {uri!r} is no URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
     return load_catalog("mainstem", type="sql", uri=uri, **properties)
+
+
+def _rest_properties(uri: str) -> dict[str, str]:
+    """`http://ID:SECRET@host` logs in with these as OAuth client credentials."""
+    parts = urlsplit(uri)
+    place = parts.netloc.rpartition("@")[2]
+    found = {"uri": urlunsplit(parts._replace(netloc=place))}
+    if parts.username:
+        found["credential"] = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return found
 
 
 def identifier(name: str) -> tuple[str, ...]:

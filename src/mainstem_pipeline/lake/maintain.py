@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mainstem_pipeline.lake.commits import SOURCE, Committer, data_files, remove_files
-from mainstem_pipeline.lake.raw import DICTIONARY_IDS, LOG_ID, OFFSET_ID, ROW_GROUP_ROWS, parquet_writer
+from mainstem_pipeline.lake.raw import (
+    LOG_ID,
+    OFFSET_ID,
+    ROW_GROUP_ROWS,
+    current_columns,
+    dictionary_names,
+    parquet_writer,
+)
 from mainstem_pipeline.lake.reading import file_batches, written_schema
 
 if TYPE_CHECKING:
@@ -65,16 +72,15 @@ def order_of(table: Table) -> Order:
     from pyiceberg.types import LongType
 
     is_raw = SOURCE in table.properties
+    columns = current_columns(table) if is_raw else {}
+    ids = [columns[number][0] for number in (LOG_ID, OFFSET_ID) if number in columns]
 
     def order(one: DataFile) -> tuple[Any, ...]:
         place = (one.spec_id, str(one.partition))
         if not is_raw:
             return (*place, one.file_path)
         lower = one.lower_bounds or {}
-        log, offset = (
-            from_bytes(LongType(), lower[number]) if number in lower else -1 for number in (LOG_ID, OFFSET_ID)
-        )
-        return (*place, log, offset)
+        return (*place, *(from_bytes(LongType(), lower[one]) if one in lower else -1 for one in ids))
 
     return order
 
@@ -170,9 +176,9 @@ def join_files(table: Table, paths: Sequence[str]) -> str:
     """A file with all rows of these, under the table's schema as it is now."""
     path = f"{table.location().rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
     schema = written_schema(table.schema())
-    numbers = tuple(one.field_id for one in table.schema().fields)
+    dictionary = dictionary_names(current_columns(table)) if SOURCE in table.properties else True
     with table.io.new_output(path).create() as out:
-        writer = parquet_writer(out, schema, DICTIONARY_IDS if SOURCE in table.properties else numbers)
+        writer = parquet_writer(out, schema, dictionary)
         for source in paths:
             for rows in file_batches(table.io, source, table.schema()):
                 writer.write_batch(rows.cast(schema), row_group_size=ROW_GROUP_ROWS)

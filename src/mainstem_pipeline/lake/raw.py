@@ -16,12 +16,14 @@ A batch whose records cannot be read (its client sent it so) is one row: `batch`
 Partitioned by the day of appending, not of the record: appending is monotonic, so a slice makes one file, or two at
 midnight, however late or wrong the records' own times are; `timestamp` still prunes by each file's minimum and maximum.
 
-Columns are known by their ids. Who renames one, drops one or adds one of his own breaks nothing: files are written under
-the names the table has now, without what it no longer has.
+Columns are known by their ids (a catalog may assign others than these; then the table's properties say which). Who
+renames one, drops one or adds one of his own breaks nothing: files are written under the names the table has now, without
+what it no longer has.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +38,7 @@ from mainstem_pipeline.slices import ScanTask, read_task
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
     from pyiceberg.table.sorting import SortOrder
 
 ROW_GROUP_ROWS = 32_768
@@ -45,9 +48,11 @@ DAY_US = 86_400_000_000
 LOG_ID, OFFSET_ID, APPENDED_ID = 1, 3, 6
 TIME = pa.timestamp("us", tz="UTC")
 # Few distinct values a row group; in all other columns a dictionary would only cost.
-DICTIONARY_IDS = (1, 2, 5, 8, 9, 13, 15, 16)
+DICTIONARY_NUMBERS = (1, 2, 5, 8, 9, 13, 15, 16)
+FIELDS = "mainstem.fields"  # table property: our numbers → field ids, where the catalog gave others
+Columns = Mapping[int, tuple[int, str]]
 
-# id, name, type, and what the decoder calls it; `log` and `appended` are made here.
+# Number, name, type, and what the decoder calls it; `log` and `appended` are made here.
 COLUMNS: tuple[tuple[int, str, pa.DataType, str], ...] = (
     (1, "log", pa.int64(), ""),
     (2, "partition", pa.int32(), "partition"),
@@ -105,44 +110,65 @@ def sort_order() -> SortOrder:
     return SortOrder(*(SortField(source_id=one, transform=IdentityTransform()) for one in (LOG_ID, OFFSET_ID)))
 
 
-def current_names(schema: Schema) -> dict[int, str]:
-    """Our columns as the table calls them now, by id; one that was dropped is not among them."""
-    found: dict[int, str] = {}
-    for number in (*(one[0] for one in COLUMNS), ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID):
-        name = schema.find_column_name(number)
+NUMBERS = (*(one[0] for one in COLUMNS), ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID)
+
+
+def assigned_fields(schema: Schema) -> dict[int, int]:
+    """Our numbers → field ids of a table that was just made: a catalog may give columns ids of its own."""
+    names = {number: name for number, name, _, _ in COLUMNS}
+    names |= {
+        ELEMENT_ID: "headers.element",
+        HEADER_KEY_ID: "headers.element.key",
+        HEADER_VALUE_ID: "headers.element.value",
+    }
+    return {number: schema.find_field(name).field_id for number, name in names.items()}
+
+
+def current_columns(table: Table) -> Columns:
+    """Our columns as the table has them now: number → (field id, name); one that was dropped is not among them."""
+    kept = json.loads(table.properties.get(FIELDS, "{}"))
+    found: dict[int, tuple[int, str]] = {}
+    for number in NUMBERS:
+        field_id = int(kept.get(str(number), number))
+        name = table.schema().find_column_name(field_id)
         if name is not None:
-            found[number] = name.rpartition(".")[2]
+            found[number] = field_id, name.rpartition(".")[2]
     return found
 
 
-def arrow_schema(names: Mapping[int, str]) -> pa.Schema:
-    """Files' columns, under the table's names and with Iceberg's field ids."""
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Files' columns, under the table's names and with its field ids."""
 
     def field(number: int, kind: pa.DataType) -> pa.Field:
-        return pa.field(names[number], kind, metadata={b"PARQUET:field_id": str(number).encode()})
+        field_id, name = columns[number]
+        return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
 
     def headers() -> pa.DataType:
         pair = [(HEADER_KEY_ID, pa.string()), (HEADER_VALUE_ID, pa.binary())]
-        struct = pa.struct([field(number, kind) for number, kind in pair if number in names])
-        return pa.list_(pa.field("element", struct, metadata={b"PARQUET:field_id": str(ELEMENT_ID).encode()}))
+        struct = pa.struct([field(number, kind) for number, kind in pair if number in columns])
+        return pa.list_(field(ELEMENT_ID, struct))
 
     return pa.schema(
         [
             field(number, headers() if pa.types.is_list(kind) else kind)
             for number, _, kind, _ in COLUMNS
-            if number in names
+            if number in columns
         ]
     )
 
 
+def dictionary_names(columns: Columns) -> list[str]:
+    return [columns[number][1] for number in DICTIONARY_NUMBERS if number in columns]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where tasks write, and under which names: of the table as the batch began."""
+    """Where tasks write, and what the table's columns are as the batch begins."""
 
     location: str
     properties: Mapping[str, str]
     prefix: str
-    names: Mapping[int, str]
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +182,7 @@ class WrittenFile:
 
 def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
     """A task's slices as Parquet files, one log and one day a file."""
-    schema = arrow_schema(place.names)
+    schema = arrow_schema(place.columns)
     written: list[WrittenFile] = []
     files: RawFiles | None = None
     try:
@@ -166,7 +192,7 @@ def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
                 written += files.finish() if files is not None else []
                 files = RawFiles(place, log, schema)
             for batch in read_task(replace(task, slices=[piece]), DECODED):
-                files.add(table_batch(batch, log, schema))
+                files.add(table_batch(batch, log, place.columns, schema))
         return written + (files.finish() if files is not None else [])
     except BaseException:
         if files is not None:
@@ -174,26 +200,26 @@ def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
         raise
 
 
-def table_batch(batch: pa.RecordBatch, log: int, schema: pa.Schema) -> pa.RecordBatch:
+def table_batch(batch: pa.RecordBatch, log: int, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
     """Decoded rows as the table's: the decoder's own buffers, under the table's types."""
-    by_id: dict[int, pa.Array] = {
+    made = {
         LOG_ID: pa.repeat(pa.scalar(log, pa.int64()), batch.num_rows),
         APPENDED_ID: pc.divide(batch.column("stamp"), 1000).cast(TIME),
-        **{number: batch.column(source) for number, _, _, source in COLUMNS if source},
     }
-    arrays = []
-    for field in schema:
-        array = by_id[int(field.metadata[b"PARQUET:field_id"])]
-        arrays.append(_headers(array, field.type) if pa.types.is_list(field.type) else array)
+    arrays: list[pa.Array] = []
+    for number, _, kind, source in COLUMNS:
+        if number in columns:
+            array = made[number] if number in made else batch.column(source)
+            field_type = schema.field(len(arrays)).type
+            arrays.append(_headers(array, columns, field_type) if pa.types.is_list(kind) else array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _headers(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _headers(array: pa.Array, columns: Columns, kind: pa.DataType) -> pa.Array:
     """The same buffers with the table's names and ids inside."""
-    pairs, struct = array.values, kind.value_type
-    kept = {HEADER_KEY_ID: pairs.field(0), HEADER_VALUE_ID: pairs.field(1)}
-    columns = [kept[int(field.metadata[b"PARQUET:field_id"])] for field in struct]
-    made = pa.StructArray.from_arrays(columns, fields=list(struct))
+    pairs = array.values
+    kept = [pairs.field(at) for at, number in enumerate((HEADER_KEY_ID, HEADER_VALUE_ID)) if number in columns]
+    made = pa.StructArray.from_arrays(kept, fields=list(kind.value_type))
     valid, offsets = array.buffers()[:2]
     return pa.Array.from_buffers(kind, len(array), [valid, offsets], array.null_count, array.offset, children=[made])
 
@@ -224,7 +250,7 @@ class RawFiles:
         self.log = log
         self._io = load_file_io(dict(place.properties), place.location)
         self._place, self._schema = place, schema
-        self._appended = next(at for at, one in enumerate(schema) if one.metadata[b"PARQUET:field_id"] == b"6")
+        self._appended = schema.get_field_index(place.columns[APPENDED_ID][1])
         self._writer: pq.ParquetWriter | None = None
         self._output: Any = None
         self._stream: Any = None
@@ -250,7 +276,7 @@ class RawFiles:
         path = f"{place.location.rstrip('/')}/data/{place.prefix}-{self.log}-{uuid.uuid4().hex}.parquet"
         self._output = self._io.new_output(path)
         self._stream = self._output.create(overwrite=False)
-        self._writer = parquet_writer(self._stream, self._schema, DICTIONARY_IDS)
+        self._writer = parquet_writer(self._stream, self._schema, dictionary_names(place.columns))
         self._day, self._rows, self._bytes = day, 0, 0
 
     def _close(self) -> None:
@@ -274,16 +300,14 @@ class RawFiles:
             self._io.delete(one.path)
 
 
-def parquet_writer(stream: Any, schema: pa.Schema, dictionary_ids: tuple[int, ...]) -> pq.ParquetWriter:
+def parquet_writer(stream: Any, schema: pa.Schema, dictionary: list[str] | bool) -> pq.ParquetWriter:
     """How the lake's own files are written: zstd, page indexes, dictionaries where they help."""
     return pq.ParquetWriter(
         stream,
         schema,
         compression="zstd",
         compression_level=COMPRESSION_LEVEL,
-        use_dictionary=[
-            one.name for one in schema if int((one.metadata or {}).get(b"PARQUET:field_id", b"0")) in dictionary_ids
-        ],
+        use_dictionary=dictionary,
         write_page_index=True,
         store_schema=False,
     )

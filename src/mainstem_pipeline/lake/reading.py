@@ -25,7 +25,23 @@ def file_batches(io: FileIO, path: str, schema: Schema) -> Iterator[pa.RecordBat
         stored = pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
         known = Schema(*(one for one in stored.fields if one.field_id in numbers))
         for batch in file.iter_batches(READ_ROWS, columns=[one.name for one in known.fields]):
-            yield _to_requested_schema(schema, known, batch, downcast_ns_timestamp_to_us=True)
+            yield _with_nulls(
+                _to_requested_schema(schema, known, batch, downcast_ns_timestamp_to_us=True), batch, schema, known
+            )
+
+
+def _with_nulls(projected: pa.RecordBatch, batch: pa.RecordBatch, schema: Schema, known: Schema) -> pa.RecordBatch:
+    """pyiceberg's projection makes an empty list of a list that is null: say null again."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arrays = list(projected.columns)
+    for at, one in enumerate(schema.fields):
+        name = known.find_column_name(one.field_id)
+        source = batch.column(name) if name is not None else None
+        if source is not None and source.null_count and arrays[at].null_count != source.null_count:
+            arrays[at] = pc.if_else(source.is_valid(), arrays[at], pa.scalar(None, arrays[at].type))
+    return pa.RecordBatch.from_arrays(arrays, schema=projected.schema)
 
 
 def written_schema(schema: Schema) -> pa.Schema:

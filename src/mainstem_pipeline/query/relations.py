@@ -17,7 +17,7 @@ from mainstem.model.topic_filter import covers, filter_levels, is_pattern, liter
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE
 from mainstem_pipeline.lake.raw import COLUMNS as RAW
-from mainstem_pipeline.lake.raw import current_names
+from mainstem_pipeline.lake.raw import current_columns
 from mainstem_pipeline.lake.tables import data_paths, frame_of
 from mainstem_pipeline.options import Given
 from mainstem_pipeline.query.predicates import condition_sql, quoted, topic_sql
@@ -151,7 +151,7 @@ class Relations:
         self.archives[name] = snapshot.snapshot_id
         hot = self._log(options, startingOffsets=f"table:{name}@{snapshot.snapshot_id}", **self._lake.source_options())
         cold = frame_of(self._spark, self._lake, table, data_paths(table))
-        names = {one[1]: current_names(table.schema()).get(one[0]) for one in RAW}
+        names = _names(table)
         if names["flags"] is not None:
             cold = cold.where(f"{quoted(names['flags'])} >= 0")  # what cannot be read is no row of the log either
         if not is_exact:
@@ -202,10 +202,16 @@ def _has(table: Table, asked: Selection) -> bool:
     from pyiceberg.expressions import EqualTo
 
     equal: Any = EqualTo  # its signature is pydantic's
-    name = current_names(table.schema()).get(8)
+    name = _names(table)["topic"]
     if name is None or is_pattern(asked.filter):
         return True
     return bool(data_paths(table, equal(name, b"/".join(filter_levels(asked.filter)).decode())))
+
+
+def _names(table: Table) -> dict[str, str | None]:
+    """A raw table's columns as they are called now."""
+    columns = current_columns(table)
+    return {name: columns[number][1] if number in columns else None for number, name, _, _ in RAW}
 
 
 def _cold_column(column: str, names: dict[str, str | None]) -> str:

@@ -62,6 +62,8 @@ class Worker:
         self.seen: list[bytes] = []
         self.owned: set[int] = set()
         self.failures: list[KafkaException] = []
+        self._topic = topic
+        self._ends: dict[int, int] = {}
         self._stop = threading.Event()
         if protocol == "classic":
             settings["session_timeout_ms"] = 6_000
@@ -74,16 +76,22 @@ class Worker:
         while not self._stop.is_set():
             messages = [message for message in self._source.consume(50, 0.1) if not message.error()]
             self.owned = {one.partition for one in self._source.assignment()}
-            if not messages:
-                continue
             self.seen += [message.value() for message in messages]
-            ends = {(m.topic(), m.partition()): m.offset() + 1 for m in messages}
-            try:
-                self._source.commit(offsets=[TopicPartition(*at, end) for at, end in ends.items()], asynchronous=False)
-            except KafkaException as error:  # a rebalance came first: someone else reads it again
-                if error.args[0].code() not in LOST_TO_A_REBALANCE:
-                    self.failures.append(error)
+            self._ends.update({m.partition(): m.offset() + 1 for m in messages})
+            self._ends = {partition: end for partition, end in self._ends.items() if partition in self.owned}
+            self._commit()
         self._source.close()
+
+    def _commit(self) -> None:
+        """What a rebalance kept from being committed is tried again, as long as the partition is ours."""
+        ends = [TopicPartition(self._topic, partition, end) for partition, end in self._ends.items()]
+        try:
+            if ends:
+                self._source.commit(offsets=ends, asynchronous=False)
+            self._ends.clear()
+        except KafkaException as error:
+            if error.args[0].code() not in LOST_TO_A_REBALANCE:
+                self.failures.append(error)
 
     def stop(self) -> None:
         self._stop.set()
