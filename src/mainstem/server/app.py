@@ -13,12 +13,17 @@ from typing import Any
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
+from mainstem.model.compiled import COMPILED
 from mainstem.protocols.admission import Admission
 from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config
 from mainstem.storage.directory import DataDirectory
 
 logger = logging.getLogger("mainstem.server")
+
+COMPILE_FIX = (
+    "install a C compiler and run: pip install --force-reinstall --no-deps mainstem (in a checkout: make setup)"
+)
 
 # Adding a protocol is one folder and one line: listener name, module, class.
 PROTOCOLS = (
@@ -71,6 +76,10 @@ class App:
             self._make_servers()
             applied = self.broker.recover_journal()
             logger.info("recovered %d entries of state", applied)
+            if not COMPILED:
+                logger.warning(
+                    "plain Python is used instead of the compiled modules, several times slower: %s", COMPILE_FIX
+                )
             self.broker.start()
             await self.broker.staging.recover()
             await self._listen(taken)
