@@ -102,7 +102,8 @@ class _Recovery:
             segment.sealed = segment is not segments[-1] or segment not in scanned or segment.generation > 0
         self._make_durable(scanned)
         last = segments[-1] if segments else None
-        end_offset = max(last.end_offset if last else 0, checkpoint.end_offset)
+        # An empty log ends where it starts: going back below that would be taken for trimmed by the next recovery.
+        end_offset = max(last.end_offset if last else checkpoint.start_offset, checkpoint.end_offset)
         fresh = Checkpoint(
             log_id=self._log_id,
             start_offset=segments[0].base_offset if segments else end_offset,
