@@ -24,9 +24,9 @@ from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
-from mainstem.broker.queue import Outcome, Queue
-from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.settings import QueueSettings
 from mainstem.log.gather import Ticket
 from mainstem.testing.ledger import seal
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.queue import Outcome, Taken
+from mainstem.broker.queues.queue import Outcome, Taken
 from mainstem.broker.reading import PartitionReader
 from mainstem.codec.batch import decode_frames
 from mainstem.testing.ledger import OffsetMemory, unseal

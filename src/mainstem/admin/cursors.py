@@ -9,10 +9,10 @@ from typing import Any
 
 from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
-from mainstem.broker.groups import Commit, Groups
+from mainstem.broker.groups.registry import Commit, Groups
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.queue import Queue, Taken
-from mainstem.broker.queues import Queues, QueueService
+from mainstem.broker.queues.queue import Queue, Taken
+from mainstem.broker.queues.registry import Queues, QueueService
 from mainstem.broker.sessions import Session, Sessions
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka

@@ -27,7 +27,7 @@ from mainstem.admin import rabbit_objects as objects
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.queues import Queues
+from mainstem.broker.queues.registry import Queues
 from mainstem.model.errors import ClientFault, InvalidArgument, NotAuthorized, NotFound
 
 PAGE_SIZE_MAX = 500

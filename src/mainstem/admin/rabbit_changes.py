@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 from mainstem.admin import rabbit_objects as objects
 from mainstem.broker.access import Action
-from mainstem.broker.exchange_names import DEFAULT, topic_of
-from mainstem.broker.exchanges import PREDECLARED, TYPES, Binding, Exchange
-from mainstem.broker.queue import Outcome
-from mainstem.broker.queue_bindings import NOW
-from mainstem.broker.queue_settings import Kind, Overflow, QueueSettings
-from mainstem.broker.queues import Queues
+from mainstem.broker.queues.bindings import NOW
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.exchanges import PREDECLARED, TYPES, Binding, Exchange
+from mainstem.broker.queues.queue import Outcome
+from mainstem.broker.queues.registry import Queues
+from mainstem.broker.queues.settings import Kind, Overflow, QueueSettings
 from mainstem.metadata.store import Written
 from mainstem.model.amqp_content import NAMES, Content, encode_value
 from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized

@@ -12,10 +12,10 @@ import psutil
 
 from mainstem.admin.running import Running
 from mainstem.broker.broker import Broker
-from mainstem.broker.exchanges import TYPES, Binding, Exchange
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.queue import Queue
-from mainstem.broker.queues import Queues
+from mainstem.broker.queues.exchanges import TYPES, Binding, Exchange
+from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.registry import Queues
 from mainstem.model.errors import NotFound
 
 VERSION = "4.1.0"  # the RabbitMQ whose API this is

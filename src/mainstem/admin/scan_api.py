@@ -32,7 +32,7 @@ from mainstem.admin.problems import problem_of
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.scan_plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
+from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
 from mainstem.model.errors import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.broker.scan_lanes import STEM, canonical_topic
+from mainstem.broker.scans.lanes import STEM, canonical_topic
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds

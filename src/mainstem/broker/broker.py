@@ -24,8 +24,8 @@ from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.pipelines import Pipelines
 from mainstem.broker.policy import STEMS_MAX, Policy
-from mainstem.broker.queues import QueueService
-from mainstem.broker.scan_plan import ScanPlans
+from mainstem.broker.queues.registry import QueueService
+from mainstem.broker.scans.plan import ScanPlans
 from mainstem.broker.staging import Staging
 from mainstem.broker.ticker import Ticker
 from mainstem.broker.topics import Partition, Span, Topic

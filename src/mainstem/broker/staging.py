@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mainstem.broker.scan_lanes import canonical_topic, kafka_topic
+from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
 from mainstem.broker.staged_append import append_staged, appended_already, durable
 from mainstem.codec.batch import check_batch
 from mainstem.codec.staged import decode_staged

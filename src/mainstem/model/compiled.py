@@ -31,7 +31,7 @@ MODULES = (
     "mainstem.log._topic_chunks",
     "mainstem.log._topic_index",
     "mainstem.broker._live",
-    "mainstem.broker._queue_lane",
+    "mainstem.broker.queues._lane",
     "mainstem.protocols.mqtt._outbound",
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",

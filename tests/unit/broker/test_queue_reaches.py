@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.broker.queue_bindings import ANYTHING, DEFAULT, EXCHANGE, PLAIN, Reach, Reaches
+from mainstem.broker.queues.bindings import ANYTHING, DEFAULT, EXCHANGE, PLAIN, Reach, Reaches
 
 
 def test_a_record_enters_by_what_was_bound_when_it_was_written() -> None:

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.queue import Outcome, Queue
-from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.settings import QueueSettings
 from mainstem.log.retention import Holds
 from mainstem.model.clock import ManualClock
 from tests.unit.broker.kit import DAY_MS, durable, running

@@ -11,7 +11,7 @@ import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
-from mainstem.broker.scan_plan import LEASE_MS, LEASE_MS_MAX
+from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.model.clock import ManualClock

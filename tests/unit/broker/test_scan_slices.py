@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.broker.scan_slices import SLICE_BYTES_MIN, slices_of
+from mainstem.broker.scans.slices import SLICE_BYTES_MIN, slices_of
 from mainstem.storage.engine import Part
 
 

@@ -19,9 +19,9 @@ from mainstem.admin.cursors import (
     queue_row,
     queues_of,
 )
-from mainstem.broker.groups_fault import GroupFault
-from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_settings import LOCK_MS, QueueSettings
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter
 

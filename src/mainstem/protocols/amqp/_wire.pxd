@@ -3,7 +3,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mainstem.broker._live cimport RecordRef, Route
-from mainstem.broker._queue_lane cimport Lane, Taker
+from mainstem.broker.queues._lane cimport Lane, Taker
 from mainstem.log._gather cimport Ticket
 
 

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove
 
 from mainstem.broker._live cimport RecordRef, Route
-from mainstem.broker._queue_lane cimport Lane, Taker
+from mainstem.broker.queues._lane cimport Lane, Taker
 from mainstem.codec._batch cimport (
     get_u16, get_u32, get_u64, next_header, put_u16, put_u32, put_u64, put_varint, varint_size, zigzag,
 )

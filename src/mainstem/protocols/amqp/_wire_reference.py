@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mainstem.broker._live_reference import RecordRef, Route
-from mainstem.broker._queue_lane_reference import Taker
+from mainstem.broker.queues._lane_reference import Taker
 from mainstem.codec.batch import decode_headers
 from mainstem.log._gather_reference import Ticket
 from mainstem.model.amqp_content import Content

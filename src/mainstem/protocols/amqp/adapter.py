@@ -12,9 +12,9 @@ from typing import Any
 
 from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.exchange_names import DEFAULT, TOPIC, key_of
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue import Queue
+from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, key_of
+from mainstem.broker.queues.queue import Queue
 from mainstem.log.gather import Ticket
 from mainstem.model.crossing import amqp_properties
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded

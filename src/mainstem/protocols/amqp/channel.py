@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.broker.queue import Outcome
+from mainstem.broker.queues.queue import Outcome
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_consume import Consumes
 from mainstem.protocols.amqp.channel_declare import Declares

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.exchange_names import DEFAULT, topic_of
-from mainstem.broker.queue import Outcome, Queue
-from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_settings import Kind, QueueSettings
+from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.model.amqp_content import split_table
 from mainstem.model.condition import Condition
 from mainstem.model.topic_filter import literal_filter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.exchanges import Exchange
-from mainstem.broker.queue import Queue
+from mainstem.broker.queues.exchanges import Exchange
+from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.declaring import quoted
 from mainstem.protocols.amqp.faults import Fault

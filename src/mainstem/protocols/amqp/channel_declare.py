@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.exchange_names import DEFAULT, topic_of
-from mainstem.broker.exchanges import Binding, Exchange
-from mainstem.broker.queue import Queue
-from mainstem.broker.queue_bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.exchanges import Binding, Exchange
+from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.declaring import (

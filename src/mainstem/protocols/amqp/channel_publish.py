@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.broker.exchange_names import DEFAULT
-from mainstem.broker.queue import Queue
-from mainstem.broker.queue_settings import Overflow
+from mainstem.broker.queues.exchange_names import DEFAULT
+from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
 from mainstem.model.crossing_amqp import asked_by_client

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mainstem.broker.exchanges import TYPES, Exchange
-from mainstem.broker.queue import Queue
-from mainstem.broker.queue_settings import Kind, Overflow, QueueSettings
+from mainstem.broker.queues.exchanges import TYPES, Exchange
+from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.settings import Kind, Overflow, QueueSettings
 from mainstem.protocols.amqp.faults import Fault
 
 DELIVERY_LIMIT_QUORUM = 20

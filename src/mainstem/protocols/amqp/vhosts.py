@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.exchange_names import DEFAULT, topic_of
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.codec.batch import encode_headers
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import RecordFlag

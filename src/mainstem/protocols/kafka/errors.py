@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.transactions import TransactionFault
 from mainstem.model import errors
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Principal
 from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
-from mainstem.broker.groups import Groups
-from mainstem.broker.groups_classic import GroupLimits
+from mainstem.broker.groups.classic import GroupLimits
+from mainstem.broker.groups.registry import Groups
 from mainstem.broker.policy import Policy
 from mainstem.broker.producers import Producers
 from mainstem.broker.topics import Topic

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.queue import Outcome, Queue, Taken
-from mainstem.broker.queue_bindings import ANYTHING, NOW, Reach
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.queue import Outcome, Queue, Taken
+from mainstem.broker.queues.settings import QueueSettings
 from mainstem.codec.batch import rebuild_batches
 from mainstem.model.crossing import kafka_record
 from mainstem.model.topic_filter import literal_filter

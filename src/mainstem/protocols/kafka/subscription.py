@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from mainstem.broker.groups import Group
-from mainstem.broker.groups_classic import ClassicGroup
+from mainstem.broker.groups.classic import ClassicGroup
+from mainstem.broker.groups.registry import Group
 
 _TOPICS_MAX = 100_000
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue import Outcome, Queue
-from mainstem.broker.queue_bindings import ANYTHING, Reach
-from mainstem.broker.queue_lane import Taker
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.lane import Taker
+from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.sessions import Subscription
 from mainstem.model.errors import InvalidName, NotAuthorized, NotFound
 from mainstem.model.origin import Origin

@@ -13,7 +13,7 @@ from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
 from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.queue import Queue
+from mainstem.broker.queues.queue import Queue
 from mainstem.broker.retained import Retained
 from mainstem.broker.sessions import PLACE_MS, Session, Sessions, Subscription
 from mainstem.codec.batch import decode_frames

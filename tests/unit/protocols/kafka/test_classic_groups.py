@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from mainstem.broker.groups_classic import ClassicGroup, GroupLimits, Join, Joined, State, Synced
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.classic import ClassicGroup, GroupLimits, Join, Joined, State, Synced
+from mainstem.broker.groups.fault import GroupFault
 
 LIMITS = GroupLimits(session_ms_min=1_000, session_ms_max=60_000, first_join_ms=100)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.groups_assign import assign, assign_shared
-from mainstem.broker.groups_consumer import Beat, BeatAnswer, ConsumerGroup, pattern_fault
-from mainstem.broker.groups_fault import GroupFault
-from mainstem.broker.groups_share import ShareGroup
+from mainstem.broker.groups.assign import assign, assign_shared
+from mainstem.broker.groups.consumer import Beat, BeatAnswer, ConsumerGroup, pattern_fault
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.share import ShareGroup
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.broker.groups import Commit, Groups
+from mainstem.broker.groups.registry import Commit, Groups
 from mainstem.broker.transactions import Transaction, TransactionFault, Transactions, TransactionState
 from tests.unit.protocols.kafka.journals import MemoryJournal
 

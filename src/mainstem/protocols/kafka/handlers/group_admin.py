@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.groups import Group
-from mainstem.broker.groups_classic import ClassicGroup, State
-from mainstem.broker.groups_consumer import ConsumerGroup
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.classic import ClassicGroup, State
+from mainstem.broker.groups.consumer import ConsumerGroup
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.registry import Group
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED
 from mainstem.protocols.kafka.messages import (

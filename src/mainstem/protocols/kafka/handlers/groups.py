@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.groups import METADATA_BYTES_MAX, Commit, Groups
-from mainstem.broker.groups_classic import ClassicGroup, Join, Joined, Synced
-from mainstem.broker.groups_consumer import Beat, BeatAnswer
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.classic import ClassicGroup, Join, Joined, Synced
+from mainstem.broker.groups.consumer import Beat, BeatAnswer
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault

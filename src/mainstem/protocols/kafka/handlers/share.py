@@ -6,10 +6,10 @@ from asyncio import TimerHandle
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.groups import Groups
-from mainstem.broker.groups_consumer import Beat
-from mainstem.broker.groups_fault import GroupFault
-from mainstem.broker.groups_share import ShareGroup
+from mainstem.broker.groups.consumer import Beat
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.registry import Groups
+from mainstem.broker.groups.share import ShareGroup
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault

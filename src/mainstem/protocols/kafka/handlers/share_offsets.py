@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.queue import Queue
-from mainstem.broker.queue_bindings import NOW
+from mainstem.broker.queues.bindings import NOW
+from mainstem.broker.queues.queue import Queue
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.protocols.kafka.handlers.share import find_topic

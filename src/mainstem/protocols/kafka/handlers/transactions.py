@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.groups import Groups
-from mainstem.broker.groups_consumer import pattern_fault
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.consumer import pattern_fault
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.registry import Groups
 from mainstem.broker.transactions import TransactionFault, TransactionState
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault

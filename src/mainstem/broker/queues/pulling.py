@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue_lane import Backlog, Taker
+from mainstem.broker.queues.lane import Backlog, Taker
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
-    from mainstem.broker.queue_levels import Level
+    from mainstem.broker.queues.levels import Level
+    from mainstem.broker.queues.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
-from mainstem.broker.queue_bindings import DEFAULT as DEFAULT_REACH
-from mainstem.broker.queue_bindings import NAMED, Reach
-from mainstem.broker.queue_lane import Lane
+from mainstem.broker.queues.bindings import DEFAULT as DEFAULT_REACH
+from mainstem.broker.queues.bindings import NAMED, Reach
+from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
+from mainstem.broker.queues.lane import Lane
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
@@ -28,8 +28,8 @@ from mainstem.model.record import Header, Record
 from mainstem.model.topic_filter import literal_filter, matches
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
-    from mainstem.broker.queues import Queues
+    from mainstem.broker.queues.queue import Queue
+    from mainstem.broker.queues.registry import Queues
 
 TYPES = ("direct", "fanout", "topic", "headers")
 PREDECLARED = {

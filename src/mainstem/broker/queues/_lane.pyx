@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fast lane of a queue. See `queue_lane.py`."""
+"""The fast lane of a queue. See `lane.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
@@ -15,7 +15,7 @@ from mainstem.codec._batch cimport BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, 
 
 from mainstem.codec.batch import inflate
 from mainstem.model.errors import CorruptFrame
-from mainstem.broker._queue_lane_reference import Events
+from mainstem.broker.queues._lane_reference import Events
 
 cdef int ORIGIN_AMQP = 3
 cdef int ORIGIN_KAFKA = 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue_lane import Backlog
-from mainstem.broker.queue_properties import expires_at_ms
+from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.properties import expires_at_ms
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
-    from mainstem.broker.queue_levels import Level
+    from mainstem.broker.queues.levels import Level
+    from mainstem.broker.queues.queue import Queue
 
 NS_PER_MS = 1_000_000
 

@@ -18,11 +18,11 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.catch_up import CatchUp, Piece
-from mainstem.broker.exchanges import Exchanges
-from mainstem.broker.queue import Queue
-from mainstem.broker.queue_bindings import NOW, Reach
-from mainstem.broker.queue_dead_letters import DeadLetters
-from mainstem.broker.queue_settings import Kind, QueueSettings
+from mainstem.broker.queues.bindings import NOW, Reach
+from mainstem.broker.queues.dead_letters import DeadLetters
+from mainstem.broker.queues.exchanges import Exchanges
+from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
@@ -34,7 +34,7 @@ from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
-    from mainstem.broker.queue_levels import Level
+    from mainstem.broker.queues.levels import Level
 
 logger = logging.getLogger("mainstem.broker")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 
-from mainstem.broker.scan_lanes import Lane, Selection
+from mainstem.broker.scans.lanes import Lane, Selection
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.log.log import Log

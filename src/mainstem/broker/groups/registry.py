@@ -17,10 +17,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from mainstem.broker.groups_classic import ClassicGroup, GroupLimits, Member, State
-from mainstem.broker.groups_consumer import ConsumerGroup, TopicLookup
-from mainstem.broker.groups_fault import GroupFault
-from mainstem.broker.groups_share import ShareGroup
+from mainstem.broker.groups.classic import ClassicGroup, GroupLimits, Member, State
+from mainstem.broker.groups.consumer import ConsumerGroup, TopicLookup
+from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.groups.share import ShareGroup
 from mainstem.log.gather import Ticket
 
 GROUPS_MAX = 100_000

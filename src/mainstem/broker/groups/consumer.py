@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mainstem.broker.groups_assign import ASSIGNORS, TopicPartition, assign
-from mainstem.broker.groups_classic import GroupLimits
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.assign import ASSIGNORS, TopicPartition, assign
+from mainstem.broker.groups.classic import GroupLimits
+from mainstem.broker.groups.fault import GroupFault
 
 SESSION_MS = 45_000
 HEARTBEAT_MS = 3_000

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.fault import GroupFault
 
 MEMBERS_MAX = 10_000
 

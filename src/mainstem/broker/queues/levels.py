@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue_lane import Backlog
+from mainstem.broker.queues.lane import Backlog
 from mainstem.codec.batch import frame_heads
 from mainstem.cursor.queue import QueueCursor
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
+    from mainstem.broker.queues.queue import Queue
     from mainstem.log.log import Log
 
 READ_BYTES = 256 << 10

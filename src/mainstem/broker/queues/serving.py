@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.queue_lane import Backlog
+from mainstem.broker.queues.lane import Backlog
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
-    from mainstem.broker.queue_levels import Level
+    from mainstem.broker.queues.levels import Level
+    from mainstem.broker.queues.queue import Queue
 
 SERVE_RECORDS_MAX = 10_000  # of one turn; the rest in the next
 RELEASED_AT_ONCE = 64

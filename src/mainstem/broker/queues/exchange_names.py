@@ -8,7 +8,7 @@ exchange orders, empty key    orders
 
 from __future__ import annotations
 
-from mainstem.broker.queue_bindings import EXCHANGE, NAMED, PLAIN, Reach
+from mainstem.broker.queues.bindings import EXCHANGE, NAMED, PLAIN, Reach
 from mainstem.model.topic import amqp_key, filter_of_amqp, spelled_level, topic_of_amqp
 from mainstem.model.topic_filter import literal_filter
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from mainstem.model.compiled import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from mainstem.broker._queue_lane_reference import Backlog, Entry, Events, Lane, Taker, may_expire
+    from mainstem.broker.queues._lane_reference import Backlog, Entry, Events, Lane, Taker, may_expire
 else:
-    from mainstem.broker._queue_lane import Backlog, Entry, Events, Lane, Taker, may_expire
+    from mainstem.broker.queues._lane import Backlog, Entry, Events, Lane, Taker, may_expire
 
 __all__ = ["Backlog", "Entry", "Events", "Lane", "Taker", "may_expire"]

@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from mainstem.broker.exchanges import carbon_copies
+from mainstem.broker.queues.exchanges import carbon_copies
 from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
-    from mainstem.broker.queue import Queue
-    from mainstem.broker.queue_lane import Backlog
-    from mainstem.broker.queue_levels import Level
-    from mainstem.broker.queues import Queues
+    from mainstem.broker.queues.lane import Backlog
+    from mainstem.broker.queues.levels import Level
+    from mainstem.broker.queues.queue import Queue
+    from mainstem.broker.queues.registry import Queues
     from mainstem.log.gather import Ticket
 
 logger = logging.getLogger("mainstem.broker")

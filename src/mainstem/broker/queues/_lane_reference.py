@@ -1,4 +1,4 @@
-"""The fast lane of a queue in plain Python. See `queue_lane.py`."""
+"""The fast lane of a queue in plain Python. See `lane.py`."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mainstem.broker.groups_assign import TopicPartition, assign_shared
-from mainstem.broker.groups_classic import GroupLimits
-from mainstem.broker.groups_consumer import HEARTBEAT_MS, JOIN_EPOCH, SESSION_MS, Beat, BeatAnswer, TopicLookup
-from mainstem.broker.groups_fault import GroupFault
+from mainstem.broker.groups.assign import TopicPartition, assign_shared
+from mainstem.broker.groups.classic import GroupLimits
+from mainstem.broker.groups.consumer import HEARTBEAT_MS, JOIN_EPOCH, SESSION_MS, Beat, BeatAnswer, TopicLookup
+from mainstem.broker.groups.fault import GroupFault
 
 MEMBERS_MAX = 1_000
 

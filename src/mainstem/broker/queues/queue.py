@@ -20,21 +20,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queue_bindings import FILTERS_MAX, Reach, Reaches
-from mainstem.broker.queue_lane import Backlog, Entry, Lane, Taker, may_expire
-from mainstem.broker.queue_levels import Level
-from mainstem.broker.queue_limits import HeadLimits
-from mainstem.broker.queue_properties import expires_at_ms, priority_of
-from mainstem.broker.queue_pulling import Collector, Taken, first_dead, first_ready
-from mainstem.broker.queue_serving import Serving
-from mainstem.broker.queue_settings import QueueSettings
+from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
+from mainstem.broker.queues.lane import Backlog, Entry, Lane, Taker, may_expire
+from mainstem.broker.queues.levels import Level
+from mainstem.broker.queues.limits import HeadLimits
+from mainstem.broker.queues.properties import expires_at_ms, priority_of
+from mainstem.broker.queues.pulling import Collector, Taken, first_dead, first_ready
+from mainstem.broker.queues.serving import Serving
+from mainstem.broker.queues.settings import QueueSettings
 from mainstem.log.gather import Ticket
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import headers_for_conditions
 from mainstem.model.errors import Overloaded
 
 if TYPE_CHECKING:
-    from mainstem.broker.queues import Queues
+    from mainstem.broker.queues.registry import Queues
 
 __all__ = ["Outcome", "Queue", "Taken", "Totals"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.scan_lanes import Lane, Selection, select
-from mainstem.broker.scan_slices import LogSlice, slices_of
-from mainstem.broker.scan_times import TimeFinder
+from mainstem.broker.scans.lanes import Lane, Selection, select
+from mainstem.broker.scans.slices import LogSlice, slices_of
+from mainstem.broker.scans.times import TimeFinder
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
 from mainstem.storage.engine import Part
