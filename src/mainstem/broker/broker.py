@@ -290,8 +290,13 @@ class Broker:
     def _add_stem(self, namespace: Namespace, policy: Policy, log: Log) -> None:
         namespace.stems[policy.stem_key()] = log
         namespace.stem_policies[log] = policy
+        assert log.index is not None
+        log.index.on_lost = self._wake_maintenance
         for view in namespace.views.values():
             view.add_slots()
+
+    def _wake_maintenance(self) -> None:
+        self.ticker.loop.call_soon_threadsafe(self.maintenance.wake)
 
     def create_topic(
         self,

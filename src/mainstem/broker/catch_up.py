@@ -18,7 +18,7 @@ from mainstem.broker.reading import pieces_of
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads, read_frame_head
 from mainstem.log.log import Log
 from mainstem.log.rewriting import without_front
-from mainstem.model.errors import StorageFault
+from mainstem.model.errors import MainstemError, StorageFault
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -29,6 +29,7 @@ logger = logging.getLogger("mainstem.broker")
 CHUNK_BYTES = 1 << 20
 SCAN_OFFSETS_MAX = 1 << 20
 MATCHES_MAX = 4_096
+AGAIN_S = 1  # after a failed read
 EMPTY = array("q")
 END_OF_STAMPS = (1 << 63) - 1
 ATTRIBUTES_AT, CONTROL = 22, 0x20  # in a RecordBatch; marks a transaction's end
@@ -202,6 +203,17 @@ class Pump:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, sink: Sink, filters: Sequence[bytes]) -> None:
+        """Until it is live or full. Damage may be repaired meanwhile (an index is built again, a log by hand)."""
+        while True:
+            try:
+                return await self._catch_up(sink, filters)
+            except MainstemError as error:
+                logger.error(
+                    "catching up stands still at stamp %d, tried again in %d s: %s", sink.position, AGAIN_S, error
+                )
+                await asyncio.sleep(AGAIN_S)
+
+    async def _catch_up(self, sink: Sink, filters: Sequence[bytes]) -> None:
         """Chunks are read in a thread; the last one on the loop, between two ticks, or a busy head is never reached."""
         reader = CatchUp(sink.namespace, filters, sink.position)
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ Everything runs in threads, a log at a time, and may be cut short by a crash any
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from mainstem.broker.policy import Policy
 from mainstem.log import retention
 from mainstem.log.compaction import compact
 from mainstem.log.log import Log
+from mainstem.log.logs import add_columns, topic_columns
 from mainstem.log.retention import NO_STAMP, Holds
 from mainstem.model.errors import DiskFull
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
     from mainstem.broker.topics import Topic
+    from mainstem.log.topic_index import TopicIndex
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -45,15 +48,22 @@ class Maintenance:
         self._wall_ahead_ns = self._disagreement_ns()
         self._forget_from_ns = 0  # monotonic: no retention before
         self._alarmed = False
+        self._woken = asyncio.Event()
         self.rewriting = asyncio.Lock()  # parts are rewritten by one task at a time
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._every_s)
+            self._woken.clear()
             try:
                 await self.round()
             except Exception:
                 logger.exception("maintenance failed; it is tried again in %.0f s", self._every_s)
+
+    def wake(self) -> None:
+        """A round is due now; on the loop."""
+        self._woken.set()
 
     async def round(self) -> None:
         """One look at every log. What fails for one is tried again in the next round and keeps no other waiting."""
@@ -95,6 +105,8 @@ class Maintenance:
             log.engine.roll()
         if log.index is not None:
             index = log.index
+            if index.missing:
+                await self._rebuild(namespace, log, index)
             await self._in_thread(f"topic index of log {log.id}", lambda: index.checkpoint(log.stable))
         if log.times.due():
             await self._in_thread(f"times of log {log.id}", log.times.learn)
@@ -104,6 +116,15 @@ class Maintenance:
             holds = self.holds_of(log)
             await self._in_thread(f"compaction of log {log.id}", lambda: self._compact(log, policy, now_ns, holds))
         await self._forget(namespace, log, policy, now_ns)
+
+    async def _rebuild(self, namespace: Namespace, log: Log, index: TopicIndex) -> None:
+        """Reads of a damaged stretch fail until its topics are known again: read in a thread, added in one turn."""
+        for start, end in index.missing:
+            columns = await self._in_thread(
+                f"rebuilding the topic index of log {log.id}",
+                lambda start=start, end=end: list(topic_columns(log, start, end, namespace.topic_of)),  # type: ignore[misc]
+            )
+            logger.info("log %d: indexed the topics of %d records again", log.id, add_columns(index, columns))
 
     async def _forget(self, namespace: Namespace, log: Log, policy: Policy, now_ns: int) -> None:
         by_policy = "delete" in policy.cleanup and not self._waits_for_clock()

@@ -43,7 +43,7 @@ class Pressed(Protocol):
 
 class Ticker:
     def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
-        self._loop = loop
+        self.loop = loop
         self._dispatcher = dispatcher
         self._requested = False
         self._logs: list[Log] = []
@@ -67,7 +67,7 @@ class Ticker:
     def request(self) -> None:
         if not self._requested:
             self._requested = True
-            self._loop.call_soon(self.tick)
+            self.loop.call_soon(self.tick)
 
     def add_log(self, log: Log) -> None:
         """A log has something to write (its `on_dirty`)."""
@@ -150,7 +150,7 @@ class Ticker:
                 log.mark_stable(log.written)
                 if log.durability.interval_ms and log not in self._sync_later:
                     self._sync_later.add(log)
-                    self._loop.call_later(log.durability.interval_ms / 1000, self._sync_interval, log)
+                    self.loop.call_later(log.durability.interval_ms / 1000, self._sync_interval, log)
         if to_sync:
             self._sync(to_sync)
         return appended
@@ -169,7 +169,7 @@ class Ticker:
     def _sync_unhurried(self, log: Log) -> None:
         """Nobody waits (QoS 0, acks=0, positions): a few more ticks may share its sync."""
         if not self._unhurried:
-            self._loop.call_later(UNHURRIED_SYNC_S, self._sync_all_unhurried)
+            self.loop.call_later(UNHURRIED_SYNC_S, self._sync_all_unhurried)
         self._unhurried.add(log)
 
     def _sync_all_unhurried(self) -> None:
@@ -194,13 +194,15 @@ class Ticker:
 
     def _post_synced(self, synced: list[tuple[Log, int]]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self.on_synced, synced)
+            self.loop.call_soon_threadsafe(self.on_synced, synced)
         except RuntimeError:  # the loop is closed: nobody waits any more
             logger.debug("a sync round ended after the loop")
 
     def on_synced(self, synced: list[tuple[Log, int]]) -> None:
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         for log, end in synced:
+            if log.removed:
+                continue
             log.mark_stable(end)
             if self._quiet_since.get(log, (0.0, -1))[1] != end:  # the checkpoint's own sync finds nothing new
                 self._quiet_since[log] = (now_s, end)
@@ -217,7 +219,7 @@ class Ticker:
 
         An unclean start walks a log from that note on, and damage below it can never pass for a torn tail.
         """
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         quiet = [log for log, (since_s, _) in self._quiet_since.items() if now_s - since_s > CHECKPOINT_QUIET_S]
         for log in quiet:
             self._quiet_since[log] = (math.inf, self._quiet_since[log][1])
@@ -239,6 +241,7 @@ class Ticker:
         """The log was removed: nobody waits for it any more."""
         self._syncing.discard(log)
         self._unhurried.discard(log)
+        self._quiet_since.pop(log, None)
         log.mark_stable(log.written)
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:

@@ -16,9 +16,9 @@ import shutil
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.codec.batch import decode_frames, frame_heads
 from mainstem.log.durability import parse_durability
@@ -31,6 +31,9 @@ from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.state_file import read_state, write_state
+
+if TYPE_CHECKING:
+    from mainstem.codec.batch import FrameHead
 
 logger = logging.getLogger("mainstem.log")
 
@@ -123,31 +126,50 @@ class _Progress:
             logger.info("log %d: recovering, %d of %d MiB looked through", self._log_id, done >> 20, total >> 20)
 
 
+class TopicColumn(NamedTuple):
+    """The topics of some frames, one small number per offset: `names[number]`, and 0 for a record without a topic."""
+
+    base_offset: int
+    numbers: array[int]
+    names: list[bytes]
+
+
 def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None = None) -> int:
     """Index what the log holds and the index does not cover (everything, when its files were lost)."""
     added, stored = 0, log.engine.stat().start_offset  # not where streams begin: below lies what queues hold
     for start, end in [*index.missing, (max(index.covered_end, stored), log.written)]:
-        offset = start
-        while offset < end and (piece := log.read(offset, REBUILD_BYTES, end)) is not None:
-            added += _index_slice(index, log, piece.data, topic_of or {}, start)
-            offset = piece.end_offset
+        added += add_columns(index, topic_columns(log, start, end, topic_of or {}))
     if added:
         logger.info("log %d: indexed the topics of %d records again", log.id, added)
     return added
 
 
-def _index_slice(index: TopicIndex, log: Log, data: memoryview, topic_of: dict[int, bytes], start: int) -> int:
-    at = added = 0
-    for head in frame_heads(data, log.id):
-        frame = data[at : at + head.size]
-        at += head.size
-        if head.base_offset + head.count <= start:  # a frame may begin before a chunk; what is known stays
-            continue
-        numbers = array("I", bytes(4 * head.count))
-        if head.kind == KIND_DATA:
-            for record in decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of):
-                if record.topic:
-                    numbers[record.offset - head.base_offset] = index.topics.number(record.topic)
-        index.add(head.base_offset, memoryview(numbers))
-        added += head.count
+def add_columns(index: TopicIndex, columns: Iterable[TopicColumn]) -> int:
+    """A damaged chunk answers again from the first column on: add all of its columns in one turn of the loop."""
+    added = 0
+    for column in columns:
+        numbers = [0, *map(index.topics.number, column.names[1:])]
+        index.add(column.base_offset, array("I", map(numbers.__getitem__, column.numbers)))
+        added += len(column.numbers)
     return added
+
+
+def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) -> Iterator[TopicColumn]:
+    """What the log's records say of their topics. Reads only the log, so that any thread may do it."""
+    offset = start
+    while offset < end and (piece := log.read(offset, REBUILD_BYTES, end)) is not None:
+        at = 0
+        for head in frame_heads(piece.data, log.id):
+            frame = piece.data[at : at + head.size]
+            at += head.size
+            if head.base_offset + head.count > start:  # a frame may begin before a chunk; what is known stays
+                yield _topic_column(log, head, frame, topic_of)
+        offset = piece.end_offset
+
+
+def _topic_column(log: Log, head: FrameHead, frame: memoryview, topic_of: dict[int, bytes]) -> TopicColumn:
+    numbers, known = array("I", bytes(4 * head.count)), {b"": 0}
+    if head.kind == KIND_DATA:
+        for record in decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of):
+            numbers[record.offset - head.base_offset] = known.setdefault(record.topic or b"", len(known))
+    return TopicColumn(head.base_offset, numbers, list(known))

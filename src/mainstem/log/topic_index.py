@@ -17,6 +17,7 @@ import contextlib
 import logging
 import mmap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class TopicIndex(IndexCore):
         self._added: list[int] = []  # topics that `names` does not know yet
         self._removed: list[int] = []
         self._recovered_numbers_end = 0
+        self.on_lost: Callable[[], None] = lambda: None  # a stretch turned out to be damaged, in any thread
 
     @classmethod
     def open(cls, path: Path | None, topics: TopicTrie) -> TopicIndex:
@@ -86,11 +88,12 @@ class TopicIndex(IndexCore):
         return gone
 
     def lose(self, chunk_id: int) -> None:
-        """Without its file the next start builds the chunk again, if nobody does so before."""
+        """`on_lost` has the chunk built again; without its file the next start does, if nobody has before."""
         super().lose(chunk_id)
         if self._path is not None:
             logger.warning("topic index chunk %d in %s is damaged and will be built again", chunk_id, self._path)
             self._file(self._path, chunk_id).unlink(missing_ok=True)
+        self.on_lost()
 
     def checkpoint(self, stable_end: int | None = None) -> int:
         """Pack and save the full chunks, only those below `stable_end` if it is given; returns how many.

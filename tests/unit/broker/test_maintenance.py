@@ -10,6 +10,7 @@ from mainstem.broker.broker import Broker
 from mainstem.broker.policy import Policy
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds
+from mainstem.log.topic_index_format import CHUNK_RECORDS
 from mainstem.model.clock import ManualClock
 from tests.unit.broker.kit import (
     DAY_MS,
@@ -252,3 +253,21 @@ async def test_a_search_by_time_in_a_running_broker(tmp_path: Path) -> None:
             for asked in (0, 1_000, 1_030, 1_059, 1_060):
                 expected = next(((found[n], t) for n, t in enumerate(times) if t >= asked), None)
                 assert reader_of(namespace, topic).find_time(asked) == expected
+
+
+async def test_a_damaged_topic_index_is_built_again_while_its_readers_wait(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        await publish(broker, b"a", 0)
+        namespace.stem(namespace.defaults).skip_to(CHUNK_RECORDS)
+        await publish(broker, b"a", 10)
+    (chunk,) = tmp_path.glob("logs/*/topics/0000000000.chunk")
+    data = bytearray(chunk.read_bytes())
+    data[-1] ^= 1
+    chunk.write_bytes(data)
+    async with running(tmp_path) as broker:
+        reader = Collector(broker.namespace("/"), [b"a"])
+        reader.live, reader.position = False, 0
+        broker.pump.resume(reader, [b"a"])
+        await until(lambda: len(reader.seen) == 20)
+        assert reader.seen == [(b"a", b"%d" % n) for n in range(20)]
