@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from mainstem.testing.broker import Endpoints
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
+LASTING_PORTS = range(15_000, 32_000)  # systems give none of these to outgoing connections, so they are free again
 LISTENERS = ("mqtt", "ws", "kafka", "amqp", "http")
 _ENDPOINT = re.compile(r"^  (mqtt|ws|kafka|amqp|console) +\w+://[^:]+:(\d+)", re.MULTILINE)
 
@@ -62,8 +65,9 @@ class BrokerProcess(Endpoints):
     def start(self) -> Self:
         """Returns once it serves; an early end shows what it wrote."""
         command = [sys.executable, "-m", "mainstem", "serve", "--data", str(self.data)]
+        ports = self.ports or dict(zip(LISTENERS, lasting_ports(len(LISTENERS)), strict=True))
         for name in LISTENERS:
-            command += [f"--{name}-port", str(self.ports.get(name, 0))]
+            command += [f"--{name}-port", str(ports[name])]
         for setting in self._settings:
             command += ["--set", setting]
         self._log = self.log_path.open("ab")
@@ -121,3 +125,15 @@ class BrokerProcess(Endpoints):
             with contextlib.suppress(OSError):
                 self._log.close()
         self._process, self._log = None, None
+
+
+def lasting_ports(count: int) -> list[int]:
+    """Free ports that nobody is given by chance while the broker that had them is down."""
+    found: list[int] = []
+    for port in random.sample(LASTING_PORTS, len(LASTING_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"no {count} free ports between {LASTING_PORTS.start} and {LASTING_PORTS.stop}")
