@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _names = itertools.count()
+MQTT_WAITING_MAX = 20_000  # packet identifiers are 16 bits
 
 
 @pytest.fixture(scope="session")
@@ -110,13 +112,15 @@ def publish(broker: BrokerProcess, messages: Iterable[tuple[str, bytes]], **opti
     client.max_queued_messages_set(0)
     client.connect(broker.host, broker.mqtt_port)
     client.loop_start()
-    sent = [client.publish(name, payload, qos=1, **options) for name, payload in messages]
-    for one in sent:
-        one.wait_for_publish(60)
-        assert one.is_published()
+    count, rest = 0, iter(messages)
+    while sent := [client.publish(name, payload, qos=1, **options) for name, payload in islice(rest, MQTT_WAITING_MAX)]:
+        for one in sent:
+            one.wait_for_publish(60)
+            assert one.is_published()
+        count += len(sent)
     client.disconnect()
     client.loop_stop()
-    return len(sent)
+    return count
 
 
 def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **config: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.testing.process import BrokerProcess
-from mainstem_pipeline.client import BrokerUnreachable
+from mainstem_pipeline.client import BrokerClient, BrokerUnreachable
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.lake.tables import read_table
 from mainstem_pipeline.pipeline.checks import load_pipeline
@@ -325,19 +325,33 @@ def failure(spark: SparkSession, path: Path) -> MainstemError:
     return caught.value
 
 
+WINDOWS = """
+            watermark: {column: at, delay: 1m}
+            sql: select window.start as hour, count(*) as n from input group by window(at, '1 hour')"""
+COUNTS = """
+            mode: update
+            sql: select x, count(*) as n from input group by x"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "sink"),
+    [("sql: select x from input", "table: t.x"), (WINDOWS, "table: t.x"), (COUNTS, "topic: {topic}-x")],
+    ids=["batch by batch", "windows", "counts"],
+)
 def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
-    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any, steps: str, sink: str
 ) -> None:
-    produce(broker, topic, [b'{"x": 1}'] * 80 + [b"poison %d" % n for n in range(40)])
+    good = [b'{"x": 1, "at": "2026-11-15T%02d:00:00Z"}' % (n % 20) for n in range(80)]
+    produce(broker, topic, good + [b"poison %d" % n for n in range(40)])
     path = pipeline(
         tmp_path,
         f"""
         flows:
           - name: f
             from: {{topic: {topic}}}
-            decode: {{format: json, schema: "x int"}}
-            sql: select x from input
-            to: {{table: t.x}}
+            decode: {{format: json, schema: "x int, at timestamp"}}
+            {steps}
+            to: {{{sink.format(topic=topic)}}}
             dead_letters: {{topic: {topic}-dead, max_ratio: 0.1}}
         """,
     )
@@ -346,9 +360,17 @@ def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
     assert error.exit_code == 4
     assert "40 of 120 records cannot be used, the limit is 10%" in str(error)
     assert str(error).count("\n  ") == 3
-    assert "poison" in str(error)
-    with pytest.raises(MainstemError, match="no table"):
-        table(spark, tmp_path, "t.x")
+    assert "the value is no json of this schema: poison" in str(error)
+    if sink.startswith("table"):
+        with pytest.raises(MainstemError, match="no table"):
+            table(spark, tmp_path, "t.x")
+    written = BrokerClient(broker.http_url).post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": "#"}})
+    assert not {f"{topic}-dead", f"{topic}-x"} & {one["topic"] for one in written["lanes"]}
+
+    path.write_text(path.read_text().replace("max_ratio: 0.1", "max_ratio: 0.5"))  # then it goes on, and loses nothing
+    told = run(path)
+    assert [(flow.rows_total, flow.bad_total) for flow in told.flows] == [(120, 40)]
+    assert read(spark, broker, subscribe=f"{topic}-dead").count() == 40
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,25 @@ from mainstem.model.errors import InvalidArgument
 
 PIPELINES_MAX = 1_000
 FLOWS_MAX = 100
+NAME_CHARACTERS_MAX = 64
+TEXT_CHARACTERS_MAX = 2_000
 QUIET_MS = 60_000  # without a word for so long it does not run any more
+ENDED = ("done", "failed", "stopped")
+# What is kept of a flow; anything else it tells is nobody's business here.
+FACTS: dict[str, type[str] | type[int] | type[float]] = {
+    "flow": str,
+    "state": str,
+    "batch": int,
+    "batch_ms": int,
+    "batch_end_ms": int,
+    "rows": int,
+    "rows_total": int,
+    "rows_per_s": float,
+    "bad_total": int,
+    "lag": int,
+    "restarts": int,
+    "error": str,
+}
 
 
 class Pipelines:
@@ -17,13 +35,16 @@ class Pipelines:
         self._clock = clock
         self._told: dict[str, tuple[int, list[dict[str, Any]]]] = {}
 
-    def tell(self, name: str, flows: list[dict[str, Any]]) -> None:
-        if not name or len(name) > 64 or len(flows) > FLOWS_MAX:
-            raise InvalidArgument(f"a pipeline has a name of at most 64 characters and at most {FLOWS_MAX} flows")
+    def tell(self, name: str, flows: Any) -> None:
+        if not name or len(name) > NAME_CHARACTERS_MAX:
+            raise InvalidArgument(f"a pipeline's name has 1 to {NAME_CHARACTERS_MAX} characters")
+        if not isinstance(flows, list) or len(flows) > FLOWS_MAX or not all(isinstance(one, dict) for one in flows):
+            raise InvalidArgument(f"a pipeline's flows are a list of at most {FLOWS_MAX} objects")
+        kept = [_facts(one) for one in flows]
         self._told.pop(name, None)
         while len(self._told) >= PIPELINES_MAX:
             del self._told[next(iter(self._told))]
-        self._told[name] = (self._now_ms(), flows)
+        self._told[name] = (self._now_ms(), kept)
 
     def listed(self) -> list[dict[str, Any]]:
         now = self._now_ms()
@@ -36,5 +57,16 @@ class Pipelines:
         return self._clock.monotonic_ns() // 1_000_000
 
 
+def _facts(flow: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, kind in FACTS.items():
+        value = flow.get(name, kind())
+        try:
+            found[name] = value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) and kind is str else kind(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument(f"{name} of a flow must be {'text' if kind is str else 'a number'}") from None
+    return found
+
+
 def _runs(flows: list[dict[str, Any]]) -> bool:
-    return any(flow.get("state") not in ("done", "failed", "stopped") for flow in flows)
+    return any(flow["state"] not in ENDED for flow in flows)

@@ -6,6 +6,7 @@ A dead letter is the record's own key, value and headers, with these headers add
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mainstem_pipeline.pipeline.decoding import REASON, broken_rule
@@ -14,6 +15,7 @@ from mainstem_pipeline.pipeline.model import Flow, Sink
 from mainstem_pipeline.pipeline.sinks import BatchOf, Sinks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 EXAMPLES = 3
@@ -45,19 +47,37 @@ class Quality:
         from pyspark.sql import functions as F
 
         total, bad = rows.agg(F.count(F.lit(1)), F.count(REASON)).collect()[0]
-        limit = self._flow.dead_letters
-        if bad and total >= limit.rows_min and bad / total > limit.max_ratio:
-            shown = self.letters(rows.where(f"{REASON} is not null")).limit(EXAMPLES).collect()
-            examples = "".join(
-                f"\n  {row['topic']} {row['partition']}:{row['offset']}: {row['reason']}: {_shown(row['value'])}"
-                for row in shown
-            )
-            raise BadRecords(
-                f"flow {self._flow.name}: {bad} of {total} records cannot be used, "
-                f"the limit is {limit.max_ratio:.0%}{examples}",
-                fix="correct the schema or the rules, or raise dead_letters.max_ratio; nothing of this batch was written",
-            )
+        self.limit(total, bad, lambda: self.letters(rows.where(f"{REASON} is not null")))
         return int(bad)
+
+    def limit(self, total: int, bad: int, letters: Callable[[], DataFrame]) -> None:
+        """BadRecords, with three of them, if there are more than the flow may have."""
+        limit = self._flow.dead_letters
+        if not bad or total < limit.rows_min or bad / total <= limit.max_ratio:
+            return
+        examples = "".join(
+            f"\n  {row['topic']} {row['partition']}:{row['offset']}: {row['reason']}: {_shown(row['value'])}"
+            for row in letters().limit(EXAMPLES).collect()
+        )
+        raise BadRecords(
+            f"flow {self._flow.name}: {bad} of {total} records cannot be used, "
+            f"the limit is {limit.max_ratio:.0%}{examples}",
+            fix="correct the schema or the rules, or raise dead_letters.max_ratio; nothing of this batch was written",
+        )
+
+    def counted(self, rows: DataFrame) -> DataFrame:
+        """`bad`: the dead letters of a stream of rows; `total`: in rows of their own, how many rows each task has seen.
+
+        A stream cannot be counted before it is written, so what is needed to know the ratio travels in it. Of a good
+        row only a null does.
+        """
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import LongType, StructType
+
+        letters = self.letters(rows)
+        bad = F.when(F.col("reason").isNotNull(), F.struct(*map(F.col, letters.columns))).alias("bad")
+        out = StructType().add("bad", letters.schema).add("total", LongType())
+        return letters.select(bad).mapInArrow(_counting, out)
 
     def letters(self, bad: DataFrame) -> DataFrame:
         """Bad rows as dead letters."""
@@ -92,6 +112,22 @@ class Quality:
         self._sinks.write(Sink("topic", target.topic, "dead-letters"), _as_records(letters), batch)
         if target.table:
             self._sinks.write(Sink("table", target.table, "dead-letters-table"), letters, batch)
+
+
+def _counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    total, names = 0, ["bad", "total"]
+    kind: pa.DataType | None = None
+    for batch in batches:
+        letters = batch.column(0)
+        kind = letters.type
+        total += batch.num_rows
+        if letters.null_count < batch.num_rows:
+            kept = letters.drop_null()
+            yield pa.RecordBatch.from_arrays([kept, pa.nulls(len(kept), pa.int64())], names=names)
+    if kind is not None:
+        yield pa.RecordBatch.from_arrays([pa.nulls(1, kind), pa.array([total], pa.int64())], names=names)
 
 
 def _as_records(letters: DataFrame) -> DataFrame:

@@ -33,6 +33,7 @@ class BatchResult:
 
     batch: int
     bad: int = 0
+    rows: int | None = None  # read, where Spark's own count is not that
     written: dict[str, Any] = field(default_factory=dict)
 
 
@@ -206,20 +207,24 @@ class FlowRun:
         out = self.transformed(good, self.session)
         if not self._quality.may_be_bad:
             return out, lambda frame, batch: self._write(frame, BatchOf(query_of(frame), run, batch))
-        bad = self._quality.letters(rows.where(f"{REASON} is not null"))
-        good_struct, bad_struct = F.struct(*map(F.col, out.columns)), F.struct(*map(F.col, bad.columns))
-        both = out.select(good_struct.alias("good"), F.lit(None).cast(bad.schema).alias("bad")).unionByName(
-            bad.select(F.lit(None).cast(out.schema).alias("good"), bad_struct.alias("bad"))
-        )
+        bad = self._quality.counted(rows)
+        nothing = F.lit(None)
+        both = out.select(
+            F.struct(*map(F.col, out.columns)).alias("good"),
+            nothing.cast(bad.schema["bad"].dataType).alias("bad"),
+            nothing.cast("bigint").alias("total"),
+        ).unionByName(bad.withColumn("good", nothing.cast(out.schema)))
 
         def process(frame: DataFrame, batch: int) -> None:
             place = BatchOf(query_of(frame), run, batch)
             frame.persist()
             try:
                 letters = frame.where("bad is not null").select("bad.*")
-                result = self.results[batch] = BatchResult(batch, letters.count())
+                total, count = frame.agg(F.coalesce(F.sum("total"), F.lit(0)), F.count("bad")).collect()[0]
+                self.results[batch] = BatchResult(batch, count, total)
+                self._quality.limit(total, count, lambda: letters)
                 self._write(frame.where("good is not null").select("good.*"), place)
-                if result.bad:
+                if count:
                     self._quality.keep_letters(letters, place)
             finally:
                 frame.unpersist()

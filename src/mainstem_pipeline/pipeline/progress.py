@@ -29,6 +29,7 @@ class FlowProgress:
     bad_total: int = 0
     rows_per_s: float = 0.0
     batch_ms: int = 0
+    batch_end_ms: int = 0  # when the last batch was done, since 1970
     lag: int = 0  # rows written and not yet read
     restarts: int = 0
     error: str = ""
@@ -40,10 +41,18 @@ class FlowProgress:
         self.rows = progress["numInputRows"]
         self.rows_total += self.rows
         self.batch_ms = progress["durationMs"].get("triggerExecution", 0)
+        self.batch_end_ms = int(time.time() * 1000)
         self.rows_per_s = self.rows * 1000 / self.batch_ms if self.batch_ms else 0.0
         for source in progress["sources"]:
             self.ends = _offsets(source.get("endOffset")) or self.ends
         self.state = "running" if self.rows else "waiting"
+
+    def correct(self, rows: int) -> None:
+        """The flow's own count of the batch, where Spark counts something else."""
+        self.rows_total += rows - self.rows
+        self.rows = rows
+        self.rows_per_s = rows * 1000 / max(self.batch_ms, 1)
+        self.state = "running" if rows else "waiting"
 
 
 def _offsets(value: Any) -> dict[str, dict[str, int]]:
@@ -62,10 +71,13 @@ class Lines:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
+        self._told: dict[str, int] = {}
 
     def batch(self, flow: FlowProgress) -> None:
-        if flow.rows or flow.state in ("failed", "restarting"):
+        is_new = self._told.get(flow.flow) != flow.batch
+        if (flow.rows and is_new) or flow.state in ("failed", "restarting"):
             self.note(_line(flow))
+        self._told[flow.flow] = flow.batch
 
     def note(self, text: str) -> None:
         self._out.write(text + "\n")

@@ -83,11 +83,10 @@ class Watched:
             result = self.run.results.pop(self._seen, None)
             if result is not None:
                 self.progress.bad_total += result.bad
-                written = result.written.get("rows")
-                if written is not None:  # an archive's rows never pass through Spark
-                    self.progress.rows = written
-                    self.progress.rows_total += written - one["numInputRows"]
-                    self.progress.rows_per_s = written * 1000 / max(self.progress.batch_ms, 1)
+                rows = result.written.get("rows", result.rows)  # an archive's rows never pass through Spark
+                if rows is not None:
+                    self.progress.correct(rows)
+                if result.written:
                     self.archived_ends = result.written["ends"]
             self.failures = 0
             told = True
@@ -216,6 +215,7 @@ class Runner:
                 break
             for flow in self._flows:
                 self._watch(flow)
+            self._report()
             if any(flow.progress.state == "failed" for flow in self._flows):
                 break
         return self._end()
@@ -304,8 +304,12 @@ class Runner:
         self._display.batch(flow.progress)
         if self._metrics is not None:
             self._metrics.batch(flow.progress)
+        self._report(now=flow.over)
+
+    def _report(self, *, now: bool = False) -> None:
+        """To the broker's console: at each news, and now and then without any, so that it knows that this still runs."""
         if self._reports is not None:
-            self._reports.send([one.progress for one in self._flows], now=flow.over)
+            self._reports.send([one.progress for one in self._flows], now=now)
 
     def _end(self) -> int:
         """Stop what still runs, and say how it ended."""
@@ -318,7 +322,7 @@ class Runner:
         if self._metrics is not None:
             self._metrics.close()
         if self._reports is not None:
-            self._reports.send([one.progress for one in self._flows], now=True)
+            self._report(now=True)
             self._reports.close()
         failed = [flow for flow in self._flows if flow.error is not None]
         if failed:
@@ -342,6 +346,7 @@ class Runner:
             except Exception as error:
                 told = flow.run.failure or understood(error, flow.run.flow.name)
                 flow.progress.state, flow.progress.error = "failed", str(told)
+                self._report(now=True)
                 raise PipelineFailed(told) from error
             flow.progress.batch, flow.progress.bad_total, flow.progress.state = 0, result.bad, "done"
             flow.progress.batch_ms = int((time.monotonic() - began) * 1000)

@@ -15,6 +15,7 @@ from mainstem.admin.connections import connection_rows
 from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
 from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
+from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.access import Action
 from mainstem.model.errors import NotAuthorized
@@ -168,6 +169,12 @@ async def cursors_page(call: Call) -> dict[str, Any]:
     return {"items": rows[:ROWS], "next": more, "groups": group_names(call.running, call.namespace)[:1000]}
 
 
+async def pipelines_page(call: Call) -> dict[str, Any]:
+    begin = call.number("after", 0)
+    rows = list(islice(flow_rows(call.running), begin, begin + ROWS + 1))
+    return {"items": rows[:ROWS], "next": str(begin + ROWS) if len(rows) > ROWS else None}
+
+
 async def connections_page(call: Call) -> dict[str, Any]:
     rows = list(islice(connection_rows(call.running, after=call.query.get("after", "")), ROWS + 1))
     total = sum(counters["connections"] for counters in call.running.rates.totals().values())
@@ -197,6 +204,7 @@ PAGES = (
     Page("/messages", "Messages", "messages.html", messages_page),
     Page("/views", "Views & queues", "views.html", views_page),
     Page("/cursors", "Cursors", "cursors.html", cursors_page, admin=True),
+    Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, admin=True),
     Page("/connections", "Connections", "connections.html", connections_page, admin=True),
     Page("/try", "Try it", "try.html", try_page),
     Page("/settings", "Settings", "settings.html", settings_page, admin=True),
