@@ -6,6 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+PERCENTILES = (("0.5", "half"), ("0.99", "99 %"))
+
+
+def quantiles(metric: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"histogram_quantile({q}, sum by (le) (rate({metric}_bucket[1m])))", name) for q, name in PERCENTILES)
+
+
+def mean(metric: str) -> tuple[str, str]:
+    return f"sum(rate({metric}_sum[1m])) / sum(rate({metric}_count[1m]))", "mean"
+
+
+HITS = (
+    'sum by (cache) (rate(mainstem_cache_requests_total{result="hit"}[5m]))'
+    " / sum by (cache) (rate(mainstem_cache_requests_total[5m]))"
+)
 PANELS = (  # title, unit, width of 24, ((expression, legend), ...)
     (
         "Messages in",
@@ -19,37 +34,54 @@ PANELS = (  # title, unit, width of 24, ((expression, legend), ...)
         12,
         (('sum by (protocol) (rate(mainstem_messages_total{direction="out"}[1m]))', "{{protocol}}"),),
     ),
-    ("Bytes", "Bps", 12, (("sum by (direction) (rate(mainstem_bytes_total[1m]))", "{{direction}}"),)),
-    ("Connections", "short", 12, (("mainstem_connections", "{{protocol}}"),)),
+    ("Bytes", "Bps", 8, (("sum by (direction) (rate(mainstem_bytes_total[1m]))", "{{direction}}"),)),
+    ("Connections", "short", 8, (("mainstem_connections", "{{protocol}}"),)),
     (
-        "Group commit",
-        "s",
+        "Drops and failed logins",
+        "ops",
         8,
-        (("rate(mainstem_fsync_seconds_sum[1m]) / rate(mainstem_fsync_seconds_count[1m])", "mean fsync"),),
+        (
+            ("sum by (protocol, reason) (rate(mainstem_drops_total[1m])) > 0", "{{protocol}} {{reason}}"),
+            ("rate(mainstem_login_failures_total[1m])", "failed logins"),
+        ),
     ),
+    ("Append", "s", 8, quantiles("mainstem_append_seconds")),
+    ("Group commit: time", "s", 8, (*quantiles("mainstem_fsync_seconds"), mean("mainstem_fsync_seconds"))),
+    ("Group commit: records", "short", 8, (*quantiles("mainstem_fsync_records"), mean("mainstem_fsync_records"))),
     (
-        "Records per commit",
-        "short",
+        "Not yet durable",
+        "bytes",
         8,
-        (("rate(mainstem_appended_records_total[1m]) / rate(mainstem_fsync_seconds_count[1m])", "records"),),
+        (("mainstem_unsynced_bytes", "unsynced"), ("mainstem_publishers_held * 1e6", "publishers wait")),
     ),
     ("Loop lag", "s", 8, (("mainstem_loop_lag_seconds", "now"), ("mainstem_loop_lag_max_seconds", "largest ever"))),
+    ("Background tasks", "short", 8, (("mainstem_background_tasks", "{{task}}"),)),
     ("Stored", "bytes", 8, (("mainstem_storage_bytes", "{{engine}} {{tier}}"), ("mainstem_disk_free_bytes", "free"))),
-    ("Segments", "short", 8, (("mainstem_segments", "{{engine}} {{tier}}"),)),
-    ("Reads", "Bps", 8, (("rate(mainstem_read_bytes_total[1m])", "{{source}}"),)),
+    ("Segments", "short", 8, (("mainstem_segments", "{{engine}} {{tier}}"), ("mainstem_open_files", "open files"))),
+    ("Held past their time", "bytes", 8, (("mainstem_held_bytes", "{{holder}}"),)),
+    ("Read from memory", "percentunit", 8, ((HITS, "{{cache}}"),)),
     (
         "Queues",
         "short",
         8,
-        (("mainstem_queue_ready_messages", "ready"), ("mainstem_queue_unacked_messages", "unacked")),
+        (
+            ("mainstem_queue_ready_messages", "ready"),
+            ("mainstem_queue_unacked_messages", "unacked"),
+            ("mainstem_queue_dead_messages", "dead"),
+        ),
     ),
-    ("Drops", "ops", 8, (("sum by (protocol, reason) (rate(mainstem_drops_total[1m]))", "{{protocol}} {{reason}}"),)),
     ("Memory", "bytes", 8, (("process_resident_memory_bytes", "resident"),)),
     (
         "Lag per cursor (scrape /metrics/per-object)",
         "short",
-        24,
+        12,
         (("topk(20, mainstem_cursor_lag_messages)", "{{protocol}} {{cursor}}"),),
+    ),
+    (
+        "Held per cursor (scrape /metrics/per-object)",
+        "bytes",
+        12,
+        (("topk(20, mainstem_cursor_held_bytes) > 0", "{{protocol}} {{cursor}}"),),
     ),
 )
 

@@ -21,7 +21,7 @@ curl 'localhost:7070/v1/messages?topic=a/b&from=-10'
 curl -N 'localhost:7070/v1/tail?filter=a/%23'
 ```
 
-Besides: `/livez`, `/readyz`, `/metrics`, `/metrics/per-object`; RabbitMQ's management API below `/api`; the routes below
+Besides: `/livez`, `/readyz`, [metrics](metrics.md) at `/metrics`; RabbitMQ's management API below `/api`; the routes below
 `/v1/scan` and `/v1/stage` are the Spark connector's.
 """
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -14,12 +12,14 @@ from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import endpoint, json_response
 from mainstem.admin.console.rendering import console_routes
 from mainstem.admin.guard import Guard
-from mainstem.admin.metrics import metrics_text
+from mainstem.admin.metrics.collecting import metrics_text
+from mainstem.admin.metrics.exposition import CONTENT_TYPE
 from mainstem.admin.openapi import openapi_document
-from mainstem.admin.problems import problem
+from mainstem.admin.problems import problem, problem_of
 from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
+from mainstem.model.errors import MainstemError
 
 
 def make_application(running: Running) -> Starlette:
@@ -31,8 +31,12 @@ def make_application(running: Running) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         per_object = request.url.path == "/metrics/per-object"
-        text = await asyncio.to_thread(metrics_text, running, per_object=per_object)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        wanted = request.query_params.getlist("family") if request.url.path == "/metrics/detailed" else []
+        try:
+            text = await metrics_text(running, per_object=per_object, wanted=wanted)
+        except MainstemError as error:
+            return problem_of(error)
+        return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def openapi(request: Request) -> Response:
         return json_response(openapi_document())
@@ -48,6 +52,7 @@ def make_application(running: Running) -> Starlette:
         Route("/readyz", readyz),
         Route("/metrics", metrics),
         Route("/metrics/per-object", metrics),
+        Route("/metrics/detailed", metrics),
         Route("/v1/openapi.json", openapi),
         *(
             Route(one.path, endpoint(running, one), methods=[one.method], name=one.handler.__name__)

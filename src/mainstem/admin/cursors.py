@@ -16,6 +16,7 @@ from mainstem.broker.queues.registry import Queues, QueueService
 from mainstem.broker.sessions import Session, Sessions
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
+from mainstem.model.topic_filter import literal_filter
 
 LAG_CURSORS_MAX = 200  # looked at for the overview's largest lag
 TENANT_MARK = "\x01"  # between namespace and group id, outside of the default namespace
@@ -26,9 +27,13 @@ def groups_of(running: Running) -> Groups | None:
     return found
 
 
+def mqtt_service(running: Running) -> Any:
+    """What both MQTT listeners share; None where both are switched off. Its class belongs to a layer beside this one."""
+    return getattr(running.servers.get("mqtt") or running.servers.get("ws"), "service", None)
+
+
 def sessions_of(running: Running) -> Sessions | None:
-    server = running.servers.get("mqtt") or running.servers.get("ws")
-    found: Sessions | None = getattr(getattr(server, "service", None), "sessions", None)
+    found: Sessions | None = getattr(mqtt_service(running), "sessions", None)
     return found
 
 
@@ -46,21 +51,21 @@ def queues_of(running: Running, namespace: Namespace) -> Queues:
 
 def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
     """So many rows from the `begin`th on. A lag is counted only for rows that are asked for."""
-    return [row() for row in islice(_cursors(running, namespace), begin, begin + count)]
+    return [row() for row in islice(cursors_in_turn(running, namespace), begin, begin + count)]
 
 
-def _cursors(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
+def cursors_in_turn(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """In order of name within each kind, so that a page can go on where the one before ended."""
     for name in group_names(running, namespace):
         yield partial(group_row, running, namespace, name)
     service = queue_service(running)
     if service is not None:
         for queue in sorted(service.of(namespace), key=lambda one: one.name):
-            yield partial(queue_cursor, queue)
+            yield partial(queue_cursor, running, queue)
     for session in sorted(sessions_of(running) or (), key=lambda one: one.key):
         owner, _, _ = session.key.partition(b"\0")
         if owner.decode(errors="replace") == namespace.name:
-            yield partial(session_row, namespace, session)
+            yield partial(session_row, running, namespace, session)
 
 
 def lag_max(running: Running) -> int:
@@ -206,7 +211,8 @@ def dead_row(taken: Taken, reason: str, time_ms: int) -> dict[str, Any]:
     return {**facts, **record_facts(0, taken.record)}
 
 
-def queue_cursor(queue: Queue) -> dict[str, Any]:
+def queue_cursor(running: Running, queue: Queue) -> dict[str, Any]:
+    stamp = queue.held_stamp()
     return {
         "name": queue.name,
         "protocol": "amqp",
@@ -215,14 +221,16 @@ def queue_cursor(queue: Queue) -> dict[str, Any]:
         "lag": queue.ready,
         "unacked": queue.unacked,
         "state": f"{len(queue.takers)} consumer(s)" if queue.takers else "idle",
+        "held_bytes": running.broker.maintenance.held_bytes_from(stamp) if stamp is not None else 0,
     }
 
 
 # -- MQTT sessions
 
 
-def session_row(namespace: Namespace, session: Session) -> dict[str, Any]:
+def session_row(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
     session.refresh()
+    holds = not session.hold_ended and any(one.qos for one in session.subscriptions.values())
     filters = [one.decode(errors="replace") for one in session.subscriptions]
     return {
         "name": session.client_id.decode(errors="replace"),
@@ -232,18 +240,24 @@ def session_row(namespace: Namespace, session: Session) -> dict[str, Any]:
         "lag": 0 if session.here is not None else session_lag(namespace, session),
         "unacked": len(session.flight),
         "state": "connected" if session.here is not None else "away",
+        "held_bytes": running.broker.maintenance.held_bytes_from(session.oldest()) if holds else 0,
     }
 
 
 def session_lag(namespace: Namespace, session: Session) -> int:
-    """Records its filters mean that were appended since its position; each filter is counted for itself."""
+    """What it is owed at QoS 1 or 2: appended since its position, also what only it still holds. Each filter for itself."""
     total = 0
-    for topic_filter in session.subscriptions:
-        if topic_filter.startswith(b"$"):
+    for subscription in session.subscriptions.values():
+        topic_filter = literal_filter(subscription.filter)
+        if topic_filter.startswith(b"$") or not subscription.qos:
             continue
-        source = open_source(namespace, topic_filter=topic_filter.decode(errors="replace"))
-        for reader in source.readers.values():
+        for stem in namespace.stems.values():
+            index = stem.index
+            assert index is not None
+            start = stem.offset_of_stamp(session.position)
+            total += index.count(index.topics.bitmap(topic_filter), start, stem.stable)
+        for reader in open_source(namespace, topic_filter=topic_filter.decode(errors="replace")).readers.values():
             log = getattr(reader, "log", None)
-            if log is not None:
+            if log is not None and log.index is None:
                 total += reader.count(log.offset_of_stamp(session.position), reader.stable_offset)
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +21,42 @@ class HttpCounters:
 
     def __init__(self) -> None:
         self.messages_in = self.messages_out = 0
+        self.bytes_in = self.bytes_out = 0
+        self.connections = self.connections_total = 0
+
+
+class CountedTransport:
+    """A transport that counts what is written; all else is the transport's own."""
+
+    def __init__(self, transport: Any, counters: HttpCounters) -> None:
+        self._transport = transport
+        self._counters = counters
+
+    def write(self, data: bytes) -> None:
+        self._counters.bytes_out += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """uvicorn's, counted."""
+
+    counters: HttpCounters
+
+    def connection_made(self, transport: Any) -> None:
+        self.counters.connections += 1
+        self.counters.connections_total += 1
+        super().connection_made(CountedTransport(transport, self.counters))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.counters.connections -= 1
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.counters.bytes_in += len(data)
+        super().data_received(data)
 
 
 class AdminServer:
@@ -47,7 +84,9 @@ class AdminServer:
         return self._state.total_requests
 
     def make_connection(self) -> asyncio.Protocol:
-        return HttpToolsProtocol(config=self._config, server_state=self._state, app_state={})
+        connection = HttpConnection(config=self._config, server_state=self._state, app_state={})
+        connection.counters = self.counters
+        return connection
 
     async def run_deadlines(self) -> None:
         """uvicorn keeps its own timers."""

@@ -101,6 +101,7 @@ class Access:
         self.version = 0
         self.listeners: list[Callable[[], None]] = []
         self.failures_max = failures_max
+        self.failures_total = 0
         self._decisions: dict[tuple[str, str, bytes], bool] = {}
         self._coverages: dict[tuple[str, str, bytes], bool] = {}
         self._verified: dict[bytes, int] = {}  # keyed digest of name and password → until when
@@ -166,6 +167,7 @@ class Access:
                 raise Overloaded(f"too many failed logins of {key}; wait a minute")
 
     def _count_failure(self, address: str, name: str) -> None:
+        self.failures_total += 1
         now = self._now_ms()
         for key in (f"address {address}", f"user {name}"):
             if len(self._failures) >= FAILURES_MAX:

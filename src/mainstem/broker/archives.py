@@ -50,7 +50,7 @@ class Archives:
         self._waiting: frozenset[int] = frozenset()
         self._waiting_until_ns = 0
         broker.journal.register(KIND, self._apply, self._dump)
-        broker.maintenance.holders.append(self.holds)
+        broker.maintenance.holders["archives"] = self.holds
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:

@@ -59,7 +59,7 @@ class Delayed:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
-        broker.maintenance.holders.append(self.holds)
+        broker.maintenance.holders["delayed"] = self.holds
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -41,8 +41,9 @@ class Maintenance:
         self._broker = broker
         self._every_s = every_s
         self.space_low_bytes = space_low_bytes
-        self.holders: list[HoldFn] = []  # each says what it still needs of a log
-        self.held_bytes: dict[int, int] = {}  # log → bytes that retention would drop if nobody held them
+        self.holders: dict[str, HoldFn] = {}  # by name; each says what it still needs of a log
+        self.held: dict[int, tuple[tuple[int, int], ...]] = {}  # log → (stamp end, bytes) of parts that are only held
+        self.held_by: dict[str, dict[int, int]] = {}  # holder → log → bytes it would hold if it were the only one
         self.space_low = False
         self.running: set[str] = set()  # shown by metrics
         self._wall_ahead_ns = self._disagreement_ns()
@@ -129,14 +130,13 @@ class Maintenance:
     async def _forget(self, namespace: Namespace, log: Log, policy: Policy, now_ns: int) -> None:
         by_policy = "delete" in policy.cleanup and not self._waits_for_clock()
         holds = self.holds_of(log)
-        decided = retention.plan(
-            log,
-            now_ns=now_ns,
-            retention_ms=policy.retention_ms if by_policy else -1,
-            retention_bytes=policy.retention_bytes if by_policy else -1,
-            holds=holds,
-        )
-        self.held_bytes[log.id] = decided.held_bytes
+
+        def plan(holds: Holds) -> retention.Plan:
+            by_time, by_size = (policy.retention_ms, policy.retention_bytes) if by_policy else (-1, -1)
+            return retention.plan(log, now_ns=now_ns, retention_ms=by_time, retention_bytes=by_size, holds=holds)
+
+        decided = plan(holds)
+        self._note_held(log, decided.held, plan)
         if decided.changes(log):
             await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
         if log.index is not None and decided.forget_before > log.index.start_offset:
@@ -144,12 +144,25 @@ class Maintenance:
             namespace.forget_numbers(log, log.forget_topics(decided.forget_before))
             self._broker.deletion.prune(log)
 
+    def _note_held(self, log: Log, held: tuple[tuple[int, int], ...], plan: Callable[[Holds], retention.Plan]) -> None:
+        self.held[log.id] = held
+        for name, holder in self.holders.items():
+            self.held_by.setdefault(name, {})[log.id] = plan(holder(log)).held_bytes if held else 0
+
+    def held_bytes_from(self, stamp: int) -> int:
+        """What a holder that needs everything from a stamp on keeps past its time, in all logs."""
+        return sum(size for held in self.held.values() for stamp_end, size in held if stamp_end > stamp)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(size for held in self.held.values() for _, size in held)
+
     def holds_of(self, log: Log) -> Holds:
         """What all holders together need, and the state that no snapshot covers yet."""
         joined = Holds(NO_STAMP, [], NO_STAMP)
         if log is self._broker.journal.stem:
             joined.from_offset = self._broker.journal.snapshot_offset
-        for holder in self.holders:
+        for holder in self.holders.values():
             held = holder(log)
             joined.from_stamp = min(joined.from_stamp, held.from_stamp)
             joined.from_offset = min(joined.from_offset, held.from_offset)
@@ -187,10 +200,11 @@ class Maintenance:
             )
 
     def _watch_held(self) -> None:
-        held = sum(self.held_bytes.get(log_id, 0) for log_id in self._broker.logs.by_id)
-        self.held_bytes = {
-            log_id: size for log_id, size in self.held_bytes.items() if log_id in self._broker.logs.by_id
-        }
+        known = self._broker.logs.by_id
+        self.held = {log_id: parts for log_id, parts in self.held.items() if log_id in known}
+        for name, sizes in self.held_by.items():
+            self.held_by[name] = {log_id: size for log_id, size in sizes.items() if log_id in known}
+        held = self.held_bytes
         alarm = held > shutil.disk_usage(self._broker.options.data).total * HELD_SHARE_ALARM
         if alarm and not self._alarmed:
             logger.warning(

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mainstem.model.histogram import counts_histogram, times_histogram
+
 if TYPE_CHECKING:
     from mainstem.log.log import Log
 
@@ -54,7 +56,8 @@ class Committer:
         self._busy: set[Log] = set()
         self._stopping = False
         self.rounds = 0
-        self.sync_ns_total = 0
+        self.sync_ns = times_histogram()  # of each log's sync
+        self.sync_records = counts_histogram()  # that each made durable
         self._threads = [
             threading.Thread(target=self._run, name=f"committer-{n}", daemon=True)
             for n in range(min(threads, THREADS_MAX))
@@ -91,10 +94,19 @@ class Committer:
                     self._wake.wait()
                 if not ready:
                     return
-            done = [(log, end) for log, end in ready if self._sync(log)]
+            done = []
+            taken: list[tuple[int, int]] = []
+            for log, end in ready:
+                began_ns, records = time.monotonic_ns(), end - log.stable
+                if self._sync(log):
+                    done.append((log, end))
+                    taken.append((time.monotonic_ns() - began_ns, records))
             with self._wake:
                 self._busy.difference_update(log for log, _ in ready)
                 self.rounds += 1
+                for sync_ns, records in taken:
+                    self.sync_ns.add(sync_ns)
+                    self.sync_records.add(records)
                 self._done.notify_all()
             if done:
                 self._post(done)
@@ -112,11 +124,9 @@ class Committer:
         return ready
 
     def _sync(self, log: Log) -> bool:
-        begin = time.monotonic_ns()
         try:
             log.sync()
         except BaseException as error:
             self._on_failure(log, error)
             return False
-        self.sync_ns_total += time.monotonic_ns() - begin
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
 from mainstem.log.low_marks import LowMarks
+from mainstem.log.meters import Meters
 from mainstem.log.part_times import PartTimes
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded
@@ -89,6 +91,7 @@ class Log:
         on_dirty: Callable[[Log], None] = lambda log: None,
         keep_start: Callable[[int], None] = lambda offset: None,
         times_path: Path | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """`keep_start(offset)` makes it durable that streams begin there; it runs in a thread."""
         self.id = log_id
@@ -102,6 +105,7 @@ class Log:
         self.compacted_end = 0  # parts below it were compacted by this run
         self.held_counts: dict[int, int] = {}  # base offset of a part cut down to held records → how many were kept
         self.on_dirty = on_dirty
+        self.meters = meters or Meters()
         self.gathers: list[Gather | None] = [None] * 16
         self.stable_listeners: list[Callable[[Log], None]] = []
         self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
@@ -261,6 +265,7 @@ class Log:
             if not gather.count:
                 continue
             if self.refusal is not None and gather.kind == KIND_DATA:
+                self.meters.refused += gather.count
                 gather.ticket.fail(self.refusal)
                 continue
             try:
@@ -284,6 +289,7 @@ class Log:
 
     def write(self) -> list[Appended]:
         """Put everything pending into the engine with one call. What could not be written fails its tickets."""
+        began_ns = time.perf_counter_ns()
         self.seal()
         self._dirty = False
         pending, self._pending = self._pending, []
@@ -294,6 +300,8 @@ class Log:
         except Overloaded as error:
             self._refuse(pending, error)
             return []
+        self.meters.append_ns.add(time.perf_counter_ns() - began_ns)
+        self.meters.records += self.next_offset - self.written
         self.written = self.next_offset
         self.last_stamp = pending[-1].stamp_end - 1
         for item in pending:
@@ -305,6 +313,7 @@ class Log:
 
     def _refuse(self, pending: list[Appended], error: Overloaded) -> None:
         """The offsets were never seen by anyone, so they are free again."""
+        self.meters.refused += self.next_offset - self.written
         self.next_offset = self.written
         for item in pending:
             item.ticket.fail(error)

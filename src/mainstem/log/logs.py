@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.codec.batch import decode_frames, frame_heads
 from mainstem.log.durability import parse_durability
 from mainstem.log.log import KIND_DATA, Log
+from mainstem.log.meters import Meters
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
 from mainstem.model.errors import Overloaded
@@ -49,7 +50,8 @@ class Logs:
         self._directory = directory
         self._stamps = stamps
         self._on_dirty = on_dirty
-        self._shared = SharedFiles()
+        self.files = SharedFiles()
+        self.meters = Meters()
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
@@ -63,7 +65,7 @@ class Logs:
                 fix="let topics share a log: mainstem topic alter TOPIC --layout shared",
             )
         path = self.path_of(log_id)
-        options = EngineOptions(policy["segment_bytes"], shared=self._shared, progress=_Progress(log_id))
+        options = EngineOptions(policy["segment_bytes"], shared=self.files, progress=_Progress(log_id))
         store = open_engine(engine, path, log_id, options=options)
         state = read_state(REAL_DISK, path / START, START) if engine != "memory" else None
         index = TopicIndex.open(path / "topics" if engine != "memory" else None, TopicTrie()) if shared else None
@@ -78,6 +80,7 @@ class Logs:
             on_dirty=self._on_dirty,
             keep_start=lambda offset: write_state(REAL_DISK, path / START, START, {"offset": offset}),
             times_path=path / TIMES if engine != "memory" else None,
+            meters=self.meters,
         )
         log.on_disk = engine != "memory"
         self.by_id[log_id] = log

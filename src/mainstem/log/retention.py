@@ -37,7 +37,11 @@ class Plan:
     drop_before: int  # parts that end at or before it go
     rewrite: tuple[Part, ...]  # parts to be cut down to what is held of them
     forget_before: int  # all before it is gone or held one by one: the topic index can forget it
-    held_bytes: int  # of parts that time or size would let go
+    held: tuple[tuple[int, int], ...]  # (stamp end, bytes) of each part that stays though time or size would let it go
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(size for _, size in self.held)
 
     def changes(self, log: Log) -> bool:
         return self.start_offset > log.start_offset or bool(self.rewrite) or self.drop_before > 0
@@ -52,24 +56,24 @@ def plan(log: Log, *, now_ns: int, retention_ms: int, retention_bytes: int, hold
     start = max(log.start_offset, expired[-1].end_offset) if expired else log.start_offset
     from_stamp = holds.from_stamp if log.index is not None else holds.from_stamp - TRANSACTION_NS_MAX
     drop_before = forget_before = 0
-    held_bytes = sum(part.size_bytes for part in waits_for)
+    held = [(_stamp_end(log, parts, len(expired) + at), part.size_bytes) for at, part in enumerate(waits_for)]
     rewrite: list[Part] = []
     leading = True
     for at, part in enumerate(expired):
         if _stamp_end(log, parts, at) > from_stamp or part.end_offset > holds.from_offset:
-            held_bytes += sum(later.size_bytes for later in expired[at:])
+            held += [(_stamp_end(log, parts, at + more), one.size_bytes) for more, one in enumerate(expired[at:])]
             break
-        held = _held_in(part, holds.offsets)
-        if not held and leading:
+        kept = _held_in(part, holds.offsets)
+        if not kept and leading:
             drop_before = part.end_offset
         else:
             leading = False
-            if _worth_cutting(log, part, held):
+            if _worth_cutting(log, part, kept):
                 rewrite.append(part)
             else:
-                held_bytes += part.size_bytes
+                held.append((_stamp_end(log, parts, at), part.size_bytes))
         forget_before = part.end_offset
-    return Plan(start, drop_before, tuple(rewrite), forget_before, held_bytes)
+    return Plan(start, drop_before, tuple(rewrite), forget_before, tuple(held))
 
 
 def _expired(parts: Sequence[Part], now_ns: int, retention_ms: int, retention_bytes: int, low_mark: int) -> list[Part]:

@@ -69,7 +69,7 @@ class Broker(Endpoints):
         self._data = data
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # of the thread, where it has one
         self._stopping: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self.ports = {}
@@ -98,16 +98,16 @@ class Broker(Endpoints):
 
     def __exit__(self, *_: object) -> None:
         assert self._thread is not None
-        assert self._loop is not None
+        assert self.loop is not None
         assert self._stopping is not None
-        self._loop.call_soon_threadsafe(self._stopping.set)
+        self.loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(START_S_MAX)
         if self._failure is not None:
             raise self._failure
 
     def _run_thread(self, started: threading.Event) -> None:
         async def live() -> None:
-            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            self.loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
             await self._start()
             started.set()
             await self._stopping.wait()

@@ -73,8 +73,9 @@ async def delete_group(call: Call) -> Any:
 async def list_queues(call: Call) -> Any:
     queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
     after = call.query.get("after", "")
-    rows = [queue_row(one) for one in queues if one.name > after]
-    return page(rows[: call.limit], rows[call.limit - 1]["name"] if len(rows) > call.limit else None)
+    shown = [one for one in queues if one.name > after]
+    rows = [queue_row(one) for one in shown[: call.limit]]
+    return page(rows, rows[-1]["name"] if len(shown) > call.limit else None)
 
 
 async def describe_queue(call: Call) -> Any:

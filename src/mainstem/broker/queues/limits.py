@@ -33,6 +33,7 @@ class HeadLimits:
         if self._queue.settings.dead_letter_exchange is None:
             level.cursor.pass_over(position + 1, 1)
             self._queue.totals.dead += 1
+            self._queue.queues.service.drops[reason] += 1
         else:
             level.cursor.lease_many([position])
             self._queue.dead_letter(level, [position], reason)

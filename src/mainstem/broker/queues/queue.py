@@ -518,6 +518,7 @@ class Queue:
             if len(cursor.dead) > DEAD_LETTERS_MAX:
                 cursor.drop_dead(sorted(cursor.dead)[: len(cursor.dead) - DEAD_LETTERS_MAX])
         else:
+            self.queues.service.drops[reason] += len(positions)
             cursor.ack_many(positions)
 
     def dead_lettered(self, level: Level, positions: list[int]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class QueueService:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.by_id: dict[int, Queue] = {}
+        self.drops: Counter[str] = Counter()  # by reason: left undelivered, and no dead-letter exchange took them
         self._namespaces: dict[str, Queues] = {}
         self._touched: list[Queue] = []
         self._pending: set[Queue] = set()  # entered or leased, not yet journaled
@@ -62,7 +64,7 @@ class QueueService:
         self._timer_due = 0
         self._checkpoint: asyncio.TimerHandle | None = None
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
-        broker.maintenance.holders.append(self.holds)
+        broker.maintenance.holders["queues"] = self.holds
 
     def of(self, namespace: Namespace) -> Queues:
         found = self._namespaces.get(namespace.name)

@@ -110,7 +110,7 @@ class MqttService:
         self.sys_topics = SysTopics(self, interval_seconds=config.mqtt.sys_interval_ms / 1000)
         broker.journal.register("retained", self._apply_retained, self._dump_retained)
         broker.access.listeners.append(self._rights_changed)
-        broker.maintenance.holders.append(self.holds)
+        broker.maintenance.holders.update(sessions=self.session_holds, retained=self.retained_holds)
 
     @classmethod
     def of(cls, broker: Broker, config: Any) -> MqttService:
@@ -299,6 +299,12 @@ class MqttService:
     def all_retained(self) -> list[bytes]:
         return [topic for retained in self._retained.values() for topic in retained.topics]
 
+    def retained_count(self) -> int:
+        return sum(map(len, self._retained.values()))
+
+    def retained_refused(self) -> int:
+        return sum(one.refused for one in self._retained.values())
+
     def subscription_count(self) -> int:
         absent = sum(len(session.subscriptions) for session in self.sessions if session.here is None)
         present = sum(len(one.subscriptions.by_filter) for one in self.clients.values() if one.subscriptions)
@@ -422,11 +428,14 @@ class MqttService:
         for retained in self._retained.values():
             yield from retained.dump()
 
-    def holds(self, log: Log) -> Holds:
-        """What sessions and retained pointers still need of a log."""
-        offsets = sorted(offset for one in self._retained.values() for offset in one.held_offsets(log))
+    def session_holds(self, log: Log) -> Holds:
+        """What persistent sessions still need of a log."""
         holders = self.held.check(self.sessions.holders())
-        return Holds(from_stamp=holders[0].oldest() if holders else NO_STAMP, offsets=offsets)
+        return Holds(from_stamp=holders[0].oldest() if holders else NO_STAMP)
+
+    def retained_holds(self, log: Log) -> Holds:
+        """The records of a log that retained pointers name."""
+        return Holds(offsets=sorted(offset for one in self._retained.values() for offset in one.held_offsets(log)))
 
 
 def _limits(config: Any) -> Limits:

@@ -28,6 +28,7 @@ class IndexCache:
         self._lock = threading.Lock()
         self._indexes: OrderedDict[Path, SparseIndex] = OrderedDict()
         self._bytes = 0
+        self.hits = self.misses = 0
 
     def get(self, segment: Segment, log_id: int) -> SparseIndex:
         """The segment's index: its own, the cached one, the saved one, or one made by walking the segment."""
@@ -38,7 +39,9 @@ class IndexCache:
             index = self._indexes.get(segment.path)
             if index is not None:
                 self._indexes.move_to_end(segment.path)
+                self.hits += 1
                 return index
+            self.misses += 1
         index = self._load(segment, log_id) or self._rebuild(segment, log_id)
         self._keep(segment.path, index)
         return index

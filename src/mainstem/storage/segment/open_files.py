@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mainstem.storage.disk import Disk
+from mainstem.storage.disk import REAL_DISK, Disk
+from mainstem.storage.page_cache import PageCache
 
 FILES_MAX = 4000
 
@@ -37,6 +38,8 @@ class OpenFiles:
         assert files_max >= 1
         self.disk = disk
         self.files_max = files_max
+        self.page_cache = PageCache()
+        self._is_real = disk is REAL_DISK
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
 
@@ -69,6 +72,11 @@ class OpenFiles:
             file.users -= 1
             if file.forgotten and not file.users:
                 self.disk.close(file.fd)
+
+    def ask_page_cache(self, fd: int, position: int) -> None:
+        """Count whether a read that begins there has to wait for the disk."""
+        if self._is_real:
+            self.page_cache.ask(fd, position)
 
     def mark_dirty(self, path: Path, dirty: bool) -> None:
         file = self._files.get(path)

@@ -31,6 +31,7 @@ def read_frames(
     with files.use(segment.path) as fd:
         window = Window(files.disk, fd, str(segment.path), log_id, size)
         begin = index.before_offset(offset)
+        files.ask_page_cache(fd, begin)
         window.load(begin, max(bytes_max, READ_BYTES_MIN) + INTERVAL_BYTES)
         found = _first(window, begin, size, offset)
         if found is None:

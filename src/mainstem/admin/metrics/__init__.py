@@ -1,0 +1,1 @@
+"""/metrics for Prometheus: `families.py` names what there is, `collecting.py` reads it, `exposition.py` writes it."""

@@ -1,0 +1,140 @@
+"""Every metric there is: its name, kind and meaning. docs/metrics.md is made from this table, and a test compares.
+
+Names follow Prometheus: one prefix, base units, the unit last, `_total` for counters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    kind: str  # counter | gauge | histogram
+    text: str
+    labels: tuple[str, ...] = ()
+    per_object: bool = False  # a series for each thing: only where it is asked for
+
+
+FAMILIES: dict[str, tuple[Family, ...]] = {
+    "The process": (
+        Family("mainstem_build_info", "gauge", "What is running.", ("version", "compiled")),
+        Family("mainstem_uptime_seconds", "gauge", "Since the start."),
+        Family("mainstem_ready", "gauge", "1 while listeners are open."),
+        Family("process_resident_memory_bytes", "gauge", "Memory in use."),
+        Family("process_cpu_seconds_total", "counter", "Processor time used."),
+        Family("process_open_fds", "gauge", "Open files and sockets."),
+        Family("process_max_fds", "gauge", "How many there may be."),
+        Family("mainstem_loop_lag_seconds", "gauge", "How late the loop woke up last; sampled each second."),
+        Family("mainstem_loop_lag_max_seconds", "gauge", "The latest it ever woke up."),
+        Family("mainstem_ticks_total", "counter", "Turns of the loop that wrote or sent."),
+        Family("mainstem_background_tasks", "gauge", "What runs in the background now.", ("task",)),
+        Family("mainstem_http_tails", "gauge", "Live tails that are open."),
+        Family("mainstem_http_requests_total", "counter", "HTTP requests."),
+    ),
+    "Traffic": (
+        Family(
+            "mainstem_messages_total",
+            "counter",
+            "Messages published (in) and delivered (out).",
+            ("protocol", "direction"),
+        ),
+        Family(
+            "mainstem_bytes_total",
+            "counter",
+            "Bytes read from (in) and written to (out) sockets.",
+            ("protocol", "direction"),
+        ),
+        Family("mainstem_connections", "gauge", "Open connections.", ("protocol",)),
+        Family("mainstem_connections_total", "counter", "Connections ever accepted.", ("protocol",)),
+        Family("mainstem_login_failures_total", "counter", "Logins with a wrong name or password, by any protocol."),
+        Family(
+            "mainstem_drops_total",
+            "counter",
+            "Messages not delivered, and clients and messages not accepted, by reason (below).",
+            ("protocol", "reason"),
+        ),
+    ),
+    "Storage": (
+        Family(
+            "mainstem_append_seconds",
+            "histogram",
+            "One write of a log: sealing what a turn of the loop gathered for it, and handing it to the engine.",
+        ),
+        Family("mainstem_appended_records_total", "counter", "Records written to all logs."),
+        Family("mainstem_fsync_seconds", "histogram", "One sync of a log by group commit."),
+        Family("mainstem_fsync_records", "histogram", "Group size: records that one sync made durable."),
+        Family("mainstem_unsynced_records", "gauge", "Written, not yet durable."),
+        Family("mainstem_unsynced_bytes", "gauge", "Written, not yet durable."),
+        Family("mainstem_publishers_held", "gauge", "1 while publishers wait because too much is not durable yet."),
+        Family("mainstem_logs", "gauge", "Logs.", ("engine",)),
+        Family("mainstem_segments", "gauge", "Segments, or other parts kept as a whole.", ("engine", "tier")),
+        Family("mainstem_storage_bytes", "gauge", "Bytes stored.", ("engine", "tier")),
+        Family("mainstem_open_files", "gauge", "Segment files that are kept open."),
+        Family(
+            "mainstem_cache_requests_total",
+            "counter",
+            "Reads of segments that found, or did not find, what they need in memory: `page_cache` is the kernel's (the "
+            "first page of each stretch that is read), `segment_index` where a sealed segment's frames lie.",
+            ("cache", "result"),
+        ),
+        Family(
+            "mainstem_held_bytes",
+            "gauge",
+            "Kept past their time for those who still need them; as each kind of holder alone would keep it.",
+            ("holder",),
+        ),
+        Family("mainstem_disk_free_bytes", "gauge", "Free on the disk of the data directory."),
+        Family("mainstem_space_low", "gauge", "1 while publishes are refused."),
+        Family("mainstem_log_bytes", "gauge", "Bytes of each log.", ("log", "engine"), per_object=True),
+        Family("mainstem_log_segments", "gauge", "Segments of each log.", ("log", "engine"), per_object=True),
+        Family(
+            "mainstem_log_stable_offset", "gauge", "The durable end of each log.", ("log", "engine"), per_object=True
+        ),
+    ),
+    "Consumers": (
+        Family("mainstem_topics", "gauge", "Topics."),
+        Family("mainstem_views", "gauge", "Views."),
+        Family("mainstem_groups", "gauge", "Kafka consumer groups."),
+        Family("mainstem_sessions", "gauge", "Persistent MQTT sessions."),
+        Family("mainstem_retained_messages", "gauge", "Retained MQTT messages."),
+        Family("mainstem_queues", "gauge", "Queues."),
+        Family("mainstem_queue_ready_messages", "gauge", "Ready in all queues."),
+        Family("mainstem_queue_unacked_messages", "gauge", "Delivered and not settled, in all queues."),
+        Family("mainstem_queue_dead_messages", "gauge", "Dead letters kept by queues without a dead-letter exchange."),
+        Family(
+            "mainstem_cursor_lag_messages",
+            "gauge",
+            "Records a cursor has not read or settled.",
+            ("namespace", "protocol", "cursor", "kind"),
+            per_object=True,
+        ),
+        Family(
+            "mainstem_cursor_held_bytes",
+            "gauge",
+            "Bytes kept past their time because this cursor needs them.",
+            ("namespace", "protocol", "cursor", "kind"),
+            per_object=True,
+        ),
+    ),
+}
+
+BY_NAME = {family.name: family for section in FAMILIES.values() for family in section}
+
+DROP_REASONS = {
+    "slow_consumer": "a live message of QoS 0 found no room in its subscriber's buffer",
+    "connection_limit": "a client was turned away: too many connections, or no permission to connect",
+    "session_expired": "a persistent MQTT session was away longer than it asked for and is forgotten",
+    "session_hold_ended": "an absent session held back more than it may: retention no longer waits for it",
+    "retained_limit": "a message could not become the retained one of its topic: there are too many",
+    "undecodable": "a batch that a Kafka client made cannot be read; it is stored, but not delivered live",
+    "no_space": "a publish was refused: the disk is nearly full",
+    "expired": "a message waited in a queue longer than its time to live",
+    "maxlen": "a queue was longer than it may be; its oldest message left",
+    "rejected": "a consumer rejected a message of a transient queue",
+    "delivery_limit": "a message of a transient queue was delivered as often as it may be",
+}
+
+TASKS = ("compaction", "retention", "sync", "times", "topic index", "snapshot")
+HOLDERS = ("queues", "sessions", "retained", "delayed", "archives")
