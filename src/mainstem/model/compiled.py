@@ -36,6 +36,7 @@ MODULES = (
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",
     "mainstem.protocols.amqp._wire",
+    "mainstem.protocols.kafka._single_batch",
 )
 
 

@@ -13,8 +13,8 @@ from tests.protocol.kafka.clients import consumer, create_topic, producer, read_
 
 def on_loop(broker: Broker, work: Any) -> Any:
     """Run a coroutine on the broker's own loop."""
-    assert broker._loop is not None
-    return asyncio.run_coroutine_threadsafe(work, broker._loop).result(60)
+    assert broker.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, broker.loop).result(60)
 
 
 async def seal_and_compact(broker: Broker, topic: str) -> None:

@@ -23,7 +23,7 @@ def guarded() -> Iterator[Broker]:
     """A broker with an admin, and a user who may only read and write `mine/#`."""
     with Broker() as broker:
         assert broker.app is not None
-        assert broker._loop is not None
+        assert broker.loop is not None
         access = broker.app.broker.access
 
         async def add() -> None:
@@ -31,7 +31,7 @@ def guarded() -> Iterator[Broker]:
             await access.add_user("ann", "pass word")
             await access.add_rule("ann", allow=True, actions=["publish", "consume", "create"], topic_filter="mine/#")
 
-        asyncio.run_coroutine_threadsafe(add(), broker._loop).result(30)
+        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
         yield broker
 
 

@@ -44,8 +44,8 @@ def make_view(broker: Broker, name: str, topic_filter: str, where: str = "") -> 
     def make() -> None:
         done.append(app.broker.create_view(namespace, name.encode(), topic_filter.encode(), where=where))
 
-    assert broker._loop is not None
-    broker._loop.call_soon_threadsafe(make)
+    assert broker.loop is not None
+    broker.loop.call_soon_threadsafe(make)
     eventually(lambda: bool(done), "the view is made")
     return name
 

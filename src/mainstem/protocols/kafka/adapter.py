@@ -10,14 +10,17 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.producers import PartitionProducers
+from mainstem.broker.topics import Partition, Topic
+from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, PeerViolation
-from mainstem.protocols.connection import HOLD_QUEUE, Connection
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.catalog import Catalog
 from mainstem.protocols.kafka.handlers import (
@@ -39,6 +42,7 @@ from mainstem.protocols.kafka.handlers import (
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
+from mainstem.protocols.kafka.single_batch import SingleBatches
 
 logger = logging.getLogger("mainstem.kafka")
 
@@ -112,6 +116,33 @@ class Request:
         return self.service.group_key(self.namespace, group_id)
 
 
+class Reading(asyncio.BufferedProtocol):
+    """What the transport reads for: bytes go where the session parses them. All else is the connection's."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.session.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.on_read(nbytes)
+
+    def eof_received(self) -> bool | None:
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+
 class KafkaConnection(Connection):
     __slots__ = (
         "login",
@@ -121,6 +152,7 @@ class KafkaConnection(Connection):
         "session",
         "sessions",
         "share_sessions",
+        "singles",
         "tasks",
         "waiting",
     )
@@ -128,7 +160,10 @@ class KafkaConnection(Connection):
     def __init__(self, service: KafkaService) -> None:
         super().__init__(service)
         self.service = service
-        self.session = KafkaSession(request_bytes_max=service.config.limits.frame_bytes_max_before_login)
+        self.session = KafkaSession(
+            request_bytes_max=service.config.limits.frame_bytes_max_before_login, shared=service.read_buffer
+        )
+        self.singles: SingleBatches | None = None  # none before the login
         self.principal: Principal | None = None
         self.namespace: Namespace | None = None
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
@@ -140,6 +175,7 @@ class KafkaConnection(Connection):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def on_open(self) -> None:
+        self.transport.set_protocol(Reading(self))
         self.service.recover()
         self.service.deadlines.watch(self, IDLE_S_MAX)
         if self.service.access.open:
@@ -151,6 +187,7 @@ class KafkaConnection(Connection):
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)
         self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
+        self.singles = SingleBatches(self)
 
     def on_lost(self) -> None:
         for session_id in self.sessions:
@@ -175,10 +212,22 @@ class KafkaConnection(Connection):
 
     # -- requests --------------------------------------------------------------------------------------------------
 
+    def on_read(self, size: int) -> None:
+        """So many bytes were put where the session said."""
+        if self.closing:
+            return  # said goodbye already; what it still sends is not ours to answer
+        self.heard_second = self.server.deadlines.second
+        self.server.counters.bytes_in += size
+        self._take(self.session.filled(size))
+
     def on_data(self, data: bytes) -> None:
+        self._take(self.session.feed(data))
+
+    def _take(self, requests: Iterator[memoryview]) -> None:
         try:
-            for request in self.session.feed(data):
-                self._handle(request)
+            for request in requests:
+                if self.singles is None or not self.singles.take(request):
+                    self._handle(request)
                 if self.closing:
                     return
         except PeerViolation as fault:
@@ -248,15 +297,52 @@ class KafkaConnection(Connection):
         self.answer(slot, metadata.unsupported_api_versions())
 
     def answer(self, slot: Slot, response: Any) -> None:
-        if self.transport is None:
-            return
-        for part in self.session.answer(slot, response):
+        if self.transport is not None:
+            self.session.answer(slot, response)
+            self.answered()
+
+    def answered(self) -> None:
+        """An answer is there; it leaves with this tick's write, if none before it is missing."""
+        if not self.dirty and self.transport is not None:
+            self.dirty = True
+            self.server.ticker.mark_dirty(self)
+
+    def flush(self) -> None:
+        for part in self.session.ready():
             self.send(part)  # type: ignore[arg-type]  # any buffer will do
+        super().flush()
         self._go_on()
 
     def _go_on(self) -> None:
         if self.held & HOLD_QUEUE and not self.session.crowded and not self.waiting:
             self.release(HOLD_QUEUE)
+
+    # -- producing -------------------------------------------------------------------------------------------------
+
+    def plain_partition(
+        self, name: bytes, index: int, *, by_id: bool
+    ) -> tuple[Partition, dict[bytes, Topic], PartitionProducers, int] | None:
+        """A partition whose topic takes batches as they are: itself, its namespace's topics, its producers, the limit."""
+        namespace, service = self.namespace, self.service
+        assert namespace is not None
+        catalog = service.catalog(namespace)
+        try:
+            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
+        except (MainstemError, UnicodeDecodeError):
+            return None
+        partition = found.partition(index) if found is not None else None
+        if partition is None or not partition.topic.declared:
+            return None
+        rules = service.rules_of(partition.topic)
+        if not rules.plain:
+            return None
+        state = service.producers.of(partition.log, partition.topic.id)
+        return partition, namespace.topics, state, rules.bytes_max
+
+    def hold_for(self, log: Log) -> None:
+        """More of the log is unsynced than may be: read on when what was sent so far is stable."""
+        self.hold(HOLD_LOG)
+        self.service.watches.of(log).when_stable(log, log.next_offset, lambda: self.release(HOLD_LOG))
 
 
 class KafkaServer(KafkaService):

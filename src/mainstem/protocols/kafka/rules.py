@@ -59,6 +59,13 @@ class TopicRules:
             inflated_bytes_max=inflated_bytes_max,
         )
 
+    @property
+    def plain(self) -> bool:
+        """Every sound batch is taken as it is."""
+        return (
+            not (self.keys_needed or self.append_time) and self.codec is self.before_ms_max is self.after_ms_max is None
+        )
+
     def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
         """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
         try:

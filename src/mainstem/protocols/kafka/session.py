@@ -3,6 +3,8 @@
 Rules of this file:
 
 - A request's size is checked before a byte of it is buffered; before the login it may be 64 KiB.
+- Bytes are read where they are parsed: into a buffer that all sessions share, or, once a request's size is known and more of
+  it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
 - Requests may be answered in any order, and are sent in theirs. A request that asks for no answer (acks=0) leaves no gap.
 - Whoever leaves PENDING_MAX requests unanswered is not read from until some are.
 """
@@ -10,7 +12,8 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from mainstem.model.errors import PeerViolation
 from mainstem.protocols.kafka import wire
@@ -18,10 +21,21 @@ from mainstem.protocols.kafka.schema import Api
 
 PENDING_MAX = 500
 SIZE_BYTES = 4
+READ_BYTES = 256 * 1024  # of the shared buffer
+TAIL_BYTES_MAX = (
+    16 * 1024
+)  # an unfinished request up to this size waits in a copy: that is cheaper than a read of its own
+
+
+class Place(Protocol):
+    """The place of one answer among those of its connection."""
+
+    done: bool
+    parts: list[wire.Buffer] | None
 
 
 class Slot:
-    """The place of one answer."""
+    """The place of an answer that is an object until it is sent."""
 
     __slots__ = ("api", "correlation", "done", "parts", "version")
 
@@ -34,12 +48,15 @@ class Slot:
 
 
 class KafkaSession:
-    def __init__(self, *, request_bytes_max: int) -> None:
+    def __init__(self, *, request_bytes_max: int, shared: bytearray | None = None) -> None:
+        """`shared` has READ_BYTES; whoever reads into it calls `filled` before anyone else does."""
         self.request_bytes_max = request_bytes_max
-        self._tail = b""  # less than a size
-        self._open: bytearray | None = None  # the request that is not yet whole, with room for all of it
+        self._shared = memoryview(shared if shared is not None else bytearray(READ_BYTES))
+        self._shared_read = self._shared.toreadonly()
+        self._tail = b""  # of the shared buffer: a request that is not yet whole, or less than a size
+        self._open: bytearray | None = None  # the large request that is not yet whole
         self._filled = 0
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[Place] = deque()
 
     @property
     def pending(self) -> int:
@@ -49,56 +66,73 @@ class KafkaSession:
     def crowded(self) -> bool:
         return len(self._slots) >= PENDING_MAX
 
-    def feed(self, data: bytes) -> list[memoryview]:
-        """Whole requests, without their sizes. What came whole is a slice of what came; what did not is copied once."""
-        requests: list[memoryview] = []
-        view = memoryview(data)
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be put."""
         if self._open is not None:
-            view = self._fill(self._open, view, requests)
-        elif self._tail:
-            view = memoryview(self._tail + data)
+            return memoryview(self._open)[self._filled :]
+        return self._shared[len(self._tail) :] if self._tail else self._shared
+
+    def filled(self, count: int) -> Iterator[memoryview]:
+        """Whole requests, without their sizes, now that `count` bytes were put there; take them before the next read.
+
+        One that is writable is the caller's own; the others are gone with the next read.
+        """
+        if self._open is not None:
+            self._filled += count
+            if self._filled == len(self._open):
+                request, self._open = self._open, None
+                yield memoryview(request)
+            return
+        end = count
+        if self._tail:
+            end += len(self._tail)
+            self._shared[: len(self._tail)] = self._tail
             self._tail = b""
-        at, end = 0, len(view)
+        view, at = self._shared_read, 0
         while end - at >= SIZE_BYTES:
             size = int.from_bytes(view[at : at + SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self.request_bytes_max:  # before buffering: a peer must not fill our memory
                 raise PeerViolation(f"a request of {size} bytes; the limit is {self.request_bytes_max}")
-            at += SIZE_BYTES
-            if end - at < size:
-                self._open = bytearray(size)  # pages that nothing was written to cost nothing
-                self._filled = end - at
-                self._open[: self._filled] = view[at:]
-                return requests
-            requests.append(view[at : at + size])
-            at += size
-        self._tail = bytes(view[at:])
-        return requests
+            after = at + SIZE_BYTES + size
+            if after > end:
+                if size > TAIL_BYTES_MAX:
+                    self._begin(size, view[at + SIZE_BYTES : end])
+                    return
+                break
+            yield view[at + SIZE_BYTES : after]
+            at = after
+        self._tail = bytes(view[at:end])
 
-    def _fill(self, request: bytearray, view: memoryview, requests: list[memoryview]) -> memoryview:
-        """Complete the open request as far as `view` goes; returns what is left of it."""
-        take = min(len(request) - self._filled, len(view))
-        request[self._filled : self._filled + take] = view[:take]
-        self._filled += take
-        if self._filled == len(request):
-            requests.append(memoryview(request))
-            self._open = None
-        return view[take:]
+    def _begin(self, size: int, first: memoryview) -> None:
+        self._open = bytearray(size)  # pages that nothing was written to cost nothing
+        self._filled = len(first)
+        self._open[: self._filled] = first
 
-    def expect(self, slot: Slot) -> None:
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """The same for bytes that were read elsewhere."""
+        rest = memoryview(data)
+        while len(rest):
+            room = self.room()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            yield from self.filled(count)
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    def expect(self, slot: Place) -> None:
         """This answer follows all those expected before it."""
         self._slots.append(slot)
 
-    def answer(self, slot: Slot, response: Any) -> list[wire.Buffer]:
-        """The answer to `slot`; returns everything that may be sent now (nothing, while an earlier one is missing)."""
+    def answer(self, slot: Slot, response: Any) -> None:
         slot.parts = wire.encode_response(slot.api, slot.version, response, slot.correlation)
         slot.done = True
-        slots = self._slots
-        if not slots or not slots[0].done:
-            return []
-        if slots[0] is slot and (len(slots) == 1 or not slots[1].done):
-            slots.popleft()
-            return slot.parts
-        ready: list[wire.Buffer] = []
+
+    def ready(self) -> list[wire.Buffer]:
+        """Everything that may be sent now: the answers that no earlier one is missing before."""
+        slots, ready = self._slots, list[wire.Buffer]()
         while slots and slots[0].done:
             ready += slots.popleft().parts or ()
         return ready

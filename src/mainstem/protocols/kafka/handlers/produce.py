@@ -11,7 +11,6 @@ from mainstem.broker.transactions import TransactionFault
 from mainstem.log.log import UNSYNCED_BYTES_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
-from mainstem.protocols.connection import HOLD_LOG
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import may
@@ -139,7 +138,7 @@ class Production:
         self._undo[ticket] = answer, state, head
         self.wait(ticket)
         if log.unsynced_bytes > UNSYNCED_BYTES_MAX:
-            self._hold(log)
+            self._request.connection.hold_for(log)
 
     def _is_repeat(self, state: PartitionProducers, head: BatchHead, log: Log, answer: Any) -> bool:
         verdict, sent = state.check(head)
@@ -198,11 +197,6 @@ class Production:
         if self._failed and self._request.body.acks == 0:
             _close(self._request, "it produced without acks what could not be taken")
         self._one_less()
-
-    def _hold(self, log: Log) -> None:
-        connection = self._request.connection
-        connection.hold(HOLD_LOG)
-        self.service.watches.of(log).when_stable(log, log.next_offset, lambda: connection.release(HOLD_LOG))
 
 
 HANDLERS = {0: produce}
