@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17
 STARTS_MAX = 3
+HEAP_MIB_MIN, HEAP_MIB_MAX = 1024, 4096  # of a local driver: a quarter of the machine's memory within these
 # Spark's driver waits a fixed 10 s for a planning process to answer; on a busy machine that is too short now and then.
 # Nothing has run when it gives up, so asking again is safe.
 HANDSHAKE = re.compile(
     r"(worker failed to connect back|worker exited unexpectedly \(crashed\)|Accept timed out|"
-    r"PYTHON_DATA_SOURCE_ERROR.*Connection reset|SocketTimeoutException)",
+    r"PYTHON_DATA_SOURCE_ERROR.*Connection reset|SocketTimeoutException|CANNOT_OPEN_SOCKET)",
     re.DOTALL,
 )
 T = TypeVar("T")
@@ -126,6 +127,7 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
         "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
         "spark.sql.warehouse.dir": str(state_directory() / "spark-warehouse"),
         "spark.driver.extraJavaOptions": " ".join(java),
+        **_local_settings(options.master),
         **options.settings,
     }
     builder: Any = SparkSession.builder
@@ -138,6 +140,17 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return session
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    """For a single machine: Spark's own defaults are a cluster's (200 partitions, each a state store) and a toy's (1 GB)."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", master)
+    if found is None:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1] or 1)
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    heap_mib = max(HEAP_MIB_MIN, min(HEAP_MIB_MAX, memory_mib // 4))
+    return {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": f"{heap_mib}m"}
 
 
 def _log_settings(log: Path) -> Path:

@@ -10,16 +10,20 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.client import BrokerClient, BrokerUnreachable
-from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
+from mainstem_pipeline.lake.commits import ensure_table
 from mainstem_pipeline.lake.tables import read_table
 from mainstem_pipeline.pipeline.checks import load_pipeline
 from mainstem_pipeline.pipeline.failures import exit_code
 from mainstem_pipeline.pipeline.progress import FlowProgress
 from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions
+from mainstem_pipeline.pipeline.validation import validated
 from tests.pipeline.conftest import create_topic, eventually, produce, publish, read, values_of
 
 if TYPE_CHECKING:
@@ -274,17 +278,17 @@ def test_a_backfill_runs_a_range_once_however_often_it_is_asked_for(
 def test_a_table_is_a_source_and_its_new_rows_are_read_once(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
 ) -> None:
+    """The second flow reads what the first writes: it waits for it, each time."""
     sql = "select cast(cast(_value as string) as int) n from input"
     first = f'{{name: a, from: {{topic: {topic}}}, sql: "{sql}", to: {{table: t.a}}}}'
     rest = f'rules: {{small: "n < 90"}}, to: {{table: t.b}}, dead_letters: {{topic: {topic}-dead}}'
     second = f'{{name: b, from: {{table: t.a}}, sql: "select n * 2 as n from input", {rest}}}'
     path = pipeline(tmp_path, f"flows: [{first}, {second}]")
     produce(broker, topic, [b"1", b"2"])
-    run(path, flows=("a",))
-    run(path, flows=("b",))
+    assert validated(path, offline=False) == []
+    run(path)
     produce(broker, topic, [b"3", b"99"])
-    run(path, flows=("a",))
-    run(path, flows=("b",))
+    run(path)
     assert sorted(row.n for row in table(spark, tmp_path, "t.b")) == [2, 4, 6]
     assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b'{"n":99}']
 
@@ -373,32 +377,60 @@ def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
     assert read(spark, broker, subscribe=f"{topic}-dead").count() == 40
 
 
+JSON = 'decode: {format: json, schema: "x int"}, '
+X = 'sql: "select x from input"'
+
+
 @pytest.mark.parametrize(
     ("flow", "words"),
     [
-        ('sql: "select colour from input"', "UNRESOLVED_COLUMN.*colour"),
-        ('sql: "select * from input join nowhere using (x)"', "TABLE_OR_VIEW_NOT_FOUND.*nowhere"),
-        ('sql: "selec x from input"', "PARSE_SYNTAX_ERROR"),
+        (JSON + 'sql: "select colour from input"', "UNRESOLVED_COLUMN.*colour.*Did you mean"),
+        (JSON + 'sql: "select * from input join nowhere using (x)"', "TABLE_OR_VIEW_NOT_FOUND.*nowhere"),
+        (JSON + 'sql: "selec x from input"', "PARSE_SYNTAX_ERROR"),
+        (JSON + 'rules: {r: "y > 1"}', "UNRESOLVED_COLUMN.*y"),
+        (
+            JSON + 'watermark: {column: at, delay: 1s}, sql: "select x from input"',
+            "no column 'at' for the watermark.*one of x",
+        ),
         (
             'decode: {format: json, schema: "x nonsense"}, sql: "select x from input"',
-            "schema 'x nonsense' cannot be read",
+            "schema 'x nonsense' cannot be read.*write it as Spark does",
         ),
-        ('rules: {r: "y > 1"}', "UNRESOLVED_COLUMN.*y"),
-        ('watermark: {column: at, delay: 1s}, sql: "select x from input"', "no column 'at' for the watermark"),
+        (JSON + X + ', to: {topic: o, where: "y > 1"}', "UNRESOLVED_COLUMN.*y"),
+        (JSON + X + ', to: {topic: "o/{y}"}', "UNRESOLVED_COLUMN.*y"),
+        (JSON + X + ", to: {table: t.n, partition_by: day(y)}", "partition_by 'day.y.': no such column.*one of x"),
+        (JSON + X + ", to: {table: t.there}", "table t.there is there with another schema.*cast the column"),
+        (
+            JSON + 'sql: "select null as v from input", to: {table: t.n}',
+            "column v of type null.*cast it in the flow's SQL",
+        ),
+        ("from: {table: t.none}, " + X, "no table 't.none' in the lake.*mainstem lake ls"),
     ],
 )
-def test_what_spark_would_not_run_is_told_with_the_flows_line_before_anything_runs(
-    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any, flow: str, words: str
+def test_what_cannot_run_is_told_with_its_line_and_a_fix_before_anything_runs(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, run: Any, flow: str, words: str
 ) -> None:
-    produce(broker, topic, [b'{"x": 1}'])
-    decode = "" if "decode" in flow else 'decode: {format: json, schema: "x int"}, '
-    path = pipeline(
-        tmp_path, f"flows:\n  - {{name: f, from: {{topic: {topic}}}, {decode}{flow}, to: {{console: true}}}}\n"
+    if "t.there" in flow:
+        fields = Schema(NestedField(1, "x", StringType()))
+        ensure_table(open_catalog(LakeOptions(str(tmp_path / "lake"))), "t.there", fields)
+    rest = ", ".join(
+        text for word, text in (("from:", "from: {filter: none/#}"), ("to:", "to: {console: true}")) if word not in flow
     )
-    with pytest.raises(ConfigError, match=f"(?s)pipeline.yaml:4.*flow f.*{words}|(?s:.*{words})") as caught:
+    path = pipeline(tmp_path, f"flows:\n  - {{name: f, {flow}, {rest}}}\n".replace(", }", "}"))
+    with pytest.raises(ConfigError, match=f"(?s)pipeline.yaml:4: .*{words}") as caught:
         Runner(load_pipeline(path), RunOptions(once=True), Told(), spark).run()
     assert exit_code(caught.value) == 2
     assert "Traceback" not in str(caught.value)
+    assert "SQLSTATE" not in str(caught.value)
+
+
+def test_a_topic_that_is_not_there_is_told_with_how_to_make_it(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    path = pipeline(tmp_path, f"flows:\n  - {{name: f, from: {{topic: {topic}}}, to: {{console: true}}}}\n")
+    error = failure(spark, path)
+    assert str(error) == f"flow f: no topic '{topic}'"
+    assert f"mainstem topic create {topic}" in error.fix
 
 
 def test_a_broker_that_is_not_there_is_told_before_spark_starts(
@@ -409,6 +441,7 @@ def test_a_broker_that_is_not_there_is_told_before_spark_starts(
     with pytest.raises(BrokerUnreachable, match=r"no broker answers at http://127\.0\.0\.1:9") as caught:
         Runner(load_pipeline(path), RunOptions(once=True), Told()).run()
     assert exit_code(caught.value) == 69
+    assert "mainstem up" in caught.value.fix
 
 
 def test_a_full_disk_is_told_once_with_what_to_do(

@@ -97,8 +97,9 @@ def _struct(spark: SparkSession, schema: str) -> StructType:
         assert isinstance(made, StructType)
         return made
     except PySparkException as error:
+        said = next((line for line in str(error).splitlines() if line.strip()), "it is no DDL")
         raise ConfigError(
-            f"the schema {schema!r} cannot be read: {str(error).splitlines()[0]}",
+            f"the schema {schema!r} cannot be read: {said.partition(' SQLSTATE')[0]}",
             fix="write it as Spark does: 'device string, celsius double, at timestamp'",
         ) from None
 

@@ -50,7 +50,8 @@ KNOWN: dict[str, type[MainstemError]] = {
 }
 _RAISED = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$", re.MULTILINE)
 _OURS = re.compile(r"^mainstem(?:_pipeline)?\.[\w.]+: (.+)$", re.MULTILINE)
-_NOISE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_NOISE = re.compile(r"\s*SQLSTATE: \w+(?:;? \(?line (\d+),? pos (\d+)\)?)?;?\s*$")
+_FIX = re.compile(r"\s*\(fix: (.+)\)$", re.DOTALL)  # as errors of ours end when only their text is left
 
 
 def exit_code(error: Exception) -> int:
@@ -72,8 +73,14 @@ def understood(error: Exception, flow: str) -> MainstemError:
     for name, message in reversed(_RAISED.findall(text)):
         kind = KNOWN.get(name)
         if kind is not None:
-            return kind(f"flow {flow}: {_short(message)}")
-    return FlowFailed(f"flow {flow}: {reason_of(text)}")
+            return _told(kind, flow, _short(message))
+    return _told(FlowFailed, flow, reason_of(text))
+
+
+def _told(kind: type[MainstemError], flow: str, reason: str) -> MainstemError:
+    """The fix that the text ends with is one again."""
+    fix = _FIX.search(reason)
+    return kind(f"flow {flow}: {_FIX.sub('', reason)}", fix=fix[1] if fix is not None else "")
 
 
 def reason_of(text: str) -> str:
@@ -90,4 +97,5 @@ def reason_of(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    return _NOISE.sub("", text.strip())[:MESSAGE_CHARACTERS_MAX]
+    told = _NOISE.sub(lambda found: f" (line {found[1]}, column {found[2]})" if found[1] else "", text.strip())
+    return told[:MESSAGE_CHARACTERS_MAX]

@@ -121,7 +121,9 @@ class FlowRun:
                 f"flow {self.flow.name}: there is no column {self.flow.watermark.column!r} for the watermark",
                 fix=f"one of {', '.join(rows.columns)}",
             )
-        self.transformed(rows.where(f"{REASON} is null").drop(REASON), self.session)
+        out = self.transformed(rows.where(f"{REASON} is null").drop(REASON), self.session)
+        for sink in self.flow.sinks:
+            self._sinks.check(sink, out)
 
     def _register_tables(self, session: SparkSession) -> None:
         for table in self.pipeline.tables:

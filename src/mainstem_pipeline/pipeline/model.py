@@ -122,6 +122,13 @@ class Flow:
     archive: ArchiveTo | None = None
 
     @property
+    def tables_written(self) -> frozenset[str]:
+        made = {sink.target for sink in self.sinks if sink.kind == "table"} | {self.dead_letters.table}
+        if self.archive is not None:
+            made = {self.archive.table}
+        return frozenset(made - {""})
+
+    @property
     def stateful(self) -> bool:
         """Whether state outlives a batch: then transforms run on the stream itself, not batch by batch."""
         return self.watermark is not None or self.mode != "append"
@@ -161,3 +168,10 @@ class Pipeline:
 
     def flow(self, name: str) -> Flow | None:
         return next((one for one in self.flows if one.name == name), None)
+
+    def makers(self, flow: Flow) -> tuple[str, ...]:
+        """The flows above this one that write the table which it reads."""
+        if flow.source.kind != "table":
+            return ()
+        above = self.flows[: self.flows.index(flow)]
+        return tuple(one.name for one in above if flow.source.value in one.tables_written)

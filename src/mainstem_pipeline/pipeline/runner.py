@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.model.errors import ConfigError, MainstemError, NotFound
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
@@ -64,6 +64,17 @@ class Watched:
     @property
     def over(self) -> bool:
         return self.progress.state in ("done", "failed")
+
+    def table_is_there(self) -> bool:
+        """Whether the table that it reads exists."""
+        from mainstem_pipeline.lake.catalog import load_table, open_catalog
+
+        assert self.run.pipeline.lake is not None
+        try:
+            load_table(open_catalog(self.run.pipeline.lake), self.run.flow.source.value)
+        except NotFound:
+            return False
+        return True
 
     def news(self) -> bool:
         """Take in the batches Spark has told of since; True if there were any."""
@@ -209,7 +220,8 @@ class Runner:
         if self._options.backfill:
             return self._backfill()
         for flow in self._flows:
-            self._start(flow)
+            if not self._waits(flow):
+                self._start(flow)
         while not all(flow.over for flow in self._flows):
             if self._stop.wait(POLL_S):
                 break
@@ -219,6 +231,19 @@ class Runner:
             if any(flow.progress.state == "failed" for flow in self._flows):
                 break
         return self._end()
+
+    def _waits(self, flow: Watched) -> bool:
+        """A flow that reads another's table waits for it: with `--once` until the other is done, else until it is there."""
+        makers = [one for one in self._flows if one.run.flow.name in self._pipeline.makers(flow.run.flow)]
+        if not makers:
+            return False
+        if self._options.once and not all(one.over for one in makers):
+            return True
+        if flow.table_is_there():
+            return False
+        if self._options.once:  # nothing came, so no table was made
+            flow.progress.state = "done"
+        return True
 
     def _ship_functions(self, spark: SparkSession) -> None:
         """Files with Python transforms, to where tasks run: functions they define may be called there."""
@@ -231,13 +256,16 @@ class Runner:
     def _check_flows(self) -> None:
         problems = []
         for flow in self._flows:
+            if self._pipeline.makers(flow.run.flow) and not flow.table_is_there():
+                continue
             try:
                 retried(flow.run.check)
             except Exception as error:
                 told = understood(error, flow.run.flow.name)
                 if is_transient(error) or not isinstance(told, MainstemError):
                     raise told from error
-                problems.append(f"{self._pipeline.path.name}:{flow.run.flow.line}: {told}")
+                fix = f" ({told.fix})" if told.fix else ""
+                problems.append(f"{self._pipeline.path.name}:{flow.run.flow.line}: {told}{fix}")
         if problems:
             raise ConfigError("\n  ".join([f"{self._pipeline.path}: {len(problems)} problem(s)", *problems]))
 
@@ -252,8 +280,12 @@ class Runner:
     def _watch(self, flow: Watched) -> None:
         if flow.over:
             return
-        if flow.progress.state == "restarting":
-            if time.monotonic() >= flow.resume_s:
+        if flow.progress.state in ("starting", "restarting"):
+            if time.monotonic() < flow.resume_s:
+                return
+            if self._waits(flow):
+                flow.resume_s = time.monotonic() + PAUSE_S_MIN
+            else:
                 self._start(flow)
             return
         if flow.news():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import ConfigError, MainstemError
-from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
+from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
 from mainstem_pipeline.lake.commits import Committer, ensure_table
 from mainstem_pipeline.pipeline.failures import SinkFailed, is_transient, reason_of
 from mainstem_pipeline.pipeline.model import Sink
@@ -63,6 +63,31 @@ class Sinks:
                 raise
             raise SinkFailed(f"{sink.kind} {sink.target}: {reason_of(str(error))}") from error
 
+    def check(self, sink: Sink, frame: DataFrame) -> None:
+        """Whether the sink can take such rows, over none of them: what it names must be there."""
+        where = sink.options.get("where")
+        rows = frame.where(where) if where else frame
+        if sink.kind == "topic":
+            topic_rows(rows, sink)
+        elif sink.kind == "table":
+            self._check_table(sink, rows)
+        elif sink.kind == "parquet":
+            rows.select(*sink.partition_by)
+
+    def _check_table(self, sink: Sink, frame: DataFrame) -> None:
+        from pyiceberg.exceptions import NoSuchTableError
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert self._lake is not None, "checked with the file"
+        arrow = to_arrow_schema(frame.schema, timezone="UTC")
+        schema = _iceberg_schema(arrow)
+        _spec(arrow, sink.partition_by)
+        try:
+            table = open_catalog(self._lake).load_table(identifier(sink.target))
+        except NoSuchTableError:
+            return
+        _widened(table.update_schema(), sink, schema)
+
     # -- topics
 
     def _to_topic(self, sink: Sink, frame: DataFrame, batch: BatchOf) -> None:
@@ -105,7 +130,7 @@ class Sinks:
         table = ensure_table(catalog, sink.target, _iceberg_schema(arrow), _spec(arrow, sink.partition_by))
         if known != schema:
             with table.update_schema() as update:
-                update.union_by_name(_iceberg_schema(arrow))
+                _widened(update, sink, _iceberg_schema(arrow))
             self._tables[sink.name] = schema
             table = catalog.load_table(table.name())
         return table.metadata_location
@@ -198,7 +223,28 @@ def _iceberg_schema(arrow: pa.Schema) -> Any:
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
 
+    for field in arrow:
+        try:
+            _pyarrow_to_schema_without_ids(arrow.empty_table().select([field.name]).schema)
+        except Exception as error:
+            raise ConfigError(
+                f"column {field.name} of type {field.type} cannot be in a table: {error}",
+                fix=f"cast it in the flow's SQL: cast({field.name} as string) as {field.name}",
+            ) from error
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(arrow))
+
+
+def _widened(update: Any, sink: Sink, schema: Any) -> None:
+    """The table's schema with the rows' columns; ConfigError if they have other types than the table's."""
+    from pyiceberg.exceptions import ValidationError
+
+    try:
+        update.union_by_name(schema)
+    except ValidationError as error:
+        raise ConfigError(
+            f"table {sink.target} is there with another schema: {error}",
+            fix="cast the column to the table's type in the flow's SQL, or write to a table of another name",
+        ) from None
 
 
 _TRANSFORM = re.compile(r"(day|hour|month|year|identity)\((\w+)\)|(\w+)")

@@ -25,7 +25,7 @@ def validated(path: Path, *, offline: bool) -> list[str]:
     problems: list[Problem] = []
     for flow in pipeline.flows:
         if flow.source.kind == "table":
-            problems += _table_problem(pipeline, flow)
+            problems += [] if pipeline.makers(flow) else _table_problem(pipeline, flow)
             continue
         try:
             notes += _asked(pipeline, flow)
