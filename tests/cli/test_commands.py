@@ -144,29 +144,35 @@ def test_what_pub_publishes_sub_prints(broker: Broker, scheme: str) -> None:
     assert ["region", "eu"] in lines[0]["headers"]
 
 
-def test_sub_starts_where_it_is_told(broker: Broker) -> None:
-    url = f"kafka://127.0.0.1:{broker.kafka_port}/cli.start"
-    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/start", "-", "--lines", given="1\n2\n3\n4\n")
+@pytest.mark.parametrize("scheme", ["mqtt", "kafka", "amqp"])
+def test_sub_starts_where_it_is_told(broker: Broker, scheme: str) -> None:
+    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/start/{scheme}", "-", "--lines", given="1\n2\n3\n4\n")
+    separator = "/" if scheme == "mqtt" else "."
+    url = f"{scheme}://127.0.0.1:{broker.ports[scheme]}/cli{separator}start{separator}{scheme}"
+    assert said("sub", url, "--from", "earliest", "--count", "4") == "1\n2\n3\n4\n"
     assert said("sub", url, "--from", "-2", "--count", "2") == "3\n4\n"
     assert said("sub", url, "--from", "5m", "--count", "1") == "1\n"
+    assert said("sub", url, "--from", "ts:2026-01-31T12:00:00Z", "--count", "1") == "1\n"
     assert said("sub", url, "--from", "latest", "--idle", "300ms") == ""
-    mqtt = f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/start"
-    assert said("sub", mqtt, "--from", "-2", "--count", "2") == "3\n4\n"
-    assert said("sub", mqtt, "--from", "5m", "--count", "1") == "1\n"
     first = rows("sub", url, "--from", "earliest", "--count", "1")[0]["offset"]
     assert said("sub", url, "--from", f"@{first + 1}", "--count", "1") == "2\n"
 
 
-def test_sub_reads_history_by_other_protocols_too(broker: Broker) -> None:
-    mqtt, amqp = f"mqtt://127.0.0.1:{broker.mqtt_port}", f"amqp://127.0.0.1:{broker.amqp_port}"
-    said("pub", f"{mqtt}/cli/history", "old")
-    assert said("sub", f"{mqtt}/cli/history", "--from", "earliest", "--count", "1") == "old\n"
-    said("view", "create", "cli-history", "cli/history")
-    assert said("sub", f"{amqp}/?queue=cli-history", "--from", "earliest", "--count", "1") == "old\n"
-    said("view", "rm", "cli-history")
-    done = run("sub", f"{amqp}/cli.history", "--from", "earliest")
-    assert done.returncode == 1
-    assert "mainstem view create" in done.stderr
+@pytest.mark.parametrize(
+    ("scheme", "target"), [("mqtt", "cli/wild/+"), ("amqp", "cli.wild.*"), ("amqp", "?queue=wild")]
+)
+def test_sub_counts_back_over_many_topics(broker: Broker, scheme: str, target: str) -> None:
+    for number in range(6):  # half of them in a log of their own
+        if number % 2:
+            said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/wild/a", str(number))
+        else:
+            said("pub", f"kafka://127.0.0.1:{broker.kafka_port}/cli.wild.b", str(number))
+    if "queue" in target:
+        said("view", "create", "wild", "cli/wild/+")
+    url = f"{scheme}://127.0.0.1:{broker.ports[scheme]}/{target}"
+    assert said("sub", url, "--from", "-3", "--count", "3") == "3\n4\n5\n"
+    if "queue" in target:
+        said("view", "rm", "wild")
 
 
 def test_sub_follows_live_with_a_wildcard(broker: Broker) -> None:
@@ -406,3 +412,84 @@ def test_a_queue_is_made_used_and_removed(broker: Broker) -> None:
     assert listed["cli-jobs"]["filters"] == ["queued/#"]
     said("queue", "rm", "cli-jobs", "--yes")
     assert run("queue", "describe", "cli-jobs").returncode == 1
+
+
+def test_limits_of_a_queue_are_changed_while_it_holds_messages(broker: Broker) -> None:
+    said("queue", "create", "narrow", "cli/narrow")
+    assert "0 messages" in said("queue", "create", "wide", "cli/#")  # what was published before is not counted
+    said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/narrow", "-", "--lines", given="1\n2\n3\n")
+    assert "1 messages" in said("queue", "alter", "narrow", "--length", "1")
+    assert said("sub", f"amqp://127.0.0.1:{broker.amqp_port}/?queue=narrow", "--count", "1") == "3\n"
+    settings = rows("queue", "alter", "narrow", "--length", "none", "--ttl", "1h", "--attempts", "3")[0]["settings"]
+    assert (settings["length_max"], settings["message_ttl_ms"], settings["deliveries_max"]) == (None, 3_600_000, 3)
+    assert "nothing to change" in run("queue", "alter", "narrow").stderr
+    assert run("queue", "alter", "narrow", "--ttl", "soon").returncode == 1
+
+
+def test_a_group_is_given_its_place_before_its_consumers_start(broker: Broker) -> None:
+    said("pub", f"kafka://127.0.0.1:{broker.kafka_port}/cli.placed", "-", "--lines", given="1\n2\n3\n")
+    assert "2 records" in said("group", "create", "placed", "cli.placed", "--from", "-2")
+    assert run("group", "create", "placed", "cli.placed").returncode == 1
+    assert run("group", "create", "other", "nowhere").returncode == 1
+    assert rows("cursor", "alter", "placed", "--to", "earliest", "--execute")[0]["to"] == 0
+    assert rows("cursor", "describe", "placed")[0]["lag"] == 3
+    assert "removed group placed" in said("cursor", "rm", "placed", "--yes")
+    assert "there is no cursor placed" in run("cursor", "describe", "placed").stderr
+
+
+def test_a_session_is_forgotten_once_its_client_is_away(broker: Broker) -> None:
+    import paho.mqtt.client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="cli-session", clean_session=False)
+    client.connect(broker.host, broker.mqtt_port)
+    client.loop_start()
+    try:
+        deadline = time.monotonic() + 20
+        while (seen := run("cursor", "describe", "cli-session", "--json")).returncode and time.monotonic() < deadline:
+            pass
+        assert json.loads(seen.stdout)["state"] == "connected"
+        refused = run("cursor", "rm", "cli-session", "--yes")
+        assert refused.returncode == 1
+        assert "is connected" in refused.stderr
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    while run("cursor", "rm", "cli-session", "--yes").returncode and time.monotonic() < deadline:
+        pass
+    assert run("cursor", "describe", "cli-session").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("topic alter t --set retention.mss=1d", "did you mean retention.ms?"),
+        ("topic create t --set nonsense=1", "mainstem config reference"),
+        ("pub mqtt://localhost/", "names no topic"),
+        ("pub http://localhost/a x", "is not an address"),
+        ("sub mqtt://localhost/a --from yesterday", "is not understood"),
+        ("pub mqtt://localhost/a @nofile", "cannot be read"),
+        ("view create v a/#/+b", "'+'"),
+        ("explain MS-9999", "there is no error code"),
+        ("conn rm mqtt-1", "there is no connection"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_way_out(given: str, told: str) -> None:
+    done = run(*given.split())
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_knows_the_broker_by_its_own_ports(tmp_path: Path) -> None:
+    """Our own ports are no surprise; those of others are named with their owner."""
+    file = tmp_path / "mainstem.toml"
+    with Broker() as own, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        taken = other.getsockname()[1]
+        file.write_text(f"[listeners]\nmqtt_port = {own.mqtt_port}\nkafka_port = {taken}\namqp_port = {free_port()}\n")
+        text = run("doctor", "--config", str(file), MAINSTEM_URL=own.http_url).stdout
+    assert re.search(rf"✔ port {own.mqtt_port}\s+MQTT: the broker's own", text)
+    assert re.search(rf"! port {taken}\s+Kafka: used by \S+ \(pid {os.getpid()}\)", text)
+    assert "AMQP" not in text

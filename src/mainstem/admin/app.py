@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import endpoint, json_response
-from mainstem.admin.console.rendering import console_routes
+from mainstem.admin.console.rendering import Console
 from mainstem.admin.guard import Guard
 from mainstem.admin.metrics.collecting import metrics_text
 from mainstem.admin.metrics.exposition import CONTENT_TYPE
@@ -42,6 +42,8 @@ def make_application(running: Running) -> Starlette:
         return json_response(openapi_document())
 
     async def not_found(request: Request, error: Exception) -> Response:
+        if console is not None and "text/html" in request.headers.get("accept", ""):
+            return console.nothing_there(request)
         return problem(404, "MS-1001", f"there is nothing at {request.url.path}", fix="see /v1/openapi.json")
 
     async def not_allowed(request: Request, error: Exception) -> Response:
@@ -61,8 +63,9 @@ def make_application(running: Running) -> Starlette:
         *spark_routes(running.broker),
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
     ]
-    if running.config.http.console:
-        routes += console_routes(running)
+    console = Console(running) if running.config.http.console else None
+    if console is not None:
+        routes += console.routes()
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, running=running)],

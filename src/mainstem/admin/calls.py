@@ -59,6 +59,7 @@ class Call:
     query: dict[str, str]
     path: dict[str, str]
     body: dict[str, Any] = field(default_factory=dict)
+    login: tuple[str, str] = ("", "")  # name and password of this request
 
     @property
     def namespace(self) -> Namespace:
@@ -128,6 +129,7 @@ async def _call_of(running: Running, operation: Operation, request: Request) -> 
     if operation.permission == ADMIN and not principal.admin:
         raise NotAuthorized(f"only an admin may do this; {principal.name} is none")
     call = Call(running, principal, dict(request.query_params), dict(request.path_params))
+    call.login = request.scope["state"].get("login", ("", ""))
     if request.method in ("POST", "PUT", "PATCH"):
         call.body = _checked(await _json(request), operation)
     return call

@@ -36,6 +36,7 @@ def connection_row(listener: str, protocol: str, connection: Any) -> dict[str, A
         "client": client_name(connection),
         "user": getattr(principal, "name", "") if not getattr(principal, "anonymous", False) else "",
         "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or ""),
+        "connected_s": connection.server.deadlines.second - connection.opened_second,
         "unsent_bytes": connection.unsent_bytes(),
         "state": "closing" if connection.closing else "held" if connection.held else "open",
     }

@@ -155,7 +155,12 @@ def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, t
     if groups is None or (key not in groups.groups and key not in groups.offsets):
         raise NotFound(f"there is no group {group}", fix="mainstem group ls")
     held = groups.offsets.get(key, {})
-    topics = [topic] if topic else sorted({name for name, _ in held})
+    return plan_offsets(namespace, [topic] if topic else sorted({name for name, _ in held}), held, to)
+
+
+def plan_offsets(
+    namespace: Namespace, topics: list[str], held: dict[tuple[str, int], Commit], to: str
+) -> list[dict[str, Any]]:
     changes = []
     for name in topics:
         readers = _kafka_source(namespace, name)

@@ -100,6 +100,7 @@ class Guard:
         if path in HEALTH or (path.startswith(METRICS) and self._running.config.http.metrics_public):
             return None
         name, password = _basic_login(headers.get("authorization", ""))
+        scope["state"]["login"] = (name, password.decode(errors="replace"))
         address = scope["client"][0] if scope.get("client") else ""
         return await access.login(name, password, address)
 

@@ -21,8 +21,8 @@ class Running(Protocol):
     rates: Rates
     ready: bool
 
-    async def try_it(self, protocol: str, topic: str, value: str) -> list[dict[str, Any]]:
-        """Publish by one protocol, receive by all, through the real ports."""
+    async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
+        """Publish by one protocol, receive by all, through the real ports, as the user who asks."""
 
 
 Facts = Mapping[str, Any]

@@ -149,6 +149,7 @@ class Connection(asyncio.Protocol):
         "due_second",
         "heard_second",
         "held",
+        "opened_second",
         "out",
         "out_bytes",
         "server",
@@ -166,6 +167,7 @@ class Connection(asyncio.Protocol):
         self.closing = False
         self.held = 0
         self.heard_second = 0
+        self.opened_second = 0
         self.silence_seconds = 0
         self.due_second = -1
 
@@ -299,6 +301,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         server.connections.add(self)
+        self.opened_second = server.deadlines.second
         counters.connections += 1
         counters.connections_total += 1
         counters.connections_maximum = max(counters.connections_maximum, counters.connections)

@@ -14,6 +14,7 @@ from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
 from mainstem.model.compiled import COMPILED
+from mainstem.model.errors import Overloaded
 from mainstem.protocols.admission import Admission
 from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config
@@ -24,6 +25,8 @@ logger = logging.getLogger("mainstem.server")
 COMPILE_FIX = (
     "install a C compiler and run: pip install --force-reinstall --no-deps mainstem (in a checkout: make setup)"
 )
+
+TRIES_MAX = 2  # of "Try it" at once: each takes a thread for seconds
 
 # Adding a protocol is one folder and one line: listener name, module, class.
 PROTOCOLS = (
@@ -60,6 +63,7 @@ class App:
         limits = config.limits
         self._admission = Admission(limits.connections_per_address_max, limits.connections_per_address_rate)
         self._directory: DataDirectory | None = None
+        self._tries = 0
         self._listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -90,12 +94,18 @@ class App:
             raise
         self.ready = True
 
-    async def try_it(self, protocol: str, topic: str, value: str) -> list[dict[str, Any]]:
+    async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
         """The console's "Try it": one publish by a protocol, its arrival by all of them, through the real ports."""
         from mainstem.server.round_trip import round_trip
 
+        if self._tries >= TRIES_MAX:
+            raise Overloaded(f"{TRIES_MAX} are being tried already", fix="try again in a moment")
         host = self.config.listeners.host
-        found = await asyncio.to_thread(round_trip, self.ports, host, protocol, topic, value.encode())
+        self._tries += 1
+        try:
+            found = await asyncio.to_thread(round_trip, self.ports, host, protocol, topic, value.encode(), login)
+        finally:
+            self._tries -= 1
         return [arrival.to_document() for arrival in found]
 
     async def stop(self) -> None:

@@ -116,18 +116,24 @@ def _memory_limit() -> Check:
                 f"the container allows {int(text) >> 20} MiB; buffers may take 512 MiB",
                 "raise the limit, or lower [limits] *_bytes_max",
             )
-        return Check("memory limit", "ok", "none that matters" if not text.isdigit() else f"{int(text) >> 20} MiB")
+        limited = text.isdigit() and int(text) < 1 << 60  # no limit is a very large one
+        return Check("memory limit", "ok", f"{int(text) >> 20} MiB" if limited else "none")
     return Check("memory limit", "ok", "no control group")
 
 
 def _configuration(file: str | None) -> Check:
     try:
-        chosen = Path(file) if file else Path("mainstem.toml") if Path("mainstem.toml").exists() else None
+        chosen = _chosen(file)
         config = load_config(chosen, os.environ)
     except MainstemError as error:
         return Check("configuration", "bad", str(error).splitlines()[0], "mainstem config check")
     changed = len(config.sources)
     return Check("configuration", "ok", f"{chosen or 'no file'}, {changed} setting(s) given")
+
+
+def _chosen(file: str | None) -> Path | None:
+    here = Path("mainstem.toml")
+    return Path(file) if file else here if here.exists() else None
 
 
 def _directory(data: Path) -> Check:
@@ -176,18 +182,37 @@ def _broker(url: str) -> list[Check]:
 
 
 def _ports(file: str | None, url: str) -> list[Check]:
-    """Who has our ports, where no broker of ours answers."""
+    """Who has the ports we would take."""
     import socket
 
+    try:
+        listeners = load_config(_chosen(file), os.environ).listeners
+    except MainstemError:
+        listeners = Listeners()
     found = []
+    ours = _own_ports(url)
     for name, setting in LISTENERS.items():
-        port = getattr(Listeners(), setting)
+        port = getattr(listeners, setting)
+        if not port:
+            continue
+        if port in ours:
+            found.append(Check(f"port {port}", "ok", f"{LABELS[name]}: the broker's own"))
+            continue
         with socket.socket() as probe:
             probe.settimeout(0.5)
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
         if taken:
             found.append(Check(f"port {port}", "note", f"{LABELS[name]}: used by {owner_of(port)}"))
     return found or [Check("ports", "ok", "all free")]
+
+
+def _own_ports(url: str) -> set[int]:
+    from mainstem.server.cli.api import Api
+
+    try:
+        return set(Api(url, timeout_s=3).get("/v1/overview")["listeners"].values())
+    except MainstemError:
+        return set()
 
 
 def _java() -> Check:

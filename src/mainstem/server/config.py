@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mainstem.model.errors import ConfigError
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.model.topic_filter import check_filter
 from mainstem.server.settings import ALIASES, SECTIONS, Config, Policy, Setting
 from mainstem.server.toml_lines import locate_keys
 
@@ -130,14 +132,7 @@ def _from_file(file: Path, problems: list[Problem]) -> list[Given]:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        problems.append(
-            Problem(
-                BAD_FILE,
-                f"not TOML: {error}",
-                str(file),
-                hint="see https://toml.io for the syntax",
-            )
-        )
+        problems.append(_not_toml(file, text, str(error)))
         return []
     lines, numbers = text.splitlines(), locate_keys(text)
 
@@ -167,6 +162,15 @@ def _from_file(file: Path, problems: list[Problem]) -> list[Given]:
             for parts, raw in _leaves(body):
                 found.append(given((section, ".".join(parts)), (section, *parts), raw))
     return found
+
+
+def _not_toml(file: Path, text: str, error: str) -> Problem:
+    """`tomllib` tells the place in words."""
+    found = re.search(r"\(at line (\d+), column \d+\)", error)
+    number = int(found[1]) if found else len(text.splitlines())
+    line = text.splitlines()[number - 1] if 0 < number <= len(text.splitlines()) else ""
+    where = f"{file.name}:{number}" if line else str(file)
+    return Problem(BAD_FILE, f"not TOML: {error}", where, line, hint="see https://toml.io for the syntax")
 
 
 def _leaves(node: object, parts: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
@@ -219,6 +223,12 @@ def _apply(config: Config, given: Given, problems: list[Problem]) -> None:
         problems.append(_unknown(given))
         return
     name, setting = known
+    if given.path[0] == POLICIES:
+        try:
+            check_filter(given.path[1].encode())
+        except MainstemError as error:
+            problems.append(Problem(BAD_VALUE, f"[policies] {error.message}", given.where, given.line))
+            return
     try:
         value = setting.kind.parse(given.raw)
     except ValueError as error:

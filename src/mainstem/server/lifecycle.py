@@ -128,6 +128,7 @@ def set_up_logging(config: Config) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.logging.level.upper())
+    logging.getLogger("websockets").setLevel(max(root.level, logging.WARNING))  # it tells of every connection
 
 
 class _TextFormatter(logging.Formatter):

@@ -43,33 +43,35 @@ def spelled(protocol: str, topic: str) -> str:
     return amqp_key(name).decode() if protocol == "amqp" else topic
 
 
-def round_trip(ports: Mapping[str, int], host: str, protocol: str, topic: str, value: bytes) -> list[Arrival]:
+def round_trip(
+    ports: Mapping[str, int], host: str, protocol: str, topic: str, value: bytes, login: tuple[str, str] = ("", "")
+) -> list[Arrival]:
     """Publish once; the arrivals in order of protocol. Blocks until all came or ARRIVAL_S is over."""
     readers = [name for name in PROTOCOLS if name in ports]
     if protocol not in readers:
         raise InvalidArgument(f"{protocol} is not one of {', '.join(readers)}")
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    receivers = [Receiver(name, _address(name, host, ports[name], topic), value) for name in readers]
+    receivers = [Receiver(name, _address(name, host, ports[name], topic, login), value) for name in readers]
     for receiver in receivers:
         receiver.start()
     for receiver in receivers:
         receiver.ready.wait(READY_S)
     sent_ns = time.time_ns()
-    address = _address(protocol, host, ports[protocol], topic)
+    address = _address(protocol, host, ports[protocol], topic, login)
     with contextlib.closing(open_client(address)) as client:
         client.publish(Message(value, address.path))
         client.flush()
     for receiver in receivers:
         receiver.join(ARRIVAL_S)
-    appended_ns = _append_time_ns(ports, host, topic, sent_ns) or sent_ns
+    appended_ns = _append_time_ns(ports, host, topic, sent_ns, login) or sent_ns
     for receiver in receivers:
         arrival = receiver.arrival
         arrival.microseconds = max(0, arrival.arrived_ns - appended_ns) // 1000
     return [receiver.arrival for receiver in receivers]
 
 
-def _address(protocol: str, host: str, port: int, topic: str) -> Address:
-    return Address(protocol, host, port, "", "", spelled(protocol, topic), {})
+def _address(protocol: str, host: str, port: int, topic: str, login: tuple[str, str]) -> Address:
+    return Address(protocol, host, port, *login, spelled(protocol, topic), {})
 
 
 class Receiver(threading.Thread):
@@ -117,14 +119,17 @@ class Receiver(threading.Thread):
                 return
 
 
-def _append_time_ns(ports: Mapping[str, int], host: str, topic: str, sent_ns: int) -> int | None:
+def _append_time_ns(
+    ports: Mapping[str, int], host: str, topic: str, sent_ns: int, login: tuple[str, str]
+) -> int | None:
     """The newest record's stamp: when the broker appended it."""
     from mainstem.server.cli.api import Api
 
     if "http" not in ports:
         return None
     try:
-        found = Api(f"http://{host}:{ports['http']}").get(f"/v1/messages?topic={quote(topic)}&from=-1")["items"]
+        api = Api(f"http://{host}:{ports['http']}", login=login)
+        found = api.get(f"/v1/messages?topic={quote(topic)}&from=-1")["items"]
     except MainstemError:
         return None
     stamps = [int(one["stamp"]) for one in found if int(one["stamp"]) >= sent_ns]

@@ -211,3 +211,33 @@ def test_every_operation_has_a_permission() -> None:
 def test_the_documentation_is_what_the_code_says() -> None:
     page = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     assert page == reference_page(), "run: python -m mainstem.admin.api_reference > docs/http-api.md"
+
+
+def test_whoever_tries_it_does_so_with_the_rights_of_its_login() -> None:
+    with Broker() as broker, httpx.Client(base_url=broker.http_url) as http:
+        http.post("/v1/users", json={"name": "root", "password": "secret-of-root", "admin": True})
+        root, ann = ("root", "secret-of-root"), ("ann", "secret-of-ann")
+        http.post("/v1/users", json={"name": "ann", "password": "secret-of-ann"}, auth=root)
+        rule = {"allow": True, "actions": ["publish", "consume", "create", "describe"], "filter": "home/#"}
+        assert http.post("/v1/users/ann/rules", json=rule, auth=root).status_code == 200
+
+        def tried(login: tuple[str, str], topic: str = "home/door") -> dict[str, str | None]:
+            body = {"protocol": "kafka", "topic": topic, "value": "open"}
+            answer = http.post("/v1/try", json=body, auth=login)
+            assert answer.status_code == 200, answer.text
+            return {one["protocol"]: one["error"] for one in answer.json()["arrivals"]}
+
+        assert tried(root) == dict.fromkeys(("mqtt", "kafka", "amqp"))
+        errors = tried(ann)  # AMQP would make a queue for it, which she may not
+        assert (errors["mqtt"], errors["kafka"]) == (None, None)
+        assert "refused for user 'ann'" in str(errors["amqp"])
+        body = {"protocol": "mqtt", "topic": "elsewhere", "value": "x"}
+        assert http.post("/v1/try", json=body, auth=ann).status_code == 403
+        assert http.post("/v1/try", json=body).status_code == 401
+
+
+def test_a_page_that_is_not_there_is_a_page_for_people_and_a_problem_for_programs(http: httpx.Client) -> None:
+    page = http.get("/nowhere", headers={"accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "there is no page /nowhere" in page.text
+    assert http.get("/nowhere").headers["content-type"] == "application/problem+json"

@@ -154,6 +154,7 @@ class TestWithUsers:
                 "alter_topic": {"settings": {}},
                 "create_view": {"name": "open/v", "filter": "open/#"},
                 "publish": {"topic": "open/x", "value": "v"},
+                "try_it": {"topic": "open/x", "value": "v", "protocol": "mqtt"},
             }
             for one in OPERATIONS:
                 path = one.path.replace("{name:path}", "open/x").replace("{name}", "ann").replace("{id}", "mqtt-1")

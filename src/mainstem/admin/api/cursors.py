@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mainstem.admin.api.messages import durable
@@ -15,14 +16,17 @@ from mainstem.admin.cursors import (
     group_names,
     group_row,
     groups_of,
+    mqtt_service,
+    plan_offsets,
     plan_reset,
     queue_row,
     queues_of,
+    sessions_of,
 )
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
-from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.errors import AlreadyExists, InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter
 
 
@@ -70,6 +74,37 @@ async def delete_group(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
+async def create_group(call: Call) -> Any:
+    """Offsets before there is a consumer: its first member begins there, whatever its own reset policy says."""
+    body = call.body
+    groups = groups_of(call.running)
+    if groups is None:
+        raise NotFound("Kafka is switched off")
+    key = group_key(call.namespace, body["name"])
+    if key in groups.groups or key in groups.offsets:
+        raise AlreadyExists(f"group {body['name']} exists", fix=f"mainstem group reset {body['name']} --to WHERE")
+    changes = plan_offsets(call.namespace, [body["topic"]], {}, body.get("from") or "earliest")
+    ticket = apply_reset(call.running, call.namespace, body["name"], changes)
+    if ticket is not None:
+        await durable(ticket)
+    return group_facts(call.running, call.namespace, body["name"])
+
+
+async def delete_session(call: Call) -> Any:
+    """Only of a client that is away: one that is here would simply go on."""
+    service, sessions = mqtt_service(call.running), sessions_of(call.running)
+    key = call.namespace.name.encode() + b"\0" + call.path["name"].encode()
+    session = next((one for one in sessions or () if one.key == key), None)
+    if session is None:
+        raise NotFound(f"there is no session {call.path['name']}", fix="mainstem cursor ls")
+    if session.here is not None:
+        raise InvalidArgument(f"{call.path['name']} is connected", fix="mainstem conn ls, mainstem conn rm, then again")
+    ticket = service.end_session(session)
+    if ticket is not None:
+        await durable(ticket)
+    return {"deleted": call.path["name"]}
+
+
 async def list_queues(call: Call) -> Any:
     queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
     after = call.query.get("after", "")
@@ -88,7 +123,7 @@ async def create_queue(call: Call) -> Any:
     body, namespace = call.body, call.namespace
     topic_filter = body["filter"].encode()
     check_filter(topic_filter)
-    start = 0 if body.get("from") == "earliest" else call.running.broker.stamps.next
+    start = 0 if body.get("from") == "earliest" else NOW
     settings = QueueSettings(
         message_ttl_ms=body.get("message_ttl_ms"),
         length_max=body.get("length_max"),
@@ -102,6 +137,22 @@ async def create_queue(call: Call) -> Any:
     if written is not None:
         await written
     return queue_row(queue)
+
+
+async def alter_queue(call: Call) -> Any:
+    """What it was declared with by AMQP stays as it is, so that declaring it again still finds it the same."""
+    queues = queues_of(call.running, call.namespace)
+    queue = queues.get(call.path["name"])
+    if not call.body:
+        raise InvalidArgument("nothing to change", fix=f"one of {', '.join(one.name for one in QUEUE_LIMITS)}")
+    changes: dict[str, Any] = dict(call.body)
+    for name in ("deliveries_max", "lock_ms"):  # these have a value for "no limit"
+        if name in changes:
+            changes[name] = changes[name] or getattr(QueueSettings(), name)
+    written = queues.alter(queue, replace(queue.settings, **changes))
+    if written is not None:
+        await written
+    return {**queue_row(queue), "settings": queue.settings.to_document()}
 
 
 async def purge_queue(call: Call) -> Any:
@@ -130,6 +181,14 @@ async def delete_queue(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
+QUEUE_LIMITS = (
+    Field("message_ttl_ms", "integer", "How long a message may wait."),
+    Field("length_max", "integer", "Messages it holds; the oldest go first."),
+    Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
+    Field("lock_ms", "integer", "How long a consumer that pulls may hold a message; 30,000 by default."),
+    Field("dead_letter_exchange", "string", "Where dead letters are published; without, the queue keeps them."),
+)
+
 OPERATIONS = (
     Operation(
         "GET",
@@ -154,6 +213,21 @@ OPERATIONS = (
             Field("dry_run", "boolean", "Change nothing."),
         ),
     ),
+    Operation(
+        "POST",
+        "/v1/groups",
+        create_group,
+        "Make a group with a place in a topic, before its consumers start.",
+        ADMIN,
+        body=(
+            Field("name", "string", "The group.", required=True),
+            Field("topic", "string", "The topic as Kafka spells it.", required=True),
+            Field("from", "string", "earliest (the default), latest, @offset, -10 or ts:<RFC 3339 or ms>."),
+        ),
+    ),
+    Operation(
+        "DELETE", "/v1/sessions/{name:path}", delete_session, "Forget the session of an absent MQTT client.", ADMIN
+    ),
     Operation("DELETE", "/v1/groups/{name:path}", delete_group, "Forget a group and its offsets.", ADMIN),
     Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", ADMIN, query=(LIMIT, AFTER)),
     Operation(
@@ -167,12 +241,16 @@ OPERATIONS = (
             Field("filter", "string", "What enters it, for example jobs/#.", required=True),
             Field("where", "string", "A condition on key and headers, as for views."),
             Field("from", "string", "earliest: what is already stored enters too."),
-            Field("message_ttl_ms", "integer", "How long a message may wait."),
-            Field("length_max", "integer", "Messages it holds; the oldest go first."),
-            Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
-            Field("lock_ms", "integer", "How long a consumer that pulls may hold a message; 30,000 by default."),
-            Field("dead_letter_exchange", "string", "Where dead letters are published; without, the queue keeps them."),
+            *QUEUE_LIMITS,
         ),
+    ),
+    Operation(
+        "PATCH",
+        "/v1/queues/{name}",
+        alter_queue,
+        "Change the limits of a queue while it is used; null takes one away.",
+        ADMIN,
+        body=QUEUE_LIMITS,
     ),
     Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
     Operation(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import StreamingResponse
 
-from mainstem.admin.calls import ADMIN, LIMIT, Call, Field, Operation
+from mainstem.admin.calls import LIMIT, Call, Field, Operation
 from mainstem.admin.messages import (
     at_end,
     encode_position,
@@ -132,11 +132,10 @@ def require_consume(call: Call, topic: str, view: str, topic_filter: str) -> Non
 
 
 async def try_it(call: Call) -> Any:
-    """Only while no user exists: the clients it makes have no login."""
-    if call.running.broker.access.users:
-        raise InvalidArgument("with users defined this needs a login of its own", fix="mainstem pub and mainstem sub")
+    """Its clients log in as whoever asks, with the login of this very request: they may do what that user may."""
     body = call.body
-    arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "")
+    call.require(Action.PUBLISH, body["topic"].encode())
+    arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "", call.login)
     return {"topic": body["topic"], "arrivals": arrivals}
 
 
@@ -174,8 +173,8 @@ OPERATIONS = (
         "POST",
         "/v1/try",
         try_it,
-        "Publish by one protocol and tell how it arrived by all of them, with the microseconds since the append.",
-        ADMIN,
+        "Publish by one protocol, as the user who asks, and tell how it arrived by all of them, with the microseconds "
+        "since the append.",
         body=(
             Field("protocol", "string", "mqtt, kafka or amqp.", required=True),
             Field("topic", "string", "The topic, as MQTT spells it.", required=True),

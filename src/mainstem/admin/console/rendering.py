@@ -22,7 +22,7 @@ from mainstem.admin.console.pages import PAGES, Page, overview_facts
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
-from mainstem.model.errors import MainstemError, NotAuthorized
+from mainstem.model.errors import MainstemError, NotAuthorized, NotFound
 
 FOLDER = Path(__file__).parent
 
@@ -83,20 +83,21 @@ def make_environment() -> jinja2.Environment:
     return environment
 
 
-def console_routes(running: Running) -> list[BaseRoute]:
-    console = Console(running)
-    routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"))]
-    for page in PAGES:
-        twin = "/overview.json" if page.path == "/" else f"{page.path}.json"
-        routes += [Route(page.path, console.show(page, twin)), Route(twin, console.twin(page))]
-    routes.append(Route("/events/overview", console.events))
-    return routes
-
-
 class Console:
     def __init__(self, running: Running) -> None:
         self._running = running
         self._environment = make_environment()
+
+    def routes(self) -> list[BaseRoute]:
+        routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"))]
+        for page in PAGES:
+            twin = "/overview.json" if page.path == "/" else f"{page.path}.json"
+            routes += [Route(page.path, self.show(page, twin)), Route(twin, self.twin(page))]
+        routes.append(Route("/events/overview", self.events))
+        return routes
+
+    def nothing_there(self, request: Request) -> Response:
+        return self._problem(NotFound(f"there is no page {request.url.path}", fix="choose one above"), request)
 
     def show(self, page: Page, twin: str) -> Any:
         async def answer(request: Request) -> Response:

@@ -90,7 +90,7 @@ class Queue:
         self.serving = Serving(self)
         self.lane.inspect = self.picky
         self._first = self.level(0)
-        self._timeless = not settings.priority_max and settings.message_ttl_ms is None and settings.expires_ms is None
+        self.timeless = settings.timeless
 
     # -- its life
 
@@ -322,7 +322,7 @@ class Queue:
         if self.deleted:
             return
         self.apply_events()
-        if not self._timeless or self.lane.expiring:
+        if not self.timeless or self.lane.expiring:
             self.limits.expire_now()
         if self.settings.limited:
             self.limits.enforce()
@@ -338,7 +338,7 @@ class Queue:
     def _stand(self) -> None:
         """Whether the next record may go straight to a consumer; when to look again."""
         lane = self.lane
-        if self._timeless and not lane.expiring:  # one level, no clock but that of its leases: nothing to add up
+        if self.timeless and not lane.expiring:  # one level, no clock but that of its leases: nothing to add up
             cursor = self._first.cursor
             lane.direct = not cursor.ready
             lane.room = cursor.room

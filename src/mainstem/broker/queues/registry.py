@@ -22,6 +22,7 @@ from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.queues.bindings import NOW, Reach
 from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchanges import Exchanges
+from mainstem.broker.queues.limits import HeadLimits
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.log.gather import Ticket
@@ -271,6 +272,15 @@ class Queues:
             queue.add_reach(reach)
         queue.begin(min((reach.start for reach in queue.reaches.all), default=created), count=True)
         return queue, self.save(queue)
+
+    def alter(self, queue: Queue, settings: QueueSettings) -> Written | None:
+        """Other limits from now on; what is over them leaves. Not its kind, nor how long it lives."""
+        queue.settings, queue.limits, queue.timeless = settings, HeadLimits(queue), settings.timeless
+        for level in queue.levels:
+            level.cursor.deliveries_max = settings.deliveries_max
+        queue.limits.enforce()
+        queue.on_time(self.now_ms())
+        return self.save(queue)
 
     def _add(self, queue: Queue) -> None:
         self.by_name[queue.name] = queue

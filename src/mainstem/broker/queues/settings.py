@@ -52,6 +52,11 @@ class QueueSettings:
         """Whether publishers are refused when it is full, instead of the oldest being dropped."""
         return self.limited and self.overflow is not Overflow.DROP_HEAD
 
+    @property
+    def timeless(self) -> bool:
+        """One level, and no clock but that of its leases."""
+        return not self.priority_max and self.message_ttl_ms is None and self.expires_ms is None
+
     def to_document(self) -> dict[str, Any]:
         return asdict(self)
 

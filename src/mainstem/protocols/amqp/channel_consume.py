@@ -11,11 +11,13 @@ from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.model.amqp_content import split_table
 from mainstem.model.condition import Condition
-from mainstem.model.topic_filter import literal_filter
+from mainstem.model.topic import filter_of_amqp
+from mainstem.model.topic_filter import is_pattern, literal_filter
 from mainstem.protocols.amqp.channel_core import CONSUMERS_MAX, ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO, server_name
 from mainstem.protocols.amqp.consuming import (
     Getter,
+    PatternStream,
     ReplyConsumer,
     StreamConsumer,
     delivery_count,
@@ -67,7 +69,7 @@ class Consumes(ChannelCore):
         queue.attach(consumer)
 
     def _readable(self, name: str, *, as_stream: bool) -> Queue:
-        """A queue; or a view under its own name, or a topic if a stream is asked for: these read as a stream.
+        """A queue; or a view under its own name, a topic or a pattern if a stream is asked for: these read as a stream.
 
         Without x-stream-offset a topic is none: who consumes from a queue that was deleted must be told so, although
         a topic of its name holds what was published to it.
@@ -80,11 +82,25 @@ class Consumes(ChannelCore):
             return self._stream_over(name, view.filter, view.condition)
         if as_stream and namespace.find_topic(topic) is not None:
             return self._stream_over(name, literal_filter(topic), None)
+        pattern = filter_of_amqp(name.encode("utf-8", "surrogateescape"))
+        if as_stream and is_pattern(pattern):
+            connection = self.connection
+            if not connection.server.broker.access.allows_filter(connection.principal, Action.CONSUME, pattern):
+                raise Fault(
+                    403, f"read access to all that '{name}' means refused for user '{connection.principal.name}'"
+                )
+            return self._stream_over(name, pattern, None, PatternStream)
         return self.queue(name)
 
-    def _stream_over(self, name: str, topic_filter: bytes, condition: Condition | None) -> Queue:
+    def may_consume(self, topic: bytes) -> bool:
+        connection = self.connection
+        return connection.server.broker.access.allows(connection.principal, Action.CONSUME, topic)
+
+    def _stream_over(
+        self, name: str, topic_filter: bytes, condition: Condition | None, kind: type[Queue] = Queue
+    ) -> Queue:
         settings = QueueSettings(durable=False, kind=Kind.STREAM)
-        queue = Queue(self.vhost.queues, 0, name, settings, self.vhost.now())
+        queue = kind(self.vhost.queues, 0, name, settings, self.vhost.now())
         queue.condition = condition
         queue.reaches.add(Reach(ANYTHING, topic_filter))
         return queue

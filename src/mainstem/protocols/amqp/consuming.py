@@ -58,6 +58,10 @@ class Getter(Taker):
             self.queue.queues.touch(self.queue)
 
 
+class PatternStream(Queue):
+    """What a pattern such as `sensors.*.temp` means, read as a stream; the reader's rights are checked record by record."""
+
+
 class StreamConsumer(Sink):
     """Reads a stream queue (or a view) from its own position; acks only give back credit, nothing is taken."""
 
@@ -71,6 +75,7 @@ class StreamConsumer(Sink):
         self.live = False
         self.closed = False
         self.priority = 0
+        self._check_each = isinstance(source, PatternStream)
         name = tag.encode("utf-8", "surrogateescape")
         self._head = b"\0\x3c\0\x3c" + bytes((len(name),)) + name
         self._entries: dict[bytes, Entry | None] = {}
@@ -88,6 +93,8 @@ class StreamConsumer(Sink):
         if not options.anything and not lane.accepts(record, options):
             return True
         if self.closed or (may_expire(record) and self._expired(record)):
+            return True
+        if self._check_each and not self.channel.may_consume(record.topic):
             return True
         out = self.channel.out
         if self.credit <= 0 or out.blocked or out.out_bytes > 1 << 20:

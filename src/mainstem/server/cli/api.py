@@ -30,7 +30,9 @@ url_option = click.option(
 
 
 class Api:
-    def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str = DEFAULT_URL, *, timeout_s: float = TIMEOUT_S, login: tuple[str, str] | None = None
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
         self.host = parts.hostname or "127.0.0.1"
         self.port = parts.port or (443 if parts.scheme == "https" else 7070)
@@ -38,6 +40,8 @@ class Api:
         self._timeout_s = timeout_s
         user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
         password = unquote(parts.password or os.environ.get("MAINSTEM_PASSWORD", ""))
+        if login is not None:
+            user, password = login
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._login = {"Authorization": f"Basic {token}"} if user else {}
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from mainstem.model.errors import InvalidArgument
-from mainstem.server.clients.client import Message, Start, read_address, read_start
+from mainstem.server.clients.client import Address, Message, Start, read_address, read_start
 
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -190,7 +190,7 @@ def _filled(message: Message, number: int) -> Message:
     envvar="MAINSTEM_URL",
     default="http://127.0.0.1:7070",
     metavar="URL",
-    help="The broker's HTTP address; asked only where MQTT is to count back (--from -10).",
+    help="The broker's HTTP address; asked only where MQTT or AMQP are to count back (--from -10).",
 )
 def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: str, **shown: Any) -> None:
     """Consume from URL and print what arrives, live or from history.
@@ -200,6 +200,7 @@ def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: s
     mainstem sub kafka://localhost/sensors.kitchen.temp --from -10
     mainstem sub kafka://localhost/all-sensors --from 5m --json      a view is a Kafka topic
     mainstem sub amqp://localhost/sensors.*.temp                     a pattern of amq.topic
+    mainstem sub amqp://localhost/sensors.*.temp --from -10          and what it means of history
     mainstem sub amqp://localhost/?queue=jobs                        a queue; what is printed is acknowledged
 
     Stop with Ctrl-C.
@@ -212,13 +213,13 @@ def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: s
     seen = 0
     begin = read_start(start)
     wanted: set[tuple[str, int]] = set()
-    if begin.kind == "last" and address.scheme == "mqtt":
-        begin, wanted = _count_back(url_of_api, address.path, begin.value)
+    if begin.kind == "last" and address.scheme != "kafka":
+        begin, wanted = _count_back(url_of_api, address, begin.value)
     with contextlib.closing(open_client(address)) as client, contextlib.suppress(KeyboardInterrupt):
         client.subscribe(address.path, begin)
         for message in client.messages(idle_s):
             if wanted and (message.topic, message.facts.get("offset")) not in wanted:
-                continue  # of the same microsecond, and older
+                continue  # of the same moment, and older
             wanted.clear()
             click.echo(_show(message, **shown))
             seen += 1
@@ -226,14 +227,27 @@ def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: s
                 break
 
 
-def _count_back(url: str, topic_filter: str, count: int) -> tuple[Start, set[tuple[str, int]]]:
-    """Where the last so many records of a filter begin, and which they are: MQTT starts at a microsecond."""
+def _count_back(url: str, address: Address, count: int) -> tuple[Start, set[tuple[str, int]]]:
+    """Where the last so many records begin, and which they are: MQTT starts at a microsecond, AMQP at a second."""
+    from collections import deque
+
+    from mainstem.model.topic import amqp_key, filter_of_amqp, topic_of_amqp
     from mainstem.server.cli.api import Api
 
-    found = Api(url).get("/v1/messages", filter=topic_filter, **{"from": f"-{count}"}, limit=500)["items"][-count:]
+    amqp, view = address.scheme == "amqp", address.options.get("queue", "")
+    if view:
+        subject = {"view": topic_of_amqp(view.encode()).decode()}
+    else:
+        subject = {"filter": filter_of_amqp(address.path.encode()).decode() if amqp else address.path}
+    api, found, start = Api(url), deque[dict[str, Any]](maxlen=count), f"-{count}"
+    while start:
+        page = api.get("/v1/messages", **subject, **{"from": start}, limit=500)
+        found.extend(page["items"])
+        start = page["next"] if page["items"] else None
     if not found:
         return Start("latest"), set()
-    return Start("stamp", found[0]["stamp"] // 1000), {(one["topic"], one["offset"]) for one in found}
+    spelled = (lambda topic: amqp_key(topic.encode()).decode()) if amqp else str
+    return Start("stamp", found[0]["stamp"] // 1000), {(spelled(one["topic"]), one["offset"]) for one in found}
 
 
 def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str:

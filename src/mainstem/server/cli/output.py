@@ -83,6 +83,10 @@ def show_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def show_time_ns(stamp: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(stamp / 1e9))
+
+
 def _pad(text: str, width: int, *, right: bool) -> str:
     return text.rjust(width) if right else text.ljust(width)
 

@@ -1,16 +1,20 @@
-"""`queue`, `group` and `cursor`: how far consumers have come."""
+"""`queue` and `group`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 
 
 @click.group()
 def queue() -> None:
-    """List, describe, create, purge and remove queues. AMQP and MQTT ($queue/...) clients declare them too."""
+    """List, describe, create, alter, purge and remove queues. AMQP and MQTT ($queue/...) clients declare them too."""
 
 
 @queue.command("ls")
@@ -72,6 +76,40 @@ def queue_create(
     click.echo(f"created queue {name}: {answer['ready']} messages are ready")
 
 
+@queue.command("alter")
+@click.argument("name")
+@click.option("--ttl", metavar="DURATION|none", help="How long a message may wait.")
+@click.option("--length", metavar="N|none", help="Messages it holds; the oldest go first.")
+@click.option("--attempts", type=int, help="Deliveries before a message is dead-lettered; 0 is no limit.")
+@click.option("--lock", metavar="DURATION", help="How long a consumer that pulls may hold a message.")
+@click.option("--dead-letter", metavar="EXCHANGE|none", help="Where dead letters are published.")
+@json_option
+@url_option
+def queue_alter(name: str, as_json: bool, url: str, **given: Any) -> None:
+    """Change the limits of a queue while it is used; what is over them leaves at once."""
+    from mainstem.server.units import parse_duration_ms
+
+    fields: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "ttl": ("message_ttl_ms", parse_duration_ms),
+        "length": ("length_max", int),
+        "attempts": ("deliveries_max", int),
+        "lock": ("lock_ms", parse_duration_ms),
+        "dead_letter": ("dead_letter_exchange", str),
+    }
+    body = {}
+    for option, (field, read) in fields.items():
+        if given[option] is not None:
+            try:
+                body[field] = None if given[option] == "none" else read(given[option])
+            except ValueError as error:
+                raise InvalidArgument(f"--{option.replace('_', '-')}: {error}") from None
+    facts = Api(url).patch(f"/v1/queues/{segment(name)}", body)
+    if as_json:
+        print_facts(facts, as_json=True)
+    else:
+        click.echo(f"changed queue {name}: {facts['ready']} messages are ready")
+
+
 @queue.command("purge")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -119,7 +157,7 @@ def queue_rm(name: str, yes: bool, url: str) -> None:
 
 @click.group()
 def group() -> None:
-    """List, describe, reset and remove Kafka consumer groups."""
+    """List, describe, create, reset and remove Kafka consumer groups."""
 
 
 @group.command("ls")
@@ -153,6 +191,17 @@ def group_lag(name: str | None, as_json: bool, url: str) -> None:
     print_rows(rows, columns, as_json=as_json, empty="no committed offsets")
 
 
+@group.command("create")
+@click.argument("name")
+@click.argument("topic")
+@click.option("--from", "start", default="earliest", show_default=True, metavar="WHERE", help="As with `group reset`.")
+@url_option
+def group_create(name: str, topic: str, start: str, url: str) -> None:
+    """Give a group its place in TOPIC (as Kafka spells it) before its consumers start."""
+    facts = Api(url).post("/v1/groups", {"name": name, "topic": topic, "from": start})
+    click.echo(f"created group {name}: {facts['lag']} records of {topic} are ahead of it")
+
+
 @group.command("reset")
 @click.argument("name")
 @click.option("--topic", help="Only this topic, as Kafka spells it.")
@@ -169,6 +218,9 @@ def group_reset(name: str, topic: str | None, to: str, execute: bool, as_json: b
         click.echo("nothing was changed; add --execute to do it", err=True)
 
 
+group.add_command(group_reset, "alter")
+
+
 @group.command("rm")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -179,23 +231,3 @@ def group_rm(name: str, yes: bool, url: str) -> None:
         click.confirm(f"Forget group {name} and its offsets?", abort=True)
     Api(url).delete(f"/v1/groups/{segment(name)}")
     click.echo(f"removed group {name}")
-
-
-@click.group()
-def cursor() -> None:
-    """All cursors of all protocols: consumer groups, queues, MQTT sessions."""
-
-
-@cursor.command("ls")
-@click.option(
-    "--sort", type=click.Choice(["name", "lag"]), default="name", show_default=True, help="Order of the rows."
-)
-@json_option
-@url_option
-def cursor_ls(sort: str, as_json: bool, url: str) -> None:
-    """One table, with how far each has come."""
-    rows = list(Api(url).rows("/v1/cursors"))
-    if sort == "lag":
-        rows.sort(key=lambda row: -row["lag"])
-    columns = ["name", "protocol", "kind", "reads", "lag", "unacked", "state"]
-    print_rows(rows, columns, as_json=as_json, empty="no cursors")

@@ -8,7 +8,7 @@ import click
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
-from mainstem.server.cli.output import json_option, print_facts, print_rows
+from mainstem.server.cli.output import json_option, print_facts, print_rows, show_time_ns
 
 set_option = click.option(
     "--set",
@@ -45,13 +45,26 @@ def read_settings(pairs: tuple[str, ...], named: dict[str, Any]) -> dict[str, An
     for name, text in given:
         known = setting_of(("policies", "", name))
         if known is None:
-            raise InvalidArgument(f"unknown topic setting {name!r}", fix="see [policies] in: mainstem config reference")
+            raise InvalidArgument(f"unknown topic setting {name!r}", fix=_suggestion(name))
         key, setting = known
         try:
             settings[key] = setting.kind.parse(text)
         except ValueError as error:
             raise InvalidArgument(f"{name}: {error}") from None
     return settings
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+    from dataclasses import fields
+
+    from mainstem.server.settings import ALIASES, Policy
+
+    known = [one.name for one in fields(Policy)] + list(ALIASES)
+    near = difflib.get_close_matches(name.replace(".", "_"), known, 1)
+    if not near:
+        return "see [policies] in: mainstem config reference"
+    return f"did you mean {near[0].replace('_', '.') if '.' in name else near[0]}?"
 
 
 @click.group()
@@ -139,7 +152,10 @@ def erase(name: str, yes: bool, url: str) -> None:
 
 @click.group()
 def view() -> None:
-    """List, describe, create and remove views: named filters over everything stored, readable by every protocol."""
+    """List, describe, create and remove views: named filters over everything stored, readable by every protocol.
+
+    A view is not altered: making another costs nothing, and both show the same records at the same offsets.
+    """
 
 
 @view.command("ls")
@@ -158,7 +174,10 @@ def view_ls(as_json: bool, url: str) -> None:
 @url_option
 def view_describe(name: str, as_json: bool, url: str) -> None:
     """One view, with what it shows of each log."""
-    print_facts(Api(url).get(f"/v1/views/{segment(name)}"), as_json=as_json)
+    facts = Api(url).get(f"/v1/views/{segment(name)}")
+    if not as_json:
+        facts["created"] = show_time_ns(facts["created"])
+    print_facts(facts, as_json=as_json)
 
 
 @view.command("create")

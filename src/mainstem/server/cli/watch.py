@@ -51,9 +51,9 @@ def _screen(api: Api, sort: str) -> Any:
     cursors = api.get("/v1/cursors", limit=100)["items"]
     connections = api.get("/v1/connections", limit=20)["items"]
     head = (
-        f"Mainstem {facts['version']}  up {facts['uptime_s']:.0f} s  topics {facts['topics']}  "
-        f"memory {show_bytes(facts['resident_bytes'])}  disk free {show_bytes(facts['disk']['free_bytes'])}  "
-        f"loop lag {facts['loop_lag_ms']} ms"
+        f"Mainstem {facts['version']}  up {facts['uptime_s']:.0f} s  {facts['topics']} topics  "
+        f"{show_bytes(facts['resident_bytes'])} memory\n"
+        f"{show_bytes(facts['disk']['free_bytes'])} free on disk  loop lag {facts['loop_lag_ms']} ms"
     )
     rates = Table("protocol", "connections", "in/s", "out/s", "bytes in/s", "bytes out/s", expand=True)
     for protocol, rate in facts["rates"].items():

@@ -24,6 +24,11 @@ FRAME_HEAD_BYTES = 7
 FRAME_BYTES = FRAME_HEAD_BYTES + 1  # around a payload
 
 
+class _Consume(commands.Basic.Consume):
+    def validate(self) -> None:
+        """pamqp's check of names knows no patterns; the broker checks anyway."""
+
+
 class AmqpClient:
     """`amqp://host/key` is amq.topic with that key or pattern; `?exchange=` another; `?queue=name` consumes a queue."""
 
@@ -66,19 +71,15 @@ class AmqpClient:
         self._call(commands.Basic.Qos(prefetch_count=PREFETCH), commands.Basic.QosOk)
         queue = self._address.options.get("queue", "")
         arguments: dict[str, Any] = {}
-        if not queue:
-            if start.kind != "latest":
-                raise InvalidArgument(
-                    "a pattern of AMQP starts now; history is read through a view",
-                    fix=f"mainstem view create NAME FILTER, then mainstem sub 'amqp://{self._address.host}/?queue=NAME'",
-                )
+        if start.kind != "latest":  # a topic, a pattern or a view, read as a stream
+            queue = queue or target
+            arguments = {"x-stream-offset": _stream_offset(start)}
+        elif not queue:
             declare = commands.Queue.Declare(queue="", exclusive=True, auto_delete=True)
             queue = self._call(declare, commands.Queue.DeclareOk).queue
             bind = commands.Queue.Bind(queue=queue, exchange=self._exchange, routing_key=target)
             self._call(bind, commands.Queue.BindOk)
-        elif start.kind != "latest":
-            arguments = {"x-stream-offset": _stream_offset(start)}
-        self._call(commands.Basic.Consume(queue=queue, arguments=arguments), commands.Basic.ConsumeOk)
+        self._call(_Consume(queue=queue, arguments=arguments), commands.Basic.ConsumeOk)
 
     def messages(self, idle_s: float | None = None) -> Iterator[Message]:
         heard = time.monotonic()
@@ -184,6 +185,8 @@ def _stream_offset(start: Start) -> Any:
         return start.value
     if start.kind == "time":
         return datetime.fromtimestamp(start.value / 1000, UTC)
+    if start.kind == "stamp":
+        return datetime.fromtimestamp(start.value // 1_000_000, UTC)  # AMQP knows whole seconds
     raise InvalidArgument("AMQP cannot count back", fix="--from earliest or --from 5m, or use kafka://")
 
 
