@@ -18,6 +18,7 @@ from mainstem.protocols.amqp.methods import encode
 from mainstem.testing.load.measure import CpuMeter, Result, resident_bytes
 
 PIPELINED = 64 * 1024
+DRAIN_SECONDS = 20.0  # until a backlog is consumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def run(
             load.add_consumer(client.socket.fileno())
         meter = CpuMeter(pid)
         meter.start()
-        done = load.run(seconds, warm_seconds=warm_seconds, messages=messages)
+        done = load.run(seconds, drain_seconds=DRAIN_SECONDS, warm_seconds=warm_seconds, messages=messages)
         server_seconds, own_share = meter.server_seconds(), meter.own_share()
     count = done["received_total"] or done["sent_total"]
     return Result(
