@@ -1,13 +1,15 @@
-"""Raw produce and fetch load on Mainstem and on Apache Kafka 4.3, in turn: `python -m bench.kafka [--seconds N]`.
+"""Kafka load on Mainstem and on Apache Kafka 4.3, in turn: `python -m bench.kafka [--seconds N] [--rounds N] [--only WORD]`.
 
 Kafka is started from its published jars (Maven; skipped with the reason where that cannot be reached): KRaft, one node, its
-defaults. The servers take turns with each workload, pinned to one core, the generator to another; same batches, acks=all.
+defaults. The servers take turns with each workload, pinned to one core, the generator to another; same batches, acks=all;
+each measurement of producing has a topic of its own, deleted afterwards.
 
     os        Mainstem's durability=os beside Kafka's default: neither waits for the disk
     sync      Mainstem's durability=sync beside Kafka's flush.messages=1: both do
 
-Each server is warmed up with every workload before it is measured. The median of the rounds is kept; results go to
-bench/results/kafka.md. Answers are the same size for every request, so the generator counts bytes, not records.
+Each server is warmed up with every workload before it is measured; the median of the rounds is kept. A target that is not
+reached is printed as MISSED. Results go to bench/results/kafka.md. Answers are the same size for every request, so the
+generator counts bytes, not records.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import socket
 import statistics
@@ -30,11 +31,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.kafka_load import connect, produce_request
+from bench.machine import write_result
 from mainstem.testing import BrokerProcess
 from tests.protocol.kafka.java_clients import BROKER_4, Unavailable, classpath
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "bench" / "results" / "kafka.md"
+TITLE = "Kafka load beside Apache Kafka 4.3, Mainstem and generator on a core each"
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 60
 FILL_MB_MIN = 4.0
@@ -43,41 +46,57 @@ FORMAT_ID = "4L6g3nShT-eMCtK--X86sw"
 
 @dataclass(frozen=True, slots=True)
 class Work:
+    """`times`: how many times Kafka's rate; `cpu`: how much of Kafka's CPU per MB at most; `p99`: at most Kafka's."""
+
     name: str
     kind: str  # produce | fetch
     records: int
     record_bytes: int
     window: int
     connections: int
-    topic: str = "bench"
+    times: float | None = 1
+    cpu: float | None = 0.5
+    p99: bool = True
+    topic: str = ""
 
 
 WORKS = (
-    Work("produce, one record a request, 100 B", "produce", 1, 100, 16, 4),
+    Work("produce, one record a request, 100 B", "produce", 1, 100, 16, 4, times=3),
     Work("produce, 16 KiB batches, 100 B", "produce", 140, 100, 8, 4),
     Work("produce, 64 KiB batches, 100 B", "produce", 570, 100, 8, 2),
     Work("produce, 1 MiB batches, 100 B", "produce", 9_000, 100, 4, 2),
     Work("produce, 16 KiB batches, 1 KiB", "produce", 15, 1_024, 8, 4),
     Work("produce, 1 MiB batches, 1 KiB", "produce", 950, 1_024, 4, 2),
-    Work("fetch, 1 MiB of 16 KiB batches", "fetch", 0, 0, 4, 2, "batches"),
-    Work("fetch, 1 MiB of single records", "fetch", 0, 0, 4, 2, "singles"),
+    Work("fetch, 1 MiB of 16 KiB batches", "fetch", 0, 0, 4, 2, p99=False, topic="batches"),
+    Work("fetch, 1 MiB of single records", "fetch", 0, 0, 4, 2, p99=False, topic="singles"),
 )
 FILLS = (
-    Work("fill", "produce", 140, 100, 8, 2, "batches"),
-    Work("fill", "produce", 1, 100, 64, 2, "singles"),
+    Work("fill", "produce", 140, 100, 8, 2, topic="batches"),
+    Work("fill", "produce", 1, 100, 64, 2, topic="singles"),
 )
-LATENCY = Work("produce latency, one record at a time", "produce", 1, 100, 1, 1)
+LATENCY = Work("produce, one record at a time", "produce", 1, 100, 1, 1, times=None, cpu=None)
 SYNC_WORKS = (
-    Work("synced, one record a request, 100 B", "produce", 1, 100, 16, 4),
-    Work("synced, 16 KiB batches, 100 B", "produce", 140, 100, 8, 4),
+    Work("synced, one record a request, 100 B", "produce", 1, 100, 16, 4, times=5),
+    Work("synced, 16 KiB batches, 100 B", "produce", 140, 100, 8, 4, times=5),
 )
+RESIDENT_MB_MAX, START_S_TARGET = 150, 2.0
 
 
 @dataclass(slots=True)
 class Server:
     port: int
     pid: int
-    started_s: float
+    started_s: float  # until the first record was acked
+    topic_config: dict[str, str]
+    topics: int = 0
+
+    def make_topic(self, name: str) -> None:
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.port}", "log_level": 0})
+        client.create_topics([NewTopic(name, 1, 1, config=self.topic_config)])[name].result(30)
+
+    def delete_topic(self, name: str) -> None:
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.port}", "log_level": 0})
+        client.delete_topics([name])[name].result(30)
 
 
 def pin(pid: int) -> None:
@@ -86,17 +105,18 @@ def pin(pid: int) -> None:
             os.sched_setaffinity(int(task.name), {SERVER_CORE})
 
 
-def make_topic(port: int, name: str, **config: str) -> float:
-    """Returns the seconds until it was there; the broker may still be starting."""
+def first_ack(port: int, config: dict[str, str]) -> None:
+    """Make a topic and produce to it; the broker may still be starting."""
     began = time.monotonic()
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
     while True:
         try:
-            client.create_topics([NewTopic(name, 1, 1, config=config)], request_timeout=5)[name].result(10)
-            return time.monotonic() - began
+            client.create_topics([NewTopic("first", 1, 1, config=config)], request_timeout=5)["first"].result(10)
+            break
         except Exception:
             if time.monotonic() > began + START_S_MAX:
                 raise
+    connect(port, produce_request("first", 1, 100)).socket.close()
 
 
 @contextlib.contextmanager
@@ -105,12 +125,10 @@ def mainstem(durability: str) -> Iterator[Server]:
     began = time.monotonic()
     try:
         with BrokerProcess(directory / "data", f"topics.durability={durability}") as broker:
-            make_topic(broker.kafka_port, "bench")
+            first_ack(broker.kafka_port, {})
             started_s = time.monotonic() - began
-            for work in FILLS:
-                make_topic(broker.kafka_port, work.topic)
             pin(broker.pid)
-            yield Server(broker.kafka_port, broker.pid, started_s)
+            yield Server(broker.kafka_port, broker.pid, started_s, {})
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -138,6 +156,7 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={directory / "logs"}
 offsets.topic.replication.factor=1
 message.max.bytes=2000000
+log.segment.delete.delay.ms=100
 """
     )
     java = ["java", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-cp", jars]
@@ -148,12 +167,10 @@ message.max.bytes=2000000
         [*java, "kafka.Kafka", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        make_topic(port, "bench", **topic_config)
+        first_ack(port, topic_config)
         started_s = time.monotonic() - began
-        for work in FILLS:
-            make_topic(port, work.topic)
         pin(process.pid)
-        yield Server(port, process.pid, started_s)
+        yield Server(port, process.pid, started_s, topic_config)
     finally:
         process.terminate()
         process.wait(30)
@@ -161,12 +178,20 @@ message.max.bytes=2000000
 
 
 def load(server: Server, work: Work, seconds: float) -> dict[str, float]:
+    """One run. Without a topic named it has one of its own: what was written does not burden the next."""
+    topic = work.topic
+    if not topic:
+        server.topics += 1
+        topic = f"bench-{server.topics}"
+        server.make_topic(topic)
     arguments = [work.records, work.record_bytes, work.window, work.connections]
     command = [
-        *("taskset", "-c", str(LOAD_CORE), sys.executable, str(ROOT / "bench" / "kafka_load.py")),
-        *(work.kind, str(server.port), str(server.pid), work.topic, str(seconds), *map(str, arguments)),
+        *("taskset", "-c", str(LOAD_CORE), sys.executable, "-m", "bench.kafka_load"),
+        *(work.kind, str(server.port), str(server.pid), topic, str(seconds), *map(str, arguments)),
     ]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60, cwd=ROOT)
+    if not work.topic:
+        server.delete_topic(topic)
     measured: dict[str, float] = json.loads(done.stdout)
     return measured
 
@@ -174,6 +199,7 @@ def load(server: Server, work: Work, seconds: float) -> dict[str, float]:
 def fill(server: Server, work: Work, seconds: float) -> None:
     """Until there is enough to fetch, however slow the machine is today."""
     filled_mb = 0.0
+    server.make_topic(work.topic)
     while filled_mb < FILL_MB_MIN:
         filled_mb += load(server, work, seconds)["mb_per_s"] * seconds
 
@@ -202,72 +228,91 @@ def measure(
     ]
 
 
-def lines(title: str, ours: Measured, theirs: Measured | None) -> list[str]:
-    out = [
-        f"## {title}",
-        "",
-        "| workload | ours req/s | Kafka req/s | rate | ours MB/s | Kafka MB/s | ours CPU ms/MB | Kafka CPU ms/MB | CPU |"
-        " ours p99 ms | Kafka p99 ms |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, mine in ours.items():
-        peer = theirs[name] if theirs is not None else None
-
-        def both(key: str, digits: int, mine: dict[str, float] = mine, peer: dict[str, float] | None = peer) -> str:
-            return f"{mine[key]:,.{digits}f} | {f'{peer[key]:,.{digits}f}' if peer else '-'}"
-
-        rate = f"{mine['requests_per_s'] / peer['requests_per_s']:.1f}x" if peer else "-"
-        cpu = f"{mine['cpu_ms_per_mb'] / peer['cpu_ms_per_mb']:.2f}x" if peer else "-"
-        out.append(
-            f"| {name} | {both('requests_per_s', 0)} | {rate} | {both('mb_per_s', 1)} | {both('cpu_ms_per_mb', 2)} |"
-            f" {cpu} | {both('p99_ms', 2)} |"
-        )
-    return [*out, ""]
+def judged(name: str, value: float, limit: float, *, at_most: bool = False) -> str:
+    reached = value <= limit if at_most else value >= limit
+    return f"{name} {'<=' if at_most else '>='} {limit:g}: {'reached' if reached else 'MISSED'}"
 
 
-def report(sections: list[str], notes: list[str]) -> str:
-    head = [
-        "# Kafka load: Mainstem beside Apache Kafka 4.3",
-        "",
-        f"Made by `python -m bench.kafka` on {os.cpu_count()} cores, Python {platform.python_version()};",
-        f"load average {os.getloadavg()[0]:.1f} at the end. Server and generator have a core each; acks=all.",
-        "Only ratios inside one run mean something. `rate`: more is better for us; `CPU`: less is.",
-        "On a machine that does other work (a load average well above 1) rates favour the server with more threads,",
-        "which is given more turns on the shared core; CPU per MB and per request is then the figure to compare.",
-        "",
-    ]
-    return "\n".join([*head, *notes, "", *sections])
+def lines(works: tuple[Work, ...], ours: Measured, theirs: Measured | None) -> Iterator[str]:
+    yield f"{'':38}{'requests/s':^26}{'MB/s':^18}{'CPU ms/MB':^26}{'p99 ms':^20}"
+    yield " " * 38 + "     ours    Kafka   times" + "     ours    Kafka" * 2 + "   times      ours     Kafka  targets"
+    for work in works:
+        mine, peer = ours[work.name], theirs[work.name] if theirs is not None else None
+        line = f"{work.name:<38}"
+        for key, width, digits in (
+            ("requests_per_s", 9, 0),
+            ("mb_per_s", 9, 1),
+            ("cpu_ms_per_mb", 9, 2),
+            ("p99_ms", 10, 2),
+        ):
+            line += f"{mine[key]:>{width},.{digits}f}" + (
+                f"{peer[key]:>{width},.{digits}f}" if peer else f"{'-':>{width}}"
+            )
+            if key in ("requests_per_s", "cpu_ms_per_mb"):
+                line += f"{mine[key] / peer[key]:>7.2f}x" if peer else f"{'-':>8}"
+        yield line + "  " + verdict(work, mine, peer)
+
+
+def verdict(work: Work, mine: dict[str, float], peer: dict[str, float] | None) -> str:
+    if peer is None:
+        return "nothing to compare with"
+    said = []
+    if work.times is not None:
+        said.append(judged("rate", round(mine["requests_per_s"] / peer["requests_per_s"], 2), work.times))
+    if work.cpu is not None:
+        said.append(judged("CPU", round(mine["cpu_ms_per_mb"] / peer["cpu_ms_per_mb"], 2), work.cpu, at_most=True))
+    if work.p99:
+        said.append(judged("p99", round(mine["p99_ms"] / peer["p99_ms"], 2), 1, at_most=True))
+    return ", ".join(said)
+
+
+PLANS = (
+    ("No sync on either side", "os", (*WORKS, LATENCY), {}),
+    ("Synced on both sides", "sync", SYNC_WORKS, {"flush.messages": "1"}),
+)
+
+
+def compare(
+    title: str, durability: str, works: tuple[Work, ...], config: dict[str, str], timing: tuple[float, int, float]
+) -> Iterator[str]:
+    yield f"{title}: Mainstem with durability={durability}, Kafka with {config or 'its defaults'}"
+    yield ""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(mainstem(durability))]
+        try:
+            servers.append(stack.enter_context(kafka(**config)))
+        except Unavailable as reason:
+            yield f"Kafka was skipped: {reason}"
+        measured = measure(servers, works, *timing)
+    yield from lines(works, measured[0], measured[1] if len(measured) > 1 else None)
+    yield ""
+    for name, server, results in zip(("Mainstem", "Kafka"), servers, measured, strict=False):
+        memory_mb = max(one["rss_mb"] for one in results.values())
+        line = f"{name}: first ack {server.started_s:.1f} s after its start, {memory_mb:.0f} MB resident"
+        if name == "Mainstem":
+            line += "  " + judged("start", round(server.started_s, 1), START_S_TARGET, at_most=True)
+            line += ", " + judged("memory", round(memory_mb), RESIDENT_MB_MAX, at_most=True)
+        yield line
+    yield ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=2.0, help="seconds of each workload before measuring")
+    parser.add_argument("--warm", type=float, default=1.5, help="seconds of each workload before measuring")
+    parser.add_argument("--only", default="", help="workloads whose name contains this word; nothing is written then")
     options = parser.parse_args()
-    timing = (options.seconds, options.rounds, options.warm)
-    notes, sections = [], []
-    plans = (
-        ("No sync on either side", "os", (*WORKS, LATENCY), {}),
-        ("Synced on both sides", "sync", SYNC_WORKS, {"flush.messages": "1"}),
-    )
-    for title, durability, works, config in plans:
-        with contextlib.ExitStack() as stack:
-            servers = [stack.enter_context(mainstem(durability))]
-            try:
-                servers.append(stack.enter_context(kafka(**config)))
-            except Unavailable as reason:
-                notes.append(f"- Kafka was skipped: {reason}")
-            measured = measure(servers, works, *timing)
-        for name, server, results in zip(("Mainstem", "Kafka"), servers, measured, strict=False):
-            memory_mb = max(one["rss_mb"] for one in results.values())
-            notes.append(
-                f"- {title}: {name} had its topic {server.started_s:.1f} s after its start; {memory_mb:.0f} MB."
-            )
-        sections += lines(title, measured[0], measured[1] if len(measured) > 1 else None)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(report(sections, notes))
-    print(RESULTS.read_text())
+    output = []
+    for title, durability, works, config in PLANS:
+        chosen = tuple(work for work in works if options.only in work.name)
+        if not chosen:
+            continue
+        for line in compare(title, durability, chosen, config, (options.seconds, options.rounds, options.warm)):
+            print(line, flush=True)
+            output.append(line)
+    if not options.only:
+        write_result("kafka", TITLE, "\n".join(output))
 
 
 if __name__ == "__main__":

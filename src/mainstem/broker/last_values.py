@@ -52,9 +52,12 @@ class LastValues:
     def _read(self, number: int, slot: ViewSlot) -> None:
         offset = max(self._read_to.get(number, 0), slot.start_offset)
         while offset < slot.stable_offset:
-            records, offset = slot.all_records(offset, READ_BYTES)
+            records, after = slot.all_records(offset, READ_BYTES)
             for record in records:
                 self._apply(number, record)
+            if after <= offset:  # the rest belongs to an open transaction
+                break
+            offset = after
         self._read_to[number] = offset
 
     def _apply(self, slot: int, record: Record) -> None:

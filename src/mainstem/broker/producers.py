@@ -203,6 +203,8 @@ class Producers:
         known = self._partitions.get(key)
         if known is None:
             known = self._partitions[key] = PartitionProducers()
+        if log.index is None:
+            log.hidden = known
         return known
 
     def committed_end(self, log: Log) -> int:
@@ -245,6 +247,8 @@ class Producers:
         while (piece := log.read(offset, SCAN_BYTES)) is not None:
             self._scan(log, piece.data, now_ms)
             offset = piece.end_offset
+        if log.index is None:
+            self.of(log, 0)
         unclean = stored_end < log.written
         if unclean and not log.durability.acks_wait:
             for (log_id, _), state in self._partitions.items():

@@ -11,16 +11,32 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mainstem.broker.time_search import (
+    find_time_stored,
+    fulfils,
+    newest_of,
+    newest_stored,
+    parts_by_newest,
+    parts_since,
+)
 from mainstem.broker.topics import Partition, Span
-from mainstem.codec.batch import KIND_DATA, decode_chosen, decode_frames, frame_heads, rebuild_batches, sent_batches
+from mainstem.codec.batch import (
+    KIND_DATA,
+    decode_chosen,
+    decode_frames,
+    frame_heads,
+    read_batch_head,
+    rebuild_batches,
+    record_count,
+    sent_batches,
+)
 from mainstem.log.log import Log
-from mainstem.log.part_times import batch_times
 from mainstem.model.condition import Condition
-from mainstem.model.crossing import headers_for_conditions, kafka_records
+from mainstem.model.crossing import kafka_records
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
-from mainstem.storage.engine import Buffer
+from mainstem.storage.engine import Buffer, Slice
 
 INFLATED_BYTES_MAX = 64 << 20
 SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
@@ -36,10 +52,12 @@ class Fetched:
     parts: list[Buffer] = field(default_factory=list)
     next_offset: int = 0
     size: int = 0
+    records: int = 0  # as the batches count them
 
     def add(self, part: Buffer) -> None:
         self.parts.append(part)
         self.size += len(part)
+        self.records += record_count(part)
 
     def add_records(self, records: list[Record], log: Log, last_offset: int, *, through_view: bool = False) -> None:
         """Records in Kafka's words, as one batch up to `last_offset`; what has expired is left out."""
@@ -118,6 +136,19 @@ class PartitionReader:
                 return found
         return None
 
+    def newest(self) -> tuple[int, int] | None:
+        """The first of the records with the highest (event) time: (offset, its time)."""
+        best: tuple[int, int] | None = None
+        for span in self._partition.spans:
+            start, end = max(span.first, self.start_offset), span.end_offset
+            if span.shared:
+                found = Chosen(span.log, self._topic_of, number=self._number(span.log)).newest(start, end)
+            else:
+                found = newest_stored(span.log, start, end)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+        return best
+
     def _number(self, log: Log) -> int:
         assert log.index is not None
         return log.index.topics.find(self._partition.topic.name)
@@ -193,11 +224,20 @@ class Chosen:
 
     def find_time(self, time_ms: int, start: int, end: int) -> tuple[int, int] | None:
         """The first matching record at or after that time: (offset, its time). Parts that are older are passed over."""
-        for first, last in _parts_to_search(self._log, time_ms, start, end):
+        for first, last in parts_since(self._log, time_ms, start, end):
             for record in self._walk(first, last):
                 if record.time_ms >= time_ms:
                     return record.offset, record.time_ms
         return None
+
+    def newest(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first of the matching records with the highest time: (offset, its time)."""
+        best: tuple[int, int] | None = None
+        for bound, first, last in parts_by_newest(self._log, start, end):
+            if best is not None and bound < best[1]:
+                break
+            best = newest_of(self._walk(first, last), best)
+        return best
 
     def _walk(self, start: int, end: int) -> Iterator[Record]:
         while start < end:
@@ -216,7 +256,7 @@ class Chosen:
         return offsets, offsets[-1] + 1 if len(offsets) >= limit else end
 
     def _holds(self, record: Record) -> bool:
-        return _fulfils(self._condition, record)
+        return fulfils(self._condition, record)
 
 
 def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, int]]:
@@ -236,46 +276,14 @@ def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterat
         size = min(2 * max(size, len(piece.data)), size_max) if near else READ_BYTES_MIN
 
 
-def _parts_to_search(log: Log, time_ms: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The stretches of [start, end) that may hold a record at or after the time."""
-    for part in log.engine.stat().parts:
-        first, last = max(part.base_offset, start), min(part.end_offset, end)
-        if first >= last:
-            continue
-        newest = log.times.newest(part)
-        if newest is None or newest >= time_ms:
-            yield first, last
-
-
-def find_time_stored(
-    log: Log, time_ms: int, start: int, end: int, condition: Condition | None = None
-) -> tuple[int, int] | None:
-    """The same for a log of one topic: only batches that are new enough are decoded."""
-    for first, last in _parts_to_search(log, time_ms, start, end):
-        for _, frame, newest in batch_times(log, first, last):
-            if newest < time_ms:
-                continue
-            for record in decode_frames(
-                frame, log.id, start_offset=first, end_offset=last, inflated_bytes_max=INFLATED_BYTES_MAX, bad=[]
-            ):
-                if record.time_ms >= time_ms and _fulfils(condition, record):
-                    return record.offset, record.time_ms
-    return None
-
-
-def _fulfils(condition: Condition | None, record: Record) -> bool:
-    return condition is None or condition.holds(record.key, headers_for_conditions(record))
-
-
 def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]) -> Fetched:
     piece = log.read(offset, bytes_max + FRAME_HEAD_SIZE, end)
     if piece is None:
         return Fetched(next_offset=max(offset, end))
     fetched = Fetched(next_offset=piece.end_offset)
-    sent = sent_batches(piece.data, log.id, offset)
+    sent = sent_batches(piece.data, log.id, offset, bytes_max)
     if sent is not None:
-        for batch in sent:
-            fetched.add(batch)
+        fetched.parts, fetched.size, fetched.records = sent
         return fetched
     at = 0
     for head in frame_heads(piece.data, log.id):
@@ -295,19 +303,39 @@ def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: d
 def _stored_records(
     log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]
 ) -> tuple[list[Record], int]:
+    """Of a log of one topic, committed records only, as every reader that is not a Kafka client of the topic itself."""
+    if log.hidden is not None:
+        end = min(end, log.hidden.stable_end(end))
     piece = log.read(offset, bytes_max, end)
     if piece is None:
         return [], max(offset, end)
-    records = decode_frames(
-        piece.data,
-        log.id,
-        start_offset=offset,
-        end_offset=end,
-        inflated_bytes_max=INFLATED_BYTES_MAX,
-        topic_of=topic_of,
-        bad=[],  # a client's batch that cannot be read keeps nobody from those after it
-    )
+    records: list[Record] = []
+    for data in _committed(log, piece):
+        records += decode_frames(
+            data,
+            log.id,
+            start_offset=offset,
+            end_offset=end,
+            inflated_bytes_max=INFLATED_BYTES_MAX,
+            topic_of=topic_of,
+            bad=[],  # a client's batch that cannot be read keeps nobody from those after it
+        )
     return records, min(piece.end_offset, end)
+
+
+def _committed(log: Log, piece: Slice) -> list[memoryview]:
+    """The frames of a read without those of aborted transactions."""
+    hidden = log.hidden
+    if hidden is None or not hidden.aborted_in(piece.base_offset, piece.end_offset):
+        return [piece.data]
+    kept: list[memoryview] = []
+    for head in frame_heads(piece.data, log.id):
+        if head.kind == KIND_DATA and head.origin == Origin.KAFKA:
+            batch = read_batch_head(piece.data, head.pos + FRAME_HEAD_SIZE)
+            if batch.transactional and hidden.is_aborted(batch.producer_id, head.base_offset):
+                continue
+        kept.append(piece.data[head.pos : head.pos + head.size])
+    return kept
 
 
 def stored_records_of(
@@ -325,7 +353,7 @@ def stored_records_of(
     chosen: list[Record] = []
     for record in records:
         record.topic = topic
-        if _fulfils(condition, record):
+        if fulfils(condition, record):
             if len(chosen) == count_max:
                 return chosen, record.offset
             chosen.append(record)

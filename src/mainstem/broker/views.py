@@ -9,14 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.last_values import LastValues
-from mainstem.broker.reading import (
-    Chosen,
-    Fetched,
-    batches_of,
-    find_time_stored,
-    stored_batches_of,
-    stored_records_of,
-)
+from mainstem.broker.reading import Chosen, Fetched, batches_of, stored_batches_of, stored_records_of
+from mainstem.broker.time_search import find_time_stored, newest_stored
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.record import Record
@@ -136,8 +130,11 @@ class ViewSlot:
             return max(0, end - max(start, self.log.start_offset))
         total = 0
         while start < end:
-            records, start = self.records(start, 1 << 20)
+            records, after = self.records(start, 1 << 20)
             total += sum(record.offset < end for record in records)
+            if after <= start:  # an open transaction: not even its reader sees more
+                break
+            start = after
         return total
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
@@ -145,6 +142,12 @@ class ViewSlot:
         if self.log.index is not None:
             return self._chosen().find_time(time_ms, self.start_offset, self.stable_offset)
         return find_time_stored(self.log, time_ms, self.start_offset, self.stable_offset, self.view.condition)
+
+    def newest(self) -> tuple[int, int] | None:
+        """The first of the matching records with the highest time: (offset, its time)."""
+        if self.log.index is not None:
+            return self._chosen().newest(self.start_offset, self.stable_offset)
+        return newest_stored(self.log, self.start_offset, self.stable_offset, self.view.condition)
 
     def _chosen(self) -> Chosen:
         assert self.log.bitmaps is not None

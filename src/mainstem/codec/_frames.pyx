@@ -207,50 +207,87 @@ def frame_heads(buf, uint64_t log_id):
     return heads
 
 
-def sent_batches(buf, uint64_t log_id, int64_t start_offset):
-    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`.
+cdef inline bint is_sent(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Whether a client's batch lies there that agrees with the frame's head in all they both say: no checksum is needed
+    then to know where it ends, and whoever opens the batch checks its own."""
+    cdef const uint8_t* batch = at + FRAME_HEAD_SIZE
+    cdef uint32_t payload_size
+    if size < FRAME_HEAD_SIZE + BATCH_HEAD_SIZE or get_u32(at) != FRAME_MAGIC or at[4] != FRAME_VERSION:
+        return False
+    if at[5] != KIND_DATA or at[6] != ORIGIN_KAFKA:
+        return False
+    payload_size = get_u32(at + 8)
+    return (
+        payload_size >= BATCH_HEAD_SIZE
+        and <Py_ssize_t>payload_size <= size - FRAME_HEAD_SIZE
+        and get_u32(batch + 8) + 12 == payload_size
+        and get_u64(batch) == get_u64(at + 16)
+        and batch[16] == 2
+        and get_u32(batch + 23) + 1 == get_u32(at + 40)
+        and (batch[12] ^ batch[13] ^ batch[14] ^ batch[15]) == at[7]
+    )
+
+
+def sent_batches(buf, uint64_t log_id, int64_t start_offset, Py_ssize_t bytes_max):
+    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`:
+    as (buffers, bytes, records). As many as fit into `bytes_max`, and the first in any case.
 
     Small ones are joined into one buffer, large ones are slices. None where a frame of another origin lies among them.
     """
     cdef Py_buffer view
     cdef FrameFields fields
-    cdef Py_ssize_t pos = 0, count = 0, total = 0
+    cdef Py_ssize_t pos = 0, end = 0, count = 0, total = 0, records = 0, size
     cdef const uint8_t* at
     cdef uint8_t* out
     cdef int fault
     cdef bytes joined
-    cdef list slices = []
-    cdef object whole = memoryview(buf)
+    cdef list slices
+    cdef object whole
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t*>view.buf
         while pos < view.len:
-            fault = parse_frame(at + pos, view.len - pos, log_id, &fields)
-            if fault != FAULT_NONE:
-                raise frame_error(fault, pos)
-            if fields.kind == KIND_DATA and fields.base_offset + <int64_t>fields.count > start_offset:
-                if fields.origin != ORIGIN_KAFKA:
+            if is_sent(at + pos, view.len - pos):
+                size = <Py_ssize_t>get_u32(at + pos + 8)
+                if <int64_t>get_u64(at + pos + 16) + <int64_t>get_u32(at + pos + 40) > start_offset:
+                    if count and total + size > bytes_max:
+                        break
+                    count += 1
+                    total += size
+                    records += <Py_ssize_t>get_u32(at + pos + FRAME_HEAD_SIZE + 57)
+            else:
+                fault = parse_frame(at + pos, view.len - pos, log_id, &fields)
+                if fault == FAULT_NONE and fields.kind == KIND_DATA and fields.origin == ORIGIN_KAFKA:
+                    fault = check_frame(at + pos, &fields, False)
+                if fault != FAULT_NONE:
+                    raise frame_error(fault, pos)
+                if fields.kind == KIND_DATA and fields.base_offset + <int64_t>fields.count > start_offset:
                     return None
-                count += 1
-                total += fields.payload_size
-            pos += FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+                size = <Py_ssize_t>fields.payload_size
+            pos += FRAME_HEAD_SIZE + size
+            end = pos
+        slices = []
         if not count:
-            return slices
+            return slices, 0, 0
         joined = None if total >= count * SLICE_BYTES_MIN else PyBytes_FromStringAndSize(NULL, total)
         out = NULL if joined is None else <uint8_t*>PyBytes_AS_STRING(joined)
+        whole = memoryview(buf)
         pos = 0
-        while pos < view.len:
-            parse_frame(at + pos, view.len - pos, log_id, &fields)
-            if fields.kind == KIND_DATA and fields.base_offset + <int64_t>fields.count > start_offset:
+        while pos < end:
+            size = <Py_ssize_t>get_u32(at + pos + 8)
+            if (
+                at[pos + 5] == KIND_DATA
+                and <int64_t>get_u64(at + pos + 16) + <int64_t>get_u32(at + pos + 40) > start_offset
+            ):
                 if out == NULL:
-                    slices.append(whole[pos + FRAME_HEAD_SIZE : pos + FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size])
+                    slices.append(whole[pos + FRAME_HEAD_SIZE : pos + FRAME_HEAD_SIZE + size])
                 else:
-                    memcpy(out, at + pos + FRAME_HEAD_SIZE, fields.payload_size)
-                    out += fields.payload_size
-            pos += FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+                    memcpy(out, at + pos + FRAME_HEAD_SIZE, size)
+                    out += size
+            pos += FRAME_HEAD_SIZE + size
     finally:
         PyBuffer_Release(&view)
-    return slices if joined is None else [joined]
+    return (slices if joined is None else [joined]), total, records
 
 
 def record_count(buf):
@@ -265,6 +302,37 @@ def record_count(buf):
         pos += 12 + <Py_ssize_t>get_u32(at + pos + 8)
     PyBuffer_Release(&view)
     return total
+
+
+def frames_since(buf, uint64_t log_id, int64_t time_ms):
+    """Of the frames with records in a buffer, by the newest time each batch names: (the newest of all or None, the
+    positions of those that reach `time_ms`)."""
+    cdef Py_buffer view
+    cdef FrameFields fields
+    cdef Py_ssize_t pos = 0
+    cdef int64_t newest = 0, time
+    cdef bint any_there = False
+    cdef const uint8_t* at
+    cdef int fault
+    cdef list found = []
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t*>view.buf
+        while pos < view.len:
+            fault = parse_frame(at + pos, view.len - pos, log_id, &fields)
+            if fault != FAULT_NONE:
+                raise frame_error(fault, pos)
+            if fields.kind == KIND_DATA and not at[pos + FRAME_HEAD_SIZE + 22] & CONTROL:
+                time = <int64_t>get_u64(at + pos + FRAME_HEAD_SIZE + 35)
+                if not any_there or time > newest:
+                    newest = time
+                any_there = True
+                if time >= time_ms:
+                    found.append(pos)
+            pos += FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+    finally:
+        PyBuffer_Release(&view)
+    return (newest if any_there else None), found
 
 
 cdef BatchHead new_batch_head(const uint8_t* at):

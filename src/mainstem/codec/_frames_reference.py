@@ -151,21 +151,27 @@ def frame_heads(buf: Buffer, log_id: int) -> list[FrameHead]:
     return heads
 
 
-def sent_batches(buf: Buffer, log_id: int, start_offset: int) -> list[Buffer] | None:
-    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`.
+def sent_batches(buf: Buffer, log_id: int, start_offset: int, bytes_max: int) -> tuple[list[Buffer], int, int] | None:
+    """The batches of Kafka clients in a buffer of whole frames, without the heads, from the one that holds `start_offset`:
+    as (buffers, bytes, records). As many as fit into `bytes_max`, and the first in any case.
 
     Small ones are joined into one buffer, large ones are slices. None where a frame of another origin lies among them.
     """
     whole = memoryview(buf)
     found: list[Buffer] = []
+    total = records = 0
     for head in frame_heads(buf, log_id):
         if head.kind != KIND_DATA or head.base_offset + head.count <= start_offset:
             continue
         if head.origin != Origin.KAFKA:
             return None
-        found.append(whole[head.pos + head.size - head.payload_size : head.pos + head.size])
-    total = sum(map(len, found))
-    return found if total >= len(found) * SLICE_BYTES_MIN else [b"".join(found)]
+        batch = whole[head.pos + head.size - head.payload_size : head.pos + head.size]
+        if found and total + len(batch) > bytes_max:
+            break
+        found.append(batch)
+        total += len(batch)
+        records += record_count(batch)
+    return (found if total >= len(found) * SLICE_BYTES_MIN else [b"".join(found)]), total, records
 
 
 def record_count(buf: Buffer) -> int:
@@ -176,6 +182,17 @@ def record_count(buf: Buffer) -> int:
         total += count
         at += 12 + size
     return total
+
+
+def frames_since(buf: Buffer, log_id: int, time_ms: int) -> tuple[int | None, list[int]]:
+    """Of the frames with records in a buffer, by the newest time each batch names: (the newest of all or None, the
+    positions of those that reach `time_ms`)."""
+    times = {
+        head.pos: struct.unpack_from(">q", buf, head.pos + FRAME_HEAD.size + 35)[0]
+        for head in frame_heads(buf, log_id)
+        if head.kind == KIND_DATA and not buf[head.pos + FRAME_HEAD.size + 22] & CONTROL
+    }
+    return max(times.values(), default=None), [pos for pos, newest in times.items() if newest >= time_ms]
 
 
 def _batch_head(data: Buffer, pos: int = 0) -> BatchHead:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -54,6 +54,18 @@ class Promise(Protocol):
 
     def result(self) -> None:
         """Waits; raises when it will never be durable."""
+
+
+class Hidden(Protocol):
+    """What readers of committed records are not shown of a log with transactions."""
+
+    def stable_end(self, stable: int) -> int:
+        """They end before the first open transaction."""
+
+    def aborted_in(self, start: int, end: int) -> Sequence[object]:
+        """Aborted transactions that reach into the offsets; empty for almost all reads."""
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +114,7 @@ class Log:
         self.low_marks = LowMarks(index) if index is not None else None
         self.low_mark = 0  # of a dedicated log: what lies below was deleted on request
         self.times = PartTimes(self, times_path)
+        self.hidden: Hidden | None = None  # where transactions may be written: who knows how they ended
         self.compacted_end = 0  # parts below it were compacted by this run
         self.held_counts: dict[int, int] = {}  # base offset of a part cut down to held records → how many were kept
         self.on_dirty = on_dirty
@@ -120,6 +133,7 @@ class Log:
         self._dirty = False
         self._reserve_records = RESERVE_RECORDS_MIN
         self.unsynced_bytes = 0
+        self.unsynced_bytes_max = UNSYNCED_BYTES_MAX  # beyond it publishers wait
         self.on_disk = True
         self.removed = False  # its topic was deleted: whoever still reads it finds nothing
         self.refusal: Overloaded | None = None  # set while the disk is nearly full: data is refused, state is not

@@ -14,21 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, FrameHead, frame_heads
+from mainstem.codec.batch import frames_since
 from mainstem.model.errors import CorruptFrame
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.state_file import read_state, write_state
 
 if TYPE_CHECKING:
     from mainstem.log.log import Log
-    from mainstem.storage.engine import Part
+    from mainstem.storage.engine import Part, Slice
 
 logger = logging.getLogger("mainstem.log")
 
 KIND = "times"
-NO_TIME = -(1 << 63)
+NO_TIME, TIME_MAX = -(1 << 63), (1 << 63) - 1
 READ_BYTES = 1 << 20
-MAX_TIME_AT = FRAME_HEAD_SIZE + 35  # in a frame: its batch's newest time
 PARTS_MAX = 100_000
 
 
@@ -55,9 +54,7 @@ class PartTimes:
             return None
         known = self._newest.get(part.name)
         if known is None:
-            known = max(
-                (time for _, _, time in batch_times(self._log, part.base_offset, part.end_offset)), default=NO_TIME
-            )
+            known = newest_in(self._log, part.base_offset, part.end_offset)
             if len(self._newest) >= PARTS_MAX:
                 self._newest = {}
             self._newest[part.name] = known
@@ -82,13 +79,19 @@ class PartTimes:
         return any(part.sealed and part.name not in self._newest for part in self._log.engine.stat().parts)
 
 
-def batch_times(log: Log, start: int, end: int) -> Iterator[tuple[FrameHead, memoryview, int]]:
-    """The data frames in [start, end) with the newest time each names."""
+def frames_newer(log: Log, start: int, end: int, time_ms: int) -> Iterator[tuple[int | None, Slice, list[int]]]:
+    """A read at a time: the newest time in [start, end), and where in what was read the frames lie that reach `time_ms`.
+
+    What lies before `start` in its frame counts too: records cannot be told apart without decoding them.
+    """
     offset = start
     while offset < end and (piece := log.read(offset, READ_BYTES, end)) is not None:
-        for head in frame_heads(piece.data, log.id):
-            if head.kind == KIND_DATA and head.base_offset + head.count > start:
-                at = head.pos + MAX_TIME_AT
-                frame = piece.data[head.pos : head.pos + head.size]
-                yield head, frame, int.from_bytes(piece.data[at : at + 8], "big", signed=True)
+        newest, positions = frames_since(piece.data, log.id, time_ms)
+        yield newest, piece, positions
         offset = piece.end_offset
+
+
+def newest_in(log: Log, start: int, end: int) -> int:
+    """The newest time that a batch in [start, end) names."""
+    found = (newest for newest, _, _ in frames_newer(log, start, end, TIME_MAX) if newest is not None)
+    return max(found, default=NO_TIME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -44,6 +45,35 @@ def test_only_committed_records_are_read_and_in_order(broker: Broker) -> None:
     assert committed(broker, topic, 7) == expected
     every = read_all(broker, topic, 10, isolation_level="read_uncommitted")
     assert len(every) == 10
+
+
+def test_http_readers_and_views_are_shown_committed_records_only(broker: Broker) -> None:
+    topic, view = create_topic(broker, unique("browsed")), unique("view")
+    sender = transactional(broker, unique("id"))
+    for round_number, commit in enumerate([False, True]):
+        sender.begin_transaction()
+        sender.produce(topic, b"round %d" % round_number)
+        sender.flush(10)
+        sender.commit_transaction(10) if commit else sender.abort_transaction(10)
+    sender.begin_transaction()
+    sender.produce(topic, b"open")
+    sender.flush(10)
+    send(broker, topic, [b"behind it"])
+
+    def browsed() -> list[str]:
+        answer = httpx.get(f"{broker.http_url}/v1/messages", params={"topic": topic, "from": "earliest"})
+        return [one["value"] for one in answer.json()["items"]]
+
+    made = httpx.post(f"{broker.http_url}/v1/views", json={"name": view, "filter": topic})
+    assert made.status_code < 300, made.text
+    assert browsed() == ["round 1"]
+    slot = consumer(broker).list_topics(view, timeout=10).topics[view].partitions.keys() - {
+        0
+    }  # the stem's is the first
+    assert [m.value() for m in read_all(broker, view, 1, partition=max(slot))] == [b"round 1"]
+    sender.abort_transaction(10)
+    assert browsed() == ["round 1", "behind it"]
+    assert [m.value() for m in read_all(broker, view, 2, partition=max(slot))] == [b"round 1", b"behind it"]
 
 
 def test_an_open_transaction_hides_what_follows_until_it_ends(broker: Broker) -> None:

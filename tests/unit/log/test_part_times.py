@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainstem.broker.reading import find_time_stored
+from mainstem.broker import time_search
+from mainstem.broker.time_search import find_time_stored, newest_stored
+from mainstem.codec.batch import decode_frames
 from mainstem.log.log import Log
 from mainstem.log.part_times import PartTimes
 from mainstem.storage.engine import Slice
@@ -33,6 +36,39 @@ def test_the_first_record_at_or_after_a_time_is_found(tmp_path: Path) -> None:
     assert find_time_stored(made.log, 1501, 0, 100) == (51, 1510)
     assert find_time_stored(made.log, 0, 0, 100) == (0, 1000)
     assert find_time_stored(made.log, 5000, 0, 100) is None
+
+
+def test_the_newest_record_is_found_without_decoding_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = TestLog(tmp_path, segment_bytes=1 << 20)
+    filled(made, [1000 + n * 10 for n in range(99)] + [1500])
+    made.log.times.learn()
+    decoded: list[int] = []
+
+    def noted(data: memoryview, *arguments: Any, **more: Any) -> Any:
+        found = decode_frames(data, *arguments, **more)
+        decoded.extend(record.offset for record in found)
+        return found
+
+    monkeypatch.setattr(time_search, "decode_frames", noted)
+    assert newest_stored(made.log, 0, 100) == (98, 1980)
+    assert len(decoded) <= 3
+    assert newest_stored(made.log, 0, 90) == (89, 1890)
+    assert newest_stored(made.log, 99, 100) == (99, 1500)
+    assert newest_stored(made.log, 50, 50) is None
+
+
+@given(times=st.lists(st.integers(0, 9), min_size=1, max_size=60), start=st.integers(0, 59), end=st.integers(1, 60))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_newest_record_is_the_first_of_those_with_the_highest_time(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], start: int, end: int
+) -> None:
+    made = TestLog(tmp_path_factory.mktemp("log"), segment_bytes=1 << 20)
+    filled(made, times)
+    inside = [(-time_ms, offset) for offset, time_ms in enumerate(times) if start <= offset < end]
+    expected = min(inside, default=None)
+    assert newest_stored(made.log, start, min(end, len(times))) == (expected and (expected[1], -expected[0]))
 
 
 def test_old_parts_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,11 @@ async def get_series(call: Call) -> Any:
     for number, reader in source.readers.items():
         at = offsets.get(number, reader.start_offset)
         while at < reader.stable_offset and len(points) < RECORDS_MAX:
-            records, at = reader.records(at, READ_BYTES, count_max=STEP)
+            records, after = reader.records(at, READ_BYTES, count_max=STEP)
             points += ((one.time_ms, value) for one in records if (value := number_in(one, path)) is not None)
+            if after <= at:  # the rest belongs to an open transaction
+                break
+            at = after
             await asyncio.sleep(0)
     points.sort()
     name = call.query.get("field") or "value"

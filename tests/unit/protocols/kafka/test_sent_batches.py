@@ -33,24 +33,38 @@ def test_both_implementations_send_exactly_the_batches_from_an_offset_on(largest
     for start in (0, 1, 2, 17, 38, 39, 40):
         expected = b"".join(batches[(start + 1) // 2 :])
         for implementation in (sent_batches, _frames_reference.sent_batches):
-            found = implementation(memoryview(data), LOG_ID, start)
-            assert found is not None
+            sent = implementation(memoryview(data), LOG_ID, start, 1 << 30)
+            assert sent is not None
+            found, size, records = sent
             assert b"".join(map(bytes, found)) == expected
+            assert (size, records) == (len(expected), len(batches[(start + 1) // 2 :]))
             assert len(found) <= 1 or largest > 4_096
+
+
+def test_what_is_sent_ends_at_the_limit_but_the_first_batch_is_sent_whole() -> None:
+    data, batches = frames([100] * 5 + [9_000] * 5)
+    for limit, count in ((0, 1), (1, 1), (2 * len(batches[0]), 2), (2 * len(batches[0]) + 1, 2), (1 << 20, 10)):
+        for implementation in (sent_batches, _frames_reference.sent_batches):
+            sent = implementation(memoryview(data), LOG_ID, 0, limit)
+            assert sent is not None
+            assert b"".join(map(bytes, sent[0])) == b"".join(batches[:count])
+            assert sent[1:] == (sum(map(len, batches[:count])), count)
 
 
 def test_records_of_other_protocols_must_be_put_in_kafkas_words_first() -> None:
     data, _ = frames([10, 10], origin=Origin.MQTT)
-    assert sent_batches(data, LOG_ID, 0) is None
-    assert _frames_reference.sent_batches(data, LOG_ID, 0) is None
+    assert sent_batches(data, LOG_ID, 0, 1 << 20) is None
+    assert _frames_reference.sent_batches(data, LOG_ID, 0, 1 << 20) is None
 
 
 def test_a_damaged_head_is_never_sent() -> None:
-    data = bytearray(frames([10, 10])[0])
-    data[20] ^= 1
-    for implementation in (sent_batches, _frames_reference.sent_batches):
-        with pytest.raises(CorruptFrame):
-            implementation(bytes(data), LOG_ID, 0)
+    sound = frames([10, 10])[0]
+    for at in (0, 4, 5, 7, 8, 11, 20, 23, 43):
+        data = bytearray(sound)
+        data[at] ^= 1
+        for implementation in (sent_batches, _frames_reference.sent_batches):
+            with pytest.raises(CorruptFrame):
+                implementation(bytes(data), LOG_ID, 0, 1 << 20)
 
 
 def test_records_are_counted_without_being_opened() -> None:

@@ -37,15 +37,10 @@ PartitionAnswer = FetchResponse.PartitionData
 TopicName = str | bytes  # a name, or from version 13 on a topic id
 
 
-def _record_count(parts: Any) -> int:
-    """What the batches say of themselves; a marker alone (bytes, not a list) is no message."""
-    return sum(map(record_count, parts)) if isinstance(parts, list) else 0
-
-
 class Asked:
     """One partition of a fetch."""
 
-    __slots__ = ("index", "key", "leader_epoch", "log", "max_bytes", "offset", "scanned", "topic", "watched")
+    __slots__ = ("index", "key", "leader_epoch", "log", "max_bytes", "offset", "records", "scanned", "topic", "watched")
 
     def __init__(self, key: tuple[TopicName, int], part: Any, topic: KafkaTopic | None) -> None:
         self.key = key
@@ -55,6 +50,7 @@ class Asked:
         self.max_bytes: int = part.partition_max_bytes
         self.leader_epoch: int = part.current_leader_epoch
         self.scanned = self.offset  # looked through without a match
+        self.records = 0  # in its answer
         self.log: Log | None = None
         self.watched: Watched | None = None
 
@@ -273,15 +269,21 @@ class Polling:
     ) -> int:
         limit = end if self._committed else None
         fetched = source.read(one.scanned, wanted, limit) if one.scanned < end else None
+        one.records = 0
         if fetched is None or not fetched.parts:
             if fetched is not None:
                 one.scanned = max(one.scanned, min(fetched.next_offset, end))
             if final and one.scanned > one.offset:
                 answer.records = kafka_marker_batch(one.scanned - 1)
             return 0
-        parts: list[Buffer] = _within(fetched.parts, wanted, first=first)
-        if not parts:
-            return 0
+        parts: list[Buffer] = fetched.parts
+        size: int = fetched.size
+        one.records = fetched.records
+        if size > wanted:
+            parts, size = _within(parts, wanted, first=first)
+            one.records = sum(map(record_count, parts))
+            if not parts:
+                return 0
         answer.records = parts
         if aborted_in is not None:
             kind = FetchResponse.AbortedTransaction
@@ -289,7 +291,7 @@ class Polling:
                 kind(producer_id=a.producer_id, first_offset=a.first_offset)
                 for a in aborted_in(one.offset, fetched.next_offset)
             ]
-        return sum(map(len, parts))
+        return size
 
     def _refusal(self, one: Asked) -> ErrorCode:
         topic = one.topic
@@ -326,7 +328,7 @@ class Polling:
             if session is not None and not _news(one, answer) and incremental:
                 continue
             if answer.records:
-                self._request.service.counters.messages_out += _record_count(answer.records)
+                self._request.service.counters.messages_out += one.records
                 if session is not None:
                     session.served(one.key)
             name = one.key[0]
@@ -340,16 +342,16 @@ class Polling:
         return response
 
 
-def _within(parts: list[Buffer], wanted: int, *, first: bool) -> list[Buffer]:
-    """As many whole batches as fit, and the first of all in any case."""
+def _within(parts: list[Buffer], wanted: int, *, first: bool) -> tuple[list[Buffer], int]:
+    """As many whole batches as fit, and the first of all in any case; and their bytes."""
     kept: list[Buffer] = []
     size = 0
     for part in parts:
         size += len(part)
         if size > wanted and (kept or not first):
-            break
+            return kept, size - len(part)
         kept.append(part)
-    return kept
+    return kept, size
 
 
 def _news(one: Asked, answer: Any) -> bool:

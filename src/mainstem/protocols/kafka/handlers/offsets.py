@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
-SCAN_BYTES = 1 << 20
 
 
 async def list_offsets(request: Request) -> Any:
@@ -86,11 +85,10 @@ async def _place(request: Request, topic: KafkaTopic, index: int, source: Source
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1
     if timestamp == MAX_TIMESTAMP:
-        return await asyncio.to_thread(_newest, source)
+        return await asyncio.to_thread(source.newest) or (-1, -1)
     if timestamp < 0:
         return -1, -1
-    found = await asyncio.to_thread(source.find_time, timestamp)
-    return found if found is not None else (-1, -1)
+    return await asyncio.to_thread(source.find_time, timestamp) or (-1, -1)
 
 
 def _latest(request: Request, topic: KafkaTopic, index: int, source: Source) -> int:
@@ -98,18 +96,6 @@ def _latest(request: Request, topic: KafkaTopic, index: int, source: Source) -> 
     if request.body.isolation_level != READ_COMMITTED or topic.topic is None or log is None or log.index is not None:
         return stable
     return min(request.service.producers.of(log, topic.topic.id).stable_end(stable), stable)
-
-
-def _newest(source: Source) -> tuple[int, int]:
-    """The first record that has the highest time."""
-    best = (-1, -1)
-    offset = source.start_offset
-    while offset < source.stable_offset:
-        records, offset = source.records(offset, SCAN_BYTES)
-        for record in records:
-            if record.time_ms > best[1]:
-                best = (record.offset, record.time_ms)
-    return best
 
 
 def offset_for_leader_epoch(request: Request) -> Any:

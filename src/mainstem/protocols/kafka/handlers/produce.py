@@ -8,7 +8,6 @@ from mainstem.broker.access import Action
 from mainstem.broker.producers import PartitionProducers, Verdict
 from mainstem.broker.topics import Topic
 from mainstem.broker.transactions import TransactionFault
-from mainstem.log.log import UNSYNCED_BYTES_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.protocols.kafka.catalog import KafkaTopic
@@ -137,7 +136,7 @@ class Production:
         self.service.producers.count_bytes(log, topic_id, state, head.size)
         self._undo[ticket] = answer, state, head
         self.wait(ticket)
-        if log.unsynced_bytes > UNSYNCED_BYTES_MAX:
+        if log.unsynced_bytes > log.unsynced_bytes_max:
             self._request.connection.hold_for(log)
 
     def _is_repeat(self, state: PartitionProducers, head: BatchHead, log: Log, answer: Any) -> bool:
