@@ -32,7 +32,7 @@ from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.broker.views import View
 from mainstem.log.durability import parse_durability
 from mainstem.log.log import Log
-from mainstem.log.logs import Logs, rebuild_index
+from mainstem.log.logs import LogLimits, Logs, rebuild_index
 from mainstem.log.stamps import Stamps
 from mainstem.metadata.rows import Catalog, LogRow, NamespaceRow, Sequence, SlotRow, SpanRow, TopicRow, ViewRow
 from mainstem.metadata.sqlite import SqliteStore
@@ -64,6 +64,7 @@ class BrokerOptions:
     data: Path
     defaults: Policy = field(default_factory=Policy)
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # filter → policy changes
+    limits: LogLimits = field(default_factory=LogLimits)
 
 
 class Broker:
@@ -87,7 +88,7 @@ class Broker:
         self.ticker = Ticker(loop, self.dispatcher)
         self.pump = Pump(self.dispatcher, self.ticker)
         self.stamps = self._open_stamps(data / "stamps")
-        self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log)
+        self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log, self.options.limits)
         self.deletion = Deletion(self)
         self._open_namespaces(catalog)
         CUT_NAMES.sources.append(self._names)

@@ -23,7 +23,7 @@ from mainstem.codec.batch import (
 )
 from mainstem.codec.staged import StagedBatch, decode_staged
 from mainstem.log.gather import Ticket
-from mainstem.log.log import UNSYNCED_BYTES_MAX, Log
+from mainstem.log.log import Log
 from mainstem.log.logs import Logs
 from mainstem.model.origin import Origin
 
@@ -112,7 +112,7 @@ async def _room(tickets: Mapping[int, Ticket]) -> None:
     """Let the tick write; wait for the disk where a log has too much that is not synced."""
     await asyncio.sleep(0)
     for ticket in tickets.values():
-        if ticket.log.unsynced_bytes > UNSYNCED_BYTES_MAX // 2:
+        if ticket.log.unsynced_bytes > ticket.log.unsynced_bytes_max // 2:
             await durable(ticket)
 
 

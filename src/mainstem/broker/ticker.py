@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mainstem.broker.live import Dispatcher
 from mainstem.log.committer import Committer, end_process
-from mainstem.log.log import UNSYNCED_BYTES_MAX, Appended, Log
+from mainstem.log.log import Appended, Log
 from mainstem.model.errors import StorageFault
 
 logger = logging.getLogger("mainstem.broker")
@@ -52,6 +52,7 @@ class Ticker:
         self.committer = Committer(self._post_synced, threads=COMMITTER_THREADS)
         self.ticks = 0
         self.head_stamp = 0  # all records below it were offered to the live sinks
+        self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it
         self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
         self._held: set[Pressed] = set()
         self._syncing: set[Log] = set()
@@ -182,8 +183,9 @@ class Ticker:
             self.committer.submit([(log, log.written)])
 
     def _too_much_unsynced(self) -> bool:
-        unsynced = [log.unsynced_bytes for log in self._syncing]
-        return max(unsynced, default=0) > UNSYNCED_BYTES_MAX or sum(unsynced) > UNSYNCED_BYTES_TOTAL_MAX
+        if sum(log.unsynced_bytes for log in self._syncing) > self.unsynced_bytes_max:
+            return True
+        return any(log.unsynced_bytes > log.unsynced_bytes_max for log in self._syncing)
 
     def _deliver(self, appended: list[Appended]) -> None:
         appended.sort(key=_stamp)

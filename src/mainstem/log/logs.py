@@ -17,12 +17,13 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.codec.batch import decode_frames, frame_heads
 from mainstem.log.durability import parse_durability
-from mainstem.log.log import KIND_DATA, Log
+from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.meters import Meters
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
@@ -31,6 +32,7 @@ from mainstem.model.topic_tries import TopicTrie
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.reservation import Reservation
+from mainstem.storage.segment.open_files import FILES_MAX
 from mainstem.storage.state_file import read_state, write_state
 
 if TYPE_CHECKING:
@@ -38,19 +40,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainstem.log")
 
-DEDICATED_LOGS_MAX = 10_000
 REBUILD_BYTES = 8 << 20
 INFLATED_BYTES_MAX = 64 << 20
 PROGRESS_S = 2.0
 START, TIMES, REMOVED = "start", "times", ".removed"
 
 
+@dataclass(slots=True)
+class LogLimits:
+    """Of all logs of a broker."""
+
+    open_files_max: int = FILES_MAX
+    dedicated_logs_max: int = 10_000
+    topics_max: int = 10_000_000  # that one shared log knows
+    unsynced_bytes_max: int = UNSYNCED_BYTES_MAX  # of one log
+
+
 class Logs:
-    def __init__(self, directory: Path, stamps: Stamps, on_dirty: Callable[[Log], None]) -> None:
+    def __init__(
+        self, directory: Path, stamps: Stamps, on_dirty: Callable[[Log], None], limits: LogLimits | None = None
+    ) -> None:
         self._directory = directory
         self._stamps = stamps
         self._on_dirty = on_dirty
-        self.files = SharedFiles()
+        self.limits = limits or LogLimits()
+        self.files = SharedFiles(files_max=self.limits.open_files_max)
         self.meters = Meters()
         self.by_id: dict[int, Log] = {}
 
@@ -59,16 +73,17 @@ class Logs:
 
     def open(self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0) -> Log:
         """Recover and open one log, or make it where there is none."""
-        if not shared and len(self.by_id) >= DEDICATED_LOGS_MAX:
+        if not shared and len(self.by_id) >= self.limits.dedicated_logs_max:
             raise Overloaded(
-                f"{DEDICATED_LOGS_MAX} logs are open already",
-                fix="let topics share a log: mainstem topic alter TOPIC --layout shared",
+                f"{len(self.by_id)} logs are open already",
+                fix="let topics share a log: mainstem topic alter TOPIC --layout shared; or raise limits.dedicated_logs_max",
             )
         path = self.path_of(log_id)
         options = EngineOptions(policy["segment_bytes"], shared=self.files, progress=_Progress(log_id))
         store = open_engine(engine, path, log_id, options=options)
         state = read_state(REAL_DISK, path / START, START) if engine != "memory" else None
-        index = TopicIndex.open(path / "topics" if engine != "memory" else None, TopicTrie()) if shared else None
+        names = TopicTrie(self.limits.topics_max)
+        index = TopicIndex.open(path / "topics" if engine != "memory" else None, names) if shared else None
         log = Log(
             log_id,
             store,
@@ -83,8 +98,14 @@ class Logs:
             meters=self.meters,
         )
         log.on_disk = engine != "memory"
+        log.unsynced_bytes_max = self.limits.unsynced_bytes_max
         self.by_id[log_id] = log
         return log
+
+    def limit_unsynced(self, bytes_max: int) -> None:
+        self.limits.unsynced_bytes_max = bytes_max
+        for log in self.by_id.values():
+            log.unsynced_bytes_max = bytes_max
 
     def remove(self, log_id: int) -> None:
         """Nobody finds the log any more. `unlink` follows, in a thread, once its engine is closed."""

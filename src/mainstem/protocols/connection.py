@@ -4,7 +4,7 @@ Rules of this file:
 
 - Nothing is written to the socket where it is made. `send` collects into `out` and marks the connection dirty; the
   ticker calls `flush` once per tick, so that a thousand answers are one system call.
-- The peer may leave OUT_BYTES_MAX unread. Beyond it `blocked` is true and `on_blocked` is called; `on_room` when it has
+- The peer may leave `out_bytes_max` unread. Beyond it `blocked` is true and `on_blocked` is called; `on_room` when it has
   read on. A subclass decides what that means (stop reading, drop, serve from the log); this class only tells it.
 - Reading stops while any reason to hold it stands (`hold` / `release`); a held connection is not counted as silent.
 - No timer per connection or packet: `Deadlines` looks at each connection about once per silence interval.
@@ -21,7 +21,6 @@ from mainstem.protocols.admission import Admission
 logger = logging.getLogger("mainstem.connection")
 
 OUT_BYTES_MAX = 1024 * 1024
-OUT_BYTES_LOW = 256 * 1024
 JOIN_BYTES_MAX = 64 * 1024  # below this one copy is cheaper than a vectored write
 CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
 
@@ -121,6 +120,7 @@ class Server:
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker
         self.connections_max = connections_max
+        self.out_bytes_max = OUT_BYTES_MAX
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.deadlines = Deadlines()
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         self.close("silent for too long")
 
     def on_blocked(self) -> None:
-        """The peer left more than OUT_BYTES_MAX unread. By default its requests wait."""
+        """The peer left more than `out_bytes_max` unread. By default its requests wait."""
         self.hold(HOLD_OUTPUT)
 
     def on_room(self) -> None:
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
         counters.connections += 1
         counters.connections_total += 1
         counters.connections_maximum = max(counters.connections_maximum, counters.connections)
-        transport.set_write_buffer_limits(high=OUT_BYTES_MAX, low=OUT_BYTES_LOW)
+        transport.set_write_buffer_limits(high=server.out_bytes_max, low=server.out_bytes_max // 4)
         self.on_open()
 
     def data_received(self, data: bytes) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
+from mainstem.log.logs import LogLimits
 from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import Overloaded
 from mainstem.protocols.admission import Admission
@@ -44,7 +45,14 @@ def broker_options(config: Config) -> BrokerOptions:
         topic_filter: {name: value for name, value in asdict(policy).items() if value is not None}
         for topic_filter, policy in config.policies.items()
     }
-    return BrokerOptions(Path(config.data.directory), defaults, rules)
+    given = config.limits
+    limits = LogLimits(
+        open_files_max=given.open_files_max,
+        dedicated_logs_max=given.dedicated_logs_max,
+        topics_max=given.topics_max,
+        unsynced_bytes_max=given.unsynced_bytes_per_log_max,
+    )
+    return BrokerOptions(Path(config.data.directory), defaults, rules, limits)
 
 
 class App:
@@ -128,6 +136,8 @@ class App:
         self._admission.per_address_max = limits.connections_per_address_max
         self._admission.per_address_rate = limits.connections_per_address_rate
         self.broker.access.failures_max = limits.login_failures_max
+        self.broker.ticker.unsynced_bytes_max = limits.unsynced_bytes_max
+        self.broker.logs.limit_unsynced(limits.unsynced_bytes_per_log_max)
         self.broker.maintenance.space_low_bytes = self.config.data.space_low_bytes
         for name, server in self.servers.items():
             if name != "http":
@@ -147,6 +157,7 @@ class App:
             make = getattr(importlib.import_module(module), class_name)
             self.servers[name] = make(self.broker, self.config)
             self.servers[name].admission = self._admission
+            self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
         if self.config.listeners.http_port is not None:
             from mainstem.admin.server import AdminServer
 

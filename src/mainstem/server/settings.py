@@ -177,6 +177,22 @@ class Limits:
         "Failed logins of one address or user within a minute before it must wait.",
         live=True,
     )
+    unsynced_bytes_max: int = setting(
+        256 * MIB, SIZE, "Written and not yet durable, in all logs; beyond it publishers wait.", live=True
+    )
+    unsynced_bytes_per_log_max: int = setting(64 * MIB, SIZE, "The same for one log; its publishers wait.", live=True)
+    output_bytes_max: int = setting(
+        MIB,
+        SIZE,
+        "What a client may leave unread; beyond it the broker writes nothing more to it until it has read on.",
+    )
+    open_files_max: int = setting(4_000, count(16), "Segment files kept open; the ones used longest ago are closed.")
+    dedicated_logs_max: int = setting(
+        10_000, count(1), "Logs in all: partitions of dedicated topics, and stems. Shared topics need none."
+    )
+    topics_max: int = setting(
+        10_000_000, count(1, 2**32 - 2), "Topics that a shared log knows; beyond it new ones are refused."
+    )
     frame_bytes_max_before_login: int = setting(64 * KIB, SIZE, "Largest packet or frame before the login.")
     topic_bytes_max: int = setting(1_024, count(1, 65_535), "Bytes of a topic name.")
     topic_levels_max: int = setting(256, count(1, 256), "Levels of a topic name.")
@@ -207,6 +223,10 @@ class Mqtt:
         DURATION,
         "How long an absent session may hold messages back from retention.",
     )
+    session_held_messages_max: int = setting(
+        100_000, count(0), "Messages an absent session may hold back; beyond it retention no longer waits for it."
+    )
+    session_held_bytes_max: int = setting(64 * MIB, SIZE, "Bytes it may hold back, likewise.")
     retained_max: int = setting(1_000_000, count(0), "Retained messages in one namespace.")
     sys_interval_ms: int = setting(10 * SECOND, DURATION, "How often `$SYS/broker/...` is published; 0 is never.")
     ws_path: str = setting("/mqtt", TEXT, "Path of MQTT over WebSocket.")

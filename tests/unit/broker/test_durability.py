@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mainstem.broker import ticker as ticker_module
 from mainstem.broker.policy import Policy
 from mainstem.log.committer import Committer
 from mainstem.log.log import Log
@@ -119,8 +118,8 @@ class Publisher:
 
 async def test_publishers_are_held_while_too_much_is_unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowSync(monkeypatch)
-    monkeypatch.setattr(ticker_module, "UNSYNCED_BYTES_MAX", 100_000)
     async with running(tmp_path) as broker:
+        broker.logs.limit_unsynced(100_000)
         namespace, publisher = broker.namespace("/"), Publisher()
         for _ in range(10):
             ticket = namespace.publish(b"a", b"x" * 20_000)

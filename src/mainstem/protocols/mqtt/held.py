@@ -23,11 +23,13 @@ NS_PER_MS = 1_000_000
 
 
 class HeldLimits:
-    def __init__(self, broker: Broker, *, ms_max: int) -> None:
+    def __init__(
+        self, broker: Broker, *, ms_max: int, messages_max: int = MESSAGES_MAX, bytes_max: int = BYTES_MAX
+    ) -> None:
         self._broker = broker
         self._ms_max = ms_max
-        self.messages_max = MESSAGES_MAX
-        self.bytes_max = BYTES_MAX
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
         self.on_over: Callable[[Session], None] = lambda session: None
 
     def check(self, holders: list[Session]) -> list[Session]:

@@ -98,7 +98,12 @@ class MqttService:
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
         self.wills = Wills(self)
-        self.held = HeldLimits(broker, ms_max=config.mqtt.session_held_ms_max)
+        self.held = HeldLimits(
+            broker,
+            ms_max=config.mqtt.session_held_ms_max,
+            messages_max=config.mqtt.session_held_messages_max,
+            bytes_max=config.mqtt.session_held_bytes_max,
+        )
         self.held.on_over = self.sessions.end_hold
         self.closed = False
         self._shares: dict[str, set[bytes]] = {}  # shared group's queue → keys of the sessions that subscribe to it

@@ -60,7 +60,7 @@ def cursor_describe(name: str, kind: str | None, as_json: bool, url: str) -> Non
 @json_option
 @url_option
 @click.pass_context
-def cursor_alter(context: click.Context, name: str, url: str, **given: Any) -> None:
+def cursor_alter(context: click.Context, /, name: str, url: str, **given: Any) -> None:
     """Move a consumer group; the same as `mainstem group reset`. Queues and sessions move by what they settle."""
     from mainstem.server.cli.queues import group_reset
 

@@ -239,7 +239,8 @@ def _count_back(url: str, address: Address, count: int) -> tuple[Start, set[tupl
         subject = {"view": topic_of_amqp(view.encode()).decode()}
     else:
         subject = {"filter": filter_of_amqp(address.path.encode()).decode() if amqp else address.path}
-    api, found, start = Api(url), deque[dict[str, Any]](maxlen=count), f"-{count}"
+    api, found = Api(url), deque[dict[str, Any]](maxlen=count)
+    start: str | None = f"-{count}"
     while start:
         page = api.get("/v1/messages", **subject, **{"from": start}, limit=500)
         found.extend(page["items"])
