@@ -345,6 +345,9 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         ) as process:
             assert receiver.recv(4096).startswith(b"READY=1")
+            process.send_signal(signal.SIGHUP)
+            assert receiver.recv(4096) == b"RELOADING=1"
+            assert receiver.recv(4096) == b"READY=1"
             process.send_signal(signal.SIGTERM)
             assert receiver.recv(4096) == b"STOPPING=1"
             assert process.wait(30) == 0

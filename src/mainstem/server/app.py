@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import ssl
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +18,9 @@ from mainstem.log.logs import LogLimits
 from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import Overloaded
 from mainstem.protocols.admission import Admission
-from mainstem.server.listeners import LISTENERS, Taken, check_bind, ports_of, take_ports
-from mainstem.server.settings import Config
+from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
+from mainstem.server.settings import Config, Tls
+from mainstem.server.tls import TWINS, load_certificate, make_context
 from mainstem.storage.directory import DataDirectory
 
 logger = logging.getLogger("mainstem.server")
@@ -71,6 +73,7 @@ class App:
         limits = config.limits
         self._admission = Admission(limits.connections_per_address_max, limits.connections_per_address_rate)
         self._directory: DataDirectory | None = None
+        self._tls: ssl.SSLContext | None = None
         self._tries = 0
         self._listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -79,8 +82,9 @@ class App:
         """Ready to serve once this returns; on failure everything taken so far is given back."""
         taken = Taken()
         try:
+            self._tls = make_context(self.config.tls)
             self._directory = DataDirectory(Path(self.config.data.directory))
-            taken = take_ports(self.config.listeners, move=self._move_ports)
+            taken = take_ports(self.config.listeners, move=self._move_ports, tls=self._tls is not None)
             self._tell_ports(taken)
             await self.broker.open()
             self.apply_live_settings()
@@ -143,22 +147,30 @@ class App:
             if name != "http":
                 server.connections_max = limits.connections_max
 
+    def reload_certificate(self, tls: Tls) -> None:
+        """New connections are shown what the files say now; a mistake in them changes nothing."""
+        if self._tls is not None:
+            load_certificate(self._tls, tls)
+
+    def _listens(self, name: str) -> bool:
+        return name in self.ports or any(twin in self.ports for twin, plain in TWINS.items() if plain == name)
+
     def _tell_ports(self, taken: Taken) -> None:
         """From here on the configuration names the ports that are really used."""
         self.ports = dict(ports_of(taken))
         self.notices = taken.notices
         for name, port in self.ports.items():
-            setattr(self.config.listeners, LISTENERS[name], port)
+            setattr(self.config.listeners, f"{name}_port", port)
 
     def _make_servers(self) -> None:
         for name, module, class_name in PROTOCOLS:
-            if name not in self.ports:
+            if not self._listens(name):
                 continue  # switched off: its journaled state is kept untouched
             make = getattr(importlib.import_module(module), class_name)
             self.servers[name] = make(self.broker, self.config)
             self.servers[name].admission = self._admission
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
-        if self.config.listeners.http_port is not None:
+        if self._listens("http"):
             from mainstem.admin.server import AdminServer
 
             self.servers["http"] = AdminServer(self)
@@ -167,8 +179,18 @@ class App:
         loop = asyncio.get_running_loop()
         backlog = self.config.listeners.backlog
         self._tasks.append(loop.create_task(self.rates.run()))
-        for name, server in self.servers.items():
+        limits = self.config.limits
+        for server in self.servers.values():
             self._tasks.append(loop.create_task(server.run_deadlines()))
-            one = taken.sockets.get(name)
-            if one is not None:
-                self._listeners.append(await loop.create_server(server.make_connection, sock=one, backlog=backlog))
+        for name, one in taken.sockets.items():
+            server = self.servers[TWINS.get(name, name)]
+            secured = name in TWINS
+            self._listeners.append(
+                await loop.create_server(
+                    server.make_connection,
+                    sock=one,
+                    backlog=backlog,
+                    ssl=self._tls if secured else None,
+                    ssl_handshake_timeout=limits.login_ms / 1000 if secured else None,
+                )
+            )

@@ -128,6 +128,12 @@ CATALOGUE = {
         "A data directory must be empty or made by Mainstem, and must not be open to other users (mode 0700). Give\n"
         "an empty directory with --data DIR, or fix its mode: chmod 700 DIR.",
     ),
+    "MS-4010": Explanation(
+        "The certificate for TLS cannot be used",
+        "[tls] certificate and key name PEM files that this user can read: the certificate (then those that vouch for\n"
+        "it), and its private key without a password. Look at them: openssl x509 -in CERTIFICATE -text -noout;\n"
+        "openssl pkey -in KEY -check -noout. On SIGHUP a bad file changes nothing: the old certificate stays in use.",
+    ),
     "MS-5000": Explanation(
         "The disk did not keep a promise",
         "A read or write failed in a way that must not be papered over. After a failed fsync the process ends at\n"

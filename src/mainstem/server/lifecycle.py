@@ -92,7 +92,9 @@ def _handle_signals(app: App, reload: Callable[[], Config]) -> asyncio.Event:
 def _reload(app: App, reload: Callable[[], Config]) -> None:
     notify("RELOADING=1")
     try:
-        applied, waiting = apply_live(app.config, reload())
+        new = reload()
+        app.reload_certificate(new.tls)
+        applied, waiting = apply_live(app.config, new)
     except MainstemError as error:
         logger.error("the configuration was not reloaded, the old one stays:\n%s", error)
     else:

@@ -13,8 +13,16 @@ from mainstem.server.settings import Listeners
 
 PORT_TAKEN, UNSAFE_BIND = "MS-4005", "MS-4006"
 MOVED_BY = 10_000  # 1883 → 11883: still recognised by who knows the protocol
-LISTENERS = {"mqtt": "mqtt_port", "ws": "ws_port", "kafka": "kafka_port", "amqp": "amqp_port", "http": "http_port"}
+LISTENERS = {name: f"{name}_port" for name in ("mqtt", "ws", "kafka", "amqp", "http")}
+TLS_LISTENERS = {name: f"{name}_port" for name in ("mqtts", "wss", "kafkas", "amqps", "https")}
 LABELS = {"mqtt": "MQTT", "ws": "MQTT over WebSocket", "kafka": "Kafka", "amqp": "AMQP", "http": "HTTP"}
+LABELS |= {
+    "mqtts": "MQTT over TLS",
+    "wss": "MQTT over WebSocket and TLS",
+    "kafkas": "Kafka over TLS",
+    "amqps": "AMQP over TLS",
+    "https": "HTTP over TLS",
+}
 
 
 @dataclass(slots=True)
@@ -40,11 +48,11 @@ def check_bind(listeners: Listeners, *, users: bool) -> None:
     )
 
 
-def take_ports(listeners: Listeners, *, move: bool) -> Taken:
+def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
     """Bind every listener that is switched on; every port that is taken is told, not only the first."""
     taken = Taken()
     problems: list[str] = []
-    for name, setting in LISTENERS.items():
+    for name, setting in {**LISTENERS, **(TLS_LISTENERS if tls else {})}.items():
         port = getattr(listeners, setting)
         if port is None:
             continue

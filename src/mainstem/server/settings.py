@@ -59,6 +59,11 @@ class Listeners:
     kafka_port: int | None = setting(9092, PORT, "Kafka.")
     amqp_port: int | None = setting(5672, PORT, "AMQP 0-9-1.")
     http_port: int | None = setting(7070, PORT, "HTTP API, metrics and console.")
+    mqtts_port: int | None = setting(8883, PORT, "MQTT over TLS; this and the next four only with `[tls] certificate`.")
+    wss_port: int | None = setting(8084, PORT, "MQTT over WebSocket and TLS.")
+    kafkas_port: int | None = setting(9093, PORT, "Kafka over TLS.")
+    amqps_port: int | None = setting(5671, PORT, "AMQP over TLS.")
+    https_port: int | None = setting(7443, PORT, "HTTP over TLS.")
     allow_anonymous: bool = setting(
         False,
         FLAG,
@@ -68,6 +73,17 @@ class Listeners:
         1024,
         count(1, 65_535),
         "Connections the kernel may queue before they are accepted.",
+    )
+
+
+@dataclass(slots=True)
+class Tls:
+    """A certificate for listeners with TLS. SIGHUP reads the files again, whether or not their names changed."""
+
+    certificate: str = setting("", TEXT, "PEM file: the certificate, then those that vouch for it.", live=True)
+    key: str = setting("", TEXT, "PEM file: its private key, without a password; empty: in the same file.", live=True)
+    client_ca: str = setting(
+        "", TEXT, "PEM file: who signs the certificates of clients. If set, no client connects without one."
     )
 
 
@@ -297,6 +313,7 @@ class Config:
     """Everything, with the policies by topic filter."""
 
     listeners: Listeners = field(default_factory=Listeners)
+    tls: Tls = field(default_factory=Tls)
     data: Data = field(default_factory=Data)
     topics: Topics = field(default_factory=Topics)
     limits: Limits = field(default_factory=Limits)
@@ -311,6 +328,7 @@ class Config:
 
 SECTIONS: dict[str, type] = {
     "listeners": Listeners,
+    "tls": Tls,
     "data": Data,
     "topics": Topics,
     "limits": Limits,

@@ -12,7 +12,7 @@ from mainstem.broker.policy import Policy as BrokerPolicy
 from mainstem.server.config import ConfigProblems, load_config, show_config
 from mainstem.server.config_reference import reference_page
 from mainstem.server.explanations import CATALOGUE
-from mainstem.server.listeners import LISTENERS
+from mainstem.server.listeners import LISTENERS, TLS_LISTENERS
 from mainstem.server.settings import SECTIONS, Config, Policy, Topics
 from mainstem.server.toml_lines import locate_keys
 from mainstem.server.units import parse_duration_ms, parse_size_bytes, show_duration_ms, show_size_bytes
@@ -156,7 +156,7 @@ def test_every_setting_is_read_by_someone() -> None:
     """A setting that nobody reads is a promise not kept."""
     files = [file for file in (ROOT / "src/mainstem").rglob("*.py") if file.name != "settings.py"]
     source = "\n".join(file.read_text() for file in files)
-    listed = set(LISTENERS.values())  # read by name, all in one place
+    listed = {*LISTENERS.values(), *TLS_LISTENERS.values()}  # read by name, all in one place
     of_topics = {one.name for one in fields(Topics)} - {"auto_create"}
     assert of_topics <= {one.name for one in fields(BrokerPolicy)}
     assert {one.name for one in fields(Policy)} == of_topics

@@ -48,19 +48,32 @@ def overview_facts(call: Call) -> dict[str, Any]:
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
-    return {**overview_facts(call), "snippets": snippets(call.running.ports, call.running.config.mqtt.ws_path)}
+    return {**overview_facts(call), "doors": doors(call.running.ports, call.running.config.mqtt.ws_path)}
 
 
-def snippets(ports: dict[str, int], ws_path: str) -> dict[str, str]:
-    """A command that works for each listener."""
+def doors(ports: dict[str, int], ws_path: str) -> list[dict[str, Any]]:
+    """Each listener with a command that works."""
     made = {
         "mqtt": "mosquitto_sub -p {} -t '#' -v",
         "ws": "ws://localhost:{}" + ws_path,
         "kafka": "kcat -b localhost:{} -L",
         "amqp": "amqp://guest:guest@localhost:{}/",
         "http": "curl http://localhost:{}/v1/overview",
+        "mqtts": "mosquitto_sub -p {} --cafile ca.pem -t '#' -v",
+        "wss": "wss://localhost:{}" + ws_path,
+        "kafkas": "kcat -b localhost:{} -X security.protocol=SSL -X ssl.ca.location=ca.pem -L",
+        "amqps": "amqps://guest:guest@localhost:{}/",
+        "https": "curl --cacert ca.pem https://localhost:{}/v1/overview",
     }
-    return {name: made[name].format(port) for name, port in ports.items()}
+    return [
+        {
+            "protocol": "mqtt" if name in ("ws", "wss") else name.removesuffix("s"),
+            "port": port,
+            "tls": name in ("mqtts", "wss", "kafkas", "amqps", "https"),
+            "snippet": made[name].format(port),
+        }
+        for name, port in ports.items()
+    ]
 
 
 async def topics_page(call: Call) -> dict[str, Any]:

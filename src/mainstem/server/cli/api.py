@@ -35,7 +35,7 @@ class Api:
     ) -> None:
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
         self.host = parts.hostname or "127.0.0.1"
-        self.port = parts.port or (443 if parts.scheme == "https" else 7070)
+        self.port = parts.port or (7443 if parts.scheme == "https" else 7070)
         self._secure = parts.scheme == "https"
         self._timeout_s = timeout_s
         user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
@@ -95,8 +95,13 @@ class Api:
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self.host, self.port, timeout=self._timeout_s)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        if self._secure:
+            from mainstem.server.clients.secured import client_context
+
+            connection = http.client.HTTPSConnection(
+                self.host, self.port, timeout=self._timeout_s, context=client_context({})
+            )
         given = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", **self._login}

@@ -20,6 +20,29 @@ from mainstem.server.clients.client import Address, Message, Start, read_address
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
+def tls_options(command: Any) -> Any:
+    """For mqtts://, kafkas:// and amqps://."""
+    for name, text in reversed(
+        (
+            ("ca", "TLS: PEM file with the certificates to trust (environment MAINSTEM_CA); the system's by default."),
+            ("cert", "TLS: PEM file with a certificate of our own, where the broker asks for one (MAINSTEM_CERT)."),
+            ("key", "TLS: PEM file with its private key (MAINSTEM_KEY)."),
+        )
+    ):
+        flag = "--tls-key" if name == "key" else f"--{name}"
+        command = click.option(flag, f"tls_{name}", type=click.Path(), metavar="FILE", help=text)(command)
+    return click.option("--insecure", is_flag=True, help="TLS: do not check who the broker is.")(command)
+
+
+def _take_tls(address: Address, given: dict[str, Any]) -> None:
+    for name in ("ca", "cert", "key"):
+        value = given.pop(f"tls_{name}")
+        if value:
+            address.options[name] = value
+    if given.pop("insecure"):
+        address.options["insecure"] = "1"
+
+
 @click.command()
 @click.argument("url")
 @click.argument("payload", required=False)
@@ -38,6 +61,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 )
 @click.option("--qos", type=click.IntRange(0, 1), default=1, show_default=True, help="MQTT: 0 is not acknowledged.")
 @click.option("--retain", is_flag=True, help="MQTT: keep it as the topic's retained message.")
+@tls_options
 def pub(url: str, payload: str | None, count: int, every: str | None, **given: Any) -> None:
     """Publish PAYLOAD to URL and wait until the broker has it.
 
@@ -55,6 +79,7 @@ def pub(url: str, payload: str | None, count: int, every: str | None, **given: A
     from mainstem.server.units import parse_duration_ms
 
     address = read_address(url)
+    _take_tls(address, given)
     if not address.path and not (address.scheme == "amqp" and "exchange" in address.options):
         raise InvalidArgument(f"{url} names no topic", fix=f"{address.scheme}://{address.host}/TOPIC")
     if address.scheme == "mqtt":
@@ -192,6 +217,7 @@ def _filled(message: Message, number: int) -> Message:
     metavar="URL",
     help="The broker's HTTP address; asked only where MQTT or AMQP are to count back (--from -10).",
 )
+@tls_options
 def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: str, **shown: Any) -> None:
     """Consume from URL and print what arrives, live or from history.
 
@@ -209,6 +235,7 @@ def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: s
     from mainstem.server.units import parse_duration_ms
 
     address = read_address(url)
+    _take_tls(address, shown)
     idle_s = parse_duration_ms(idle) / 1000 if idle else None
     seen = 0
     begin = read_start(start)

@@ -107,10 +107,9 @@ def announce(app: App, seconds: float) -> None:
     data = "in memory" if engine == "memory" else str(Path(config.data.directory).resolve())
     lines = [f"Mainstem {__version__}  ready in {seconds:.2f} s  data: {data}"]
     lines += [f"  {notice}" for notice in app.notices]
-    shown = {"mqtt": "mqtt://{}", "ws": "ws://{}" + config.mqtt.ws_path, "kafka": "kafka://{}", "amqp": "amqp://{}"}
     for name, port in app.ports.items():
-        url = shown.get(name, "http://{}").format(f"{host}:{port}")
-        lines.append(f"  {'console' if name == 'http' else name:<8} {url}")
+        path = config.mqtt.ws_path if name in ("ws", "wss") else ""
+        lines.append(f"  {'console' if name in ('http', 'https') else name:<8} {name}://{host}:{port}{path}")
     lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports))]
     if config.listeners.allow_anonymous and not app.broker.access.users:
         lines.append("warning: anyone who can reach this address may do anything: --insecure-allow-anonymous was given")

@@ -12,9 +12,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.failures import Unreachable, WrongPeer
+from mainstem.server.clients.secured import secured
 from mainstem.server.units import parse_duration_ms
 
 PORTS = {"mqtt": 1883, "kafka": 9092, "amqp": 5672}
+TLS_PORTS = {"mqtts": 8883, "kafkas": 9093, "amqps": 5671}
 CONNECT_S = 5.0
 ANSWER_S = 15.0
 RECEIVE_BYTES = 1 << 18
@@ -29,29 +31,33 @@ class Address:
     password: str
     path: str  # the topic, filter, routing key or queue, in the protocol's own spelling
     options: dict[str, str]
+    secure: bool = False  # over TLS; options ca, cert, key and insecure say how
 
 
 def read_address(url: str) -> Address:
     """`kafka://host:port/topic?option=value`."""
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme not in PORTS:
+    usual = {**PORTS, **TLS_PORTS}.get(scheme) if mark else None
+    if usual is None:
         raise InvalidArgument(
-            f"{url!r} is not an address", fix="mqtt://localhost/a/b, kafka://localhost/a.b or amqp://localhost/a.b"
+            f"{url!r} is not an address",
+            fix="mqtt://localhost/a/b, kafka://localhost/a.b or amqp://localhost/a.b; with TLS mqtts, kafkas, amqps",
         )
     # '#' and '+' are wildcards here, not a fragment
     parts = urlsplit(f"//{rest.replace('#', '%23')}")
     try:
-        port = parts.port or PORTS[scheme]
+        port = parts.port or usual
     except ValueError as error:
         raise InvalidArgument(f"{url!r}: {error}") from None
     return Address(
-        scheme,
+        scheme.removesuffix("s") if scheme in TLS_PORTS else scheme,
         parts.hostname or "localhost",
         port,
         unquote(parts.username or ""),
         unquote(parts.password or ""),
         unquote(parts.path.removeprefix("/")),
         dict(parse_qsl(parts.query)),
+        scheme in TLS_PORTS,
     )
 
 
@@ -123,7 +129,7 @@ class Stream:
     """A socket with a read buffer. Silence, refusal and a closed door become errors that name the place."""
 
     def __init__(self, address: Address) -> None:
-        self.where = f"{address.scheme}://{address.host}:{address.port}"
+        self.where = f"{address.scheme}{'s' if address.secure else ''}://{address.host}:{address.port}"
         try:
             self.socket = socket.create_connection((address.host, address.port), CONNECT_S)
         except OSError as error:
@@ -132,6 +138,8 @@ class Stream:
                 fix="mainstem up, or give another host or port",
             ) from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.secure:
+            self.socket = secured(self.socket, address.host, address.options, self.where)
         self._buffer = bytearray()
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
