@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17
 STARTS_MAX = 3
+# Rows handed to Python at once. A limit in bytes makes Spark measure the batch with each row, in time that grows with the
+# rows before it where an array is null (50 µs a row in batches of 50,000); so it is this limit alone, and small.
+ARROW_ROWS_MAX = 2_000
 HEAP_MIB_MIN, HEAP_MIB_MAX = 1024, 4096  # of a local driver: a quarter of the machine's memory within these
 # Spark's driver waits a fixed 10 s for a planning process to answer; on a busy machine that is too short now and then.
 # Nothing has run when it gives up, so asking again is safe.
@@ -119,7 +122,9 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS_MAX),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",  # batches are kept for seconds
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.worker.reuse": "true",
