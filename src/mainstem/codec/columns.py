@@ -47,7 +47,8 @@ if TYPE_CHECKING or not COMPILED:
 else:
     from mainstem.codec._column_batches import encode_rows, key_partitions
     from mainstem.codec._columns import ColumnDecoder
-    from mainstem.codec._columns_reference import TopicRow
+
+    TopicRow = tuple  # for checkers only; the plain twin says what it holds, and is not worth importing for it
 
 __all__ = ["Column", "ColumnDecoder", "TopicRow", "encode_rows", "key_partitions"]
 

@@ -1,12 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The open batch of a log, and the promise about it. See `gather.py`."""
 
+import logging
+
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from mainstem.codec._batch cimport BatchBuilder
 from mainstem.codec._batch import encode_headers
-from mainstem.log._gather_reference import BYTES_MAX, RECORDS_MAX, logger
+from mainstem.log.open_batch import BYTES_MAX, RECORDS_MAX
+
+logger = logging.getLogger("mainstem.log")
 
 cdef Py_ssize_t _BYTES_MAX = BYTES_MAX
 cdef int _RECORDS_MAX = RECORDS_MAX

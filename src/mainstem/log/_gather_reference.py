@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mainstem.codec._batch_reference import BatchBuilder
+from mainstem.log.open_batch import BYTES_MAX, RECORDS_MAX, Waiter
 
 if TYPE_CHECKING:
     from mainstem.log.log import Log
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("mainstem.log")
-
-BYTES_MAX = 1 << 20  # an open batch that reaches either is closed to further records
-RECORDS_MAX = 65_536
-
-
-class Waiter(Protocol):
-    def released(self, ticket: Ticket, /) -> None: ...
 
 
 class Ticket:

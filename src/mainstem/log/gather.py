@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainstem.log.open_batch import Waiter
 from mainstem.model.compiled import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from mainstem.log._gather_reference import Gather, Ticket, TopicRef, Waiter
+    from mainstem.log._gather_reference import Gather, Ticket, TopicRef
 else:
     from mainstem.log._gather import Gather, Ticket, TopicRef
-    from mainstem.log._gather_reference import Waiter
 
 __all__ = ["Gather", "Ticket", "TopicRef", "Waiter"]

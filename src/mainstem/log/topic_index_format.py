@@ -25,8 +25,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
+from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame
 
 CHUNK_BITS = 20

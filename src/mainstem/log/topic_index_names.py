@@ -25,8 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crc32c import crc32c
-
+from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
+from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame
 from mainstem.storage.disk import Disk, read_all, write_all
 

@@ -21,6 +21,7 @@ class SlowLog(Log):
 
     def __init__(self, log_id: int, allowed: threading.Semaphore | None = None) -> None:
         self.id = log_id
+        self.stable = 0
         self.syncs = 0
         self.began = threading.Semaphore(0)
         self._allowed = allowed

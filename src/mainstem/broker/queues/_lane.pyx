@@ -6,16 +6,16 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_S
 from cpython.long cimport PyLong_FromLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
-from mainstem.broker._live cimport RecordRef, Sink
-from mainstem.codec._batch cimport BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, get_u32, get_u64
+from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
+from mainstem.codec._batch cimport FRAME_HEAD_SIZE, KIND_DATA
+from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
 
-from mainstem.codec.batch import inflate
 from mainstem.model.errors import CorruptFrame
-from mainstem.broker.queues._lane_reference import Events
+from mainstem.broker.queues.lane_events import Events
 
 cdef int ORIGIN_AMQP = 3
 cdef int ORIGIN_KAFKA = 2
@@ -24,7 +24,6 @@ cdef int QUEUE_ID_SIZE = 4
 cdef int EXPIRATION_BIT = 0x01
 cdef Py_ssize_t KEPT_STAMPS_MAX = 1 << 16  # a buffer larger than this is given back once empty
 cdef Py_ssize_t ENTRIES_MAX = 10_000
-cdef Py_ssize_t INFLATED_BYTES_MAX = 64 << 20
 cdef int ATTRIBUTE_CODEC = 0x07
 cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
 cdef int ATTRIBUTE_CONTROL = 0x20
@@ -245,6 +244,7 @@ cdef class Backlog:
     def __init__(self, Lane lane):
         self.lane = lane
         self.ref = RecordRef()
+        self.walk = BatchWalk.__new__(BatchWalk)
         self.sources = []
         self.topics = []
         self.entries = {}
@@ -274,8 +274,10 @@ cdef class Backlog:
         cdef const uint8_t[::1] view = data
         cdef const uint8_t* at
         cdef const uint8_t* end
-        cdef Py_ssize_t length, wanted = 0, before = self.tail
-        cdef int64_t base, count
+        cdef Py_ssize_t length, wanted = 0, before = self.tail, planned, sources
+        cdef uint64_t log_id = log.id
+        cdef FrameFields fields
+        cdef int fault
         if view.shape[0] == 0:
             return 0
         if self.head == self.tail:
@@ -284,50 +286,54 @@ cdef class Backlog:
         at = &view[0]
         end = at + view.shape[0]
         self.bytes += view.shape[0]
-        while at + FRAME_HEAD_SIZE <= end:
-            length = FRAME_HEAD_SIZE + get_u32(at + 8)
-            if length > end - at:
-                raise CorruptFrame(f"a frame of log {log.id} is longer than what was read")
-            base = <int64_t>get_u64(at + 16)
-            count = get_u32(at + 40)
-            while wanted < offsets.shape[0] and offsets[wanted] < base:
+        while at < end:
+            fault = parse_frame(at, end - at, log_id, &fields)
+            if fault != FAULT_NONE:
+                raise CorruptFrame(f"log {log.id}: {frame_error(fault, at - &view[0])}",
+                                   fix=f"mainstem log verify {log.id}")
+            length = FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
+            while wanted < offsets.shape[0] and offsets[wanted] < fields.base_offset:
                 wanted += 1
-            if at[5] == KIND_DATA and length > FRAME_HEAD_SIZE and \
-                    (offsets.shape[0] == 0 or (wanted < offsets.shape[0] and offsets[wanted] < base + count)):
-                self._plan_frame(log, data, at, length, offsets, wanted, from_stamp, to_stamp, topic_of, wants,
-                                 admitted)
+            if fields.kind == KIND_DATA and length > FRAME_HEAD_SIZE and \
+                    (offsets.shape[0] == 0 or
+                     (wanted < offsets.shape[0] and offsets[wanted] < fields.base_offset + <int64_t>fields.count)):
+                planned, sources = self.tail, len(self.sources)
+                try:
+                    fault = check_frame(at, &fields, True)
+                    if fault != FAULT_NONE:
+                        raise CorruptFrame(frame_error(fault, at - &view[0]))
+                    self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, topic_of, wants,
+                                     admitted)
+                except CorruptFrame as error:  # one bad batch must not stop the queue
+                    self.tail = planned
+                    del self.sources[sources:]
+                    self.lane.owner.on_undecodable(log, fields.base_offset, error)
             at += length
         return self.tail - before
 
-    cdef int _plan_frame(self, object log, object data, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
-                         Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of, object wants,
-                         bint admitted) except -1:
+    cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
+                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of,
+                         object wants, bint admitted) except -1:
         cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
         cdef Planned planned
-        cdef uint32_t topic_id = get_u32(frame + 12)
-        cdef const uint8_t* after = batch + BATCH_HEAD_SIZE
         cdef RecordRef ref = self.ref
-        cdef int n
+        cdef BatchWalk walk = self.walk
         if batch[22] & ATTRIBUTE_CONTROL or (batch[22] & ATTRIBUTE_TRANSACTIONAL and not admitted):
             return 0  # a transaction's records were admitted one by one when it committed
-        planned.end = frame + length
-        planned.base_offset = <int64_t>get_u64(frame + 16)
-        planned.base_stamp = <int64_t>get_u64(frame + 24)
-        planned.first_time_ms = <int64_t>get_u64(batch + 27)
-        owner = data
-        if batch[22] & ATTRIBUTE_CODEC:
-            owner = inflate(batch[22] & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
-                <const char*>after, planned.end - after), INFLATED_BYTES_MAX)
-            after = <const uint8_t*>PyBytes_AS_STRING(owner)
-            planned.end = after + len(owner)
+        walk.begin(batch, fields.payload_size, fields.base_offset, fields.stamp)
+        if fields.origin == ORIGIN_KAFKA:  # a client's bytes
+            walk.check()
+        owner = walk.inflated if batch[22] & ATTRIBUTE_CODEC else data
+        planned.end = walk.end
         planned.source = <int32_t>len(self.sources)
-        self.sources.append((log, frame[6], owner))
-        ref.log, ref.origin, ref.owner = log, frame[6], owner
-        if topic_id:
-            ref.topic = topic_of.get(topic_id, b"")
-        for n in range(<int>get_u32(batch + 57)):
-            planned.at = after
-            after = ref.load(after, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+        self.sources.append((log, fields.origin, owner))
+        ref.log, ref.origin, ref.owner = log, fields.origin, owner
+        if fields.topic_id:
+            ref.topic = topic_of.get(fields.topic_id, b"")
+        while True:
+            planned.at = walk.at
+            if not walk.next(ref):
+                return 0
             if ref.stamp < from_stamp:
                 continue
             if ref.stamp >= to_stamp:
@@ -339,16 +345,15 @@ cdef class Backlog:
                     return 0
                 if offsets[wanted] != ref.offset:
                     continue
-            if not topic_id:
+            if not fields.topic_id:
                 ref.set_topic()
             if (self._choose() is None) if wants is None else not wants(ref):
                 continue
-            planned.stamp = ref.stamp
+            planned.offset, planned.stamp, planned.time_ms = ref.offset, ref.stamp, ref.time_ms
             if not self.topics or self.topics[len(self.topics) - 1] != ref.topic:
                 self.topics.append(ref.topic)
             planned.topic = <int32_t>len(self.topics) - 1
             self._add(&planned)
-        return 0
 
     cdef int _add(self, Planned* planned) except -1:
         cdef void* grown
@@ -367,12 +372,18 @@ cdef class Backlog:
     def sort(self):
         qsort(self.planned + self.head, self.tail - self.head, sizeof(Planned), by_stamp)
 
+    cdef int _show(self, const Planned* planned) except -1:
+        cdef RecordRef ref = self.ref
+        ref.topic = <bytes>PyList_GET_ITEM(self.topics, planned.topic)
+        ref.load(planned.at, planned.end, 0, 0, 0)
+        ref.offset, ref.stamp, ref.time_ms = planned.offset, planned.stamp, planned.time_ms
+        return 0
+
     cdef RecordRef _load(self, Py_ssize_t at):
         cdef Planned* planned = &self.planned[at]
         cdef RecordRef ref = self.ref
         ref.log, ref.origin, ref.owner = self.sources[planned.source]
-        ref.topic = <bytes>self.topics[planned.topic]
-        ref.load(planned.at, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+        self._show(planned)
         return ref
 
     cdef object _choose(self):
@@ -410,8 +421,7 @@ cdef class Backlog:
             if planned.source != source:
                 source = planned.source
                 ref.log, ref.origin, ref.owner = self.sources[source]
-            ref.topic = <bytes>PyList_GET_ITEM(self.topics, planned.topic)
-            ref.load(planned.at, planned.end, planned.base_offset, planned.base_stamp, planned.first_time_ms)
+            self._show(planned)
             if not self.lane.hand(ref, False, 0):
                 return handed
             self.head += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mainstem.broker._live_reference import RecordRef, Sink
-from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads
+from mainstem.broker.queues.lane_events import Events
+from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads, verify_frame
+from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Record
 
@@ -37,18 +39,6 @@ class Entry:
         self.default = default
         self.plain = plain
         self.exchanges = exchanges
-
-
-class Events(NamedTuple):
-    """What a lane did. Entered: new to the queue. Leased, passed: handed to takers that ack, or that do not."""
-
-    entered: int
-    entered_bytes: int
-    entered_last: int
-    leased: list[int]
-    passed: int
-    handed_bytes: int
-    handed_last: int
 
 
 class Taker:
@@ -263,7 +253,13 @@ class Backlog:
                 continue
             if batch[ATTRIBUTES_AT] & CONTROL or (batch[ATTRIBUTES_AT] & TRANSACTIONAL and not admitted):
                 continue  # a transaction's records were admitted one by one when it committed
-            for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
+            try:
+                verify_frame(data, at - head.size, log.id)
+                records = decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)
+            except CorruptFrame as error:  # one bad batch must not stop the queue
+                self.lane.owner.on_undecodable(log, head.base_offset, error)
+                continue
+            for record in records:
                 stamp = head.stamp + record.offset - head.base_offset
                 if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
                     continue

@@ -28,7 +28,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from crc32c import crc32c
+from mainstem.codec.batch import crc32c
 
 INTERVAL_BYTES = 4096
 OFFSET_SPAN_MAX = 0xFFFF_FFFF  # what a column can say; a segment is rolled before its offsets span more
