@@ -24,7 +24,7 @@ from mainstem.codec.batch import BatchBuilder
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import FetchRequest, ProduceRequest
 
-READ_BYTES = 1 << 18
+READ_BUFFER = bytearray(1 << 18)
 FETCH_BYTES = 1 << 20
 MEMORY_BYTES = 1 << 30  # about what is written in one measurement
 PAGE_BYTES = 4096
@@ -127,11 +127,14 @@ class Stream:
         return True
 
     def receive(self) -> int:
-        """Whole answers that came; they are all of one size."""
+        """Whole answers that came; they are all of one size. Reads until nothing is left: events tell of changes only."""
         try:
-            self.answered += len(self.socket.recv(READ_BYTES))
+            while True:
+                read = self.socket.recv_into(READ_BUFFER)
+                assert read, "the broker hung up"
+                self.answered += read
         except BlockingIOError:
-            return 0
+            pass
         count, self.answered = divmod(self.answered, self.answer_bytes)
         return count
 
@@ -151,11 +154,7 @@ def run(port: int, pid: int, request: bytes, seconds: float, window: int, connec
     while (now := time.perf_counter()) < end:
         for number, _ in poll.poll(0.2):
             stream = streams[number]
-            while count := stream.receive() or (stream.answered and -1):
-                if count < 0:  # part of an answer: more may be readable
-                    count = stream.receive()
-                    if not count:
-                        break
+            if count := stream.receive():
                 now = time.perf_counter()
                 latencies += [now - at for at in stream.sent_at[:count]]
                 del stream.sent_at[:count]

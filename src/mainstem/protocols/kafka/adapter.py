@@ -50,6 +50,7 @@ API_VERSIONS = 18
 PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
+SEND_NOW_BYTES_MIN = 64 * 1024
 TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
 Handler = Callable[["Request"], Any]
@@ -147,6 +148,7 @@ class KafkaConnection(Connection):
     __slots__ = (
         "login",
         "namespace",
+        "parked",
         "principal",
         "service",
         "session",
@@ -161,7 +163,9 @@ class KafkaConnection(Connection):
         super().__init__(service)
         self.service = service
         self.session = KafkaSession(
-            request_bytes_max=service.config.limits.frame_bytes_max_before_login, shared=service.read_buffer
+            request_bytes_max=service.config.limits.frame_bytes_max_before_login,
+            shared=service.read_buffer,
+            buffers=service.buffers,
         )
         self.singles: SingleBatches | None = None  # none before the login
         self.principal: Principal | None = None
@@ -170,6 +174,7 @@ class KafkaConnection(Connection):
         self.sessions: set[int] = set()  # fetch sessions to forget with the connection
         self.share_sessions: set[tuple[str, str]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.parked: deque[Callable[[], None]] = deque()  # requests that wait until the peer reads; PENDING_MAX at most
         self.waiting: deque[tuple[Any, Slot]] = deque()  # what came with the read that made it too many
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -198,6 +203,7 @@ class KafkaConnection(Connection):
         for answer, _ in self.waiting:
             answer.close()
         self.waiting.clear()
+        self.parked.clear()
 
     def peer_host(self) -> str:
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
@@ -297,9 +303,26 @@ class KafkaConnection(Connection):
         self.answer(slot, metadata.unsupported_api_versions())
 
     def answer(self, slot: Slot, response: Any) -> None:
-        if self.transport is not None:
-            self.session.answer(slot, response)
+        if self.transport is None:
+            return
+        size = self.session.answer(slot, response)
+        if size >= SEND_NOW_BYTES_MIN:  # it waits for no log, and the peer can read it while the next one is made
+            self.flush()
+        else:
             self.answered()
+
+    def when_room(self, work: Callable[[], None]) -> bool:
+        """Whether it must wait: the peer has not read what it was sent, and more would only fill our memory."""
+        if not self.blocked and not self.parked:
+            return False
+        self.parked.append(work)
+        return True
+
+    def on_room(self) -> None:
+        while self.parked and not self.blocked and self.transport is not None:
+            self.parked.popleft()()
+        if not self.blocked:
+            super().on_room()
 
     def answered(self) -> None:
         """An answer is there; it leaves with this tick's write, if none before it is missing."""

@@ -23,7 +23,7 @@ from mainstem.protocols.connection import Server
 from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
 from mainstem.protocols.kafka.markers import MarkerWork
 from mainstem.protocols.kafka.rules import TopicRules
-from mainstem.protocols.kafka.session import READ_BYTES
+from mainstem.protocols.kafka.session import READ_BYTES, Buffers
 from mainstem.protocols.kafka.sessions import FetchSessions
 from mainstem.protocols.kafka.shares import Shares
 from mainstem.protocols.kafka.watch import Watches
@@ -46,6 +46,7 @@ class KafkaService(Server):
         self.clock = broker.clock
         self.access = broker.access
         self.cluster_id = ""
+        self.buffers = Buffers()
         self.read_buffer = bytearray(READ_BYTES)  # for all connections: what is read is parsed before the next read
         kafka = config.kafka
         limits = GroupLimits(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from sys import getrefcount
 from typing import Any, Protocol
 
 from mainstem.model.errors import PeerViolation
@@ -22,9 +23,33 @@ from mainstem.protocols.kafka.schema import Api
 PENDING_MAX = 500
 SIZE_BYTES = 4
 READ_BYTES = 256 * 1024  # of the shared buffer
+KEPT_MAX, KEPT_BYTES_MAX, KEPT_STEP_BYTES = 16, 2 * 1024 * 1024, 256 * 1024  # buffers kept, of what size
+REFERENCES_FREE = 3  # the list, the loop's variable, the argument
 TAIL_BYTES_MAX = (
     16 * 1024
 )  # an unfinished request up to this size waits in a copy: that is cheaper than a read of its own
+
+
+class Buffers:
+    """Buffers for large requests, used again: fresh memory costs more than what is read into it.
+
+    One is free when nobody but this pool knows it: the batch in it was written to the log, the answer sent.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        for index, known in enumerate(self._kept):
+            if len(known) >= size and getrefcount(known) == REFERENCES_FREE:
+                if index:  # those in use gather at the end
+                    self._kept.append(self._kept.pop(index))
+                return memoryview(known)[:size]
+        made = bytearray(-size % KEPT_STEP_BYTES + size)
+        if len(made) <= KEPT_BYTES_MAX:
+            self._kept.append(made)
+            del self._kept[:-KEPT_MAX]
+        return memoryview(made)[:size]
 
 
 class Place(Protocol):
@@ -48,13 +73,16 @@ class Slot:
 
 
 class KafkaSession:
-    def __init__(self, *, request_bytes_max: int, shared: bytearray | None = None) -> None:
+    def __init__(
+        self, *, request_bytes_max: int, shared: bytearray | None = None, buffers: Buffers | None = None
+    ) -> None:
         """`shared` has READ_BYTES; whoever reads into it calls `filled` before anyone else does."""
+        self._buffers = buffers if buffers is not None else Buffers()
         self.request_bytes_max = request_bytes_max
         self._shared = memoryview(shared if shared is not None else bytearray(READ_BYTES))
         self._shared_read = self._shared.toreadonly()
         self._tail = b""  # of the shared buffer: a request that is not yet whole, or less than a size
-        self._open: bytearray | None = None  # the large request that is not yet whole
+        self._open: memoryview | None = None  # the large request that is not yet whole
         self._filled = 0
         self._slots: deque[Place] = deque()
 
@@ -71,7 +99,7 @@ class KafkaSession:
     def room(self) -> memoryview:
         """Where the next bytes are to be put."""
         if self._open is not None:
-            return memoryview(self._open)[self._filled :]
+            return self._open[self._filled :]
         return self._shared[len(self._tail) :] if self._tail else self._shared
 
     def filled(self, count: int) -> Iterator[memoryview]:
@@ -83,7 +111,7 @@ class KafkaSession:
             self._filled += count
             if self._filled == len(self._open):
                 request, self._open = self._open, None
-                yield memoryview(request)
+                yield request
             return
         end = count
         if self._tail:
@@ -106,7 +134,7 @@ class KafkaSession:
         self._tail = bytes(view[at:end])
 
     def _begin(self, size: int, first: memoryview) -> None:
-        self._open = bytearray(size)  # pages that nothing was written to cost nothing
+        self._open = self._buffers.take(size)
         self._filled = len(first)
         self._open[: self._filled] = first
 
@@ -126,9 +154,11 @@ class KafkaSession:
         """This answer follows all those expected before it."""
         self._slots.append(slot)
 
-    def answer(self, slot: Slot, response: Any) -> None:
+    def answer(self, slot: Slot, response: Any) -> int:
+        """Returns its size."""
         slot.parts = wire.encode_response(slot.api, slot.version, response, slot.correlation)
         slot.done = True
+        return wire.size_of(slot.parts)
 
     def ready(self) -> list[wire.Buffer]:
         """Everything that may be sent now: the answers that no earlier one is missing before."""

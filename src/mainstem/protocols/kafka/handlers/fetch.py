@@ -68,6 +68,8 @@ def fetch(request: Request) -> Any:
     if session is None and request.version >= 7 and body.session_epoch == FULL_EPOCH:
         session = _new_session(request, asked)
     polling = Polling(request, session, asked)
+    if request.connection.when_room(polling.begin_later):
+        return None
     return polling.begin()
 
 
@@ -169,6 +171,11 @@ class Polling:
         self._logs: set[Log] = set()
         self._timer: TimerHandle | None = None
         self._answered = self._woken = False
+
+    def begin_later(self) -> None:
+        answer = self.begin()
+        if answer is not None:
+            self._request.reply(answer)
 
     def begin(self) -> Any:
         body = self._request.body
