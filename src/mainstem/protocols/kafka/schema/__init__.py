@@ -9,6 +9,7 @@
       rack_id string v11+
     response
       struct Endpoint                   a struct used in several places, named before it is used
+      @leader                           the fields of that name in `fragments`
 
 Types: bool i8 i16 u16 i32 u32 i64 f64 string bytes uuid records, `[type]` and struct names. `?7+` after a type: null
 allowed from version 7. Without `v` a field is in every version; without `=` it is zero, false, empty.
@@ -20,7 +21,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mainstem.protocols.kafka.schema import admin, connections, data, groups, security, shares, transactions
+from mainstem.protocols.kafka.schema import (
+    admin,
+    connections,
+    data,
+    fragments,
+    groups,
+    security,
+    shares,
+    transactions,
+)
 
 TABLES = (data, connections, groups, transactions, admin, security, shares)
 VERSION_MAX = 32_767
@@ -111,10 +121,27 @@ def _field(words: list[str]) -> Field:
     return parsed
 
 
+def _fragments() -> dict[str, list[str]]:
+    blocks = (block.splitlines() for block in fragments.TABLE.strip().split("\n\n"))
+    return {head: lines for head, *lines in blocks}
+
+
+def _expand(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        word = line.lstrip()
+        if word in FRAGMENTS:
+            yield from (line[: -len(word)] + one for one in FRAGMENTS[word])
+        else:
+            yield line
+
+
+FRAGMENTS = _fragments()
+
+
 def _shape(name: str, lines: list[str]) -> Shape:
     shape = Shape(name, [], {})
     levels: list[list[Field]] = [shape.fields]  # the list that a line of each indentation belongs to
-    for line in lines:
+    for line in _expand(lines):
         depth = (len(line) - len(line.lstrip())) // 2
         words = line.split()
         if words[0] == "struct":

@@ -31,10 +31,7 @@ response
         leader_epoch i32 =-1
   throttle_time_ms i32 v1+
   node_endpoints [NodeEndpoint] v10+ #0
-    node_id i32
-    host string
-    port i32
-    rack string? =null
+    @endpoint
 
 api 1 Fetch 4-18 flexible 12
 request
@@ -94,10 +91,7 @@ response
       preferred_read_replica i32 v11+ =-1
       records records?
   node_endpoints [NodeEndpoint] v16+ #0
-    node_id i32
-    host string
-    port i32
-    rack string? =null
+    @endpoint
 
 api 2 ListOffsets 1-11 flexible 6
 request

@@ -209,38 +209,15 @@ request
     topic_id uuid
     partitions [i32]
 response
-  struct TopicPartitions
-    topic_id uuid
-    partitions [i32]
-  throttle_time_ms i32
-  error_code i16
-  error_message string? =null
-  member_id string? =null
-  member_epoch i32
-  heartbeat_interval_ms i32
-  assignment Assignment? =null
-    topic_partitions [TopicPartitions]
+  @heartbeat-answer
 
 api 69 ConsumerGroupDescribe 0-1 flexible 0
 request
-  group_ids [string]
-  include_authorized_operations bool
+  @groups-asked
 response
-  struct TopicPartitions
-    topic_id uuid
-    topic_name string
-    partitions [i32]
-  struct Assignment
-    topic_partitions [TopicPartitions]
-  throttle_time_ms i32
+  @assignments
   groups [DescribedGroup]
-    error_code i16
-    error_message string? =null
-    group_id string
-    group_state string
-    group_epoch i32
-    assignment_epoch i32
-    assignor_name string
+    @group
     members [Member]
       member_id string
       instance_id string? =null

@@ -9,38 +9,15 @@ request
   rack_id string? =null
   subscribed_topic_names [string]? =null
 response
-  struct TopicPartitions
-    topic_id uuid
-    partitions [i32]
-  throttle_time_ms i32
-  error_code i16
-  error_message string? =null
-  member_id string? =null
-  member_epoch i32
-  heartbeat_interval_ms i32
-  assignment Assignment? =null
-    topic_partitions [TopicPartitions]
+  @heartbeat-answer
 
 api 77 ShareGroupDescribe 1-1 flexible 0
 request
-  group_ids [string]
-  include_authorized_operations bool
+  @groups-asked
 response
-  struct TopicPartitions
-    topic_id uuid
-    topic_name string
-    partitions [i32]
-  struct Assignment
-    topic_partitions [TopicPartitions]
-  throttle_time_ms i32
+  @assignments
   groups [DescribedGroup]
-    error_code i16
-    error_message string? =null
-    group_id string
-    group_state string
-    group_epoch i32
-    assignment_epoch i32
-    assignor_name string
+    @group
     members [Member]
       member_id string
       rack_id string? =null
@@ -67,10 +44,7 @@ request
     topic_id uuid
     partitions [FetchPartition]
       partition_index i32
-      acknowledgement_batches [AcknowledgementBatch]
-        first_offset i64
-        last_offset i64
-        acknowledge_types [i8]
+      @acknowledgements
   forgotten_topics_data [ForgottenTopic]
     topic_id uuid
     partitions [i32]
@@ -88,18 +62,14 @@ response
       acknowledge_error_code i16
       acknowledge_error_message string? =null
       current_leader LeaderIdAndEpoch
-        leader_id i32
-        leader_epoch i32
+        @leader
       records records
       acquired_records [AcquiredRecords]
         first_offset i64
         last_offset i64
         delivery_count i16
   node_endpoints [NodeEndpoint]
-    node_id i32
-    host string
-    port i32
-    rack string? =null
+    @endpoint
 
 api 79 ShareAcknowledge 1-2 flexible 0
 request
@@ -111,10 +81,7 @@ request
     topic_id uuid
     partitions [AcknowledgePartition]
       partition_index i32
-      acknowledgement_batches [AcknowledgementBatch]
-        first_offset i64
-        last_offset i64
-        acknowledge_types [i8]
+      @acknowledgements
 response
   throttle_time_ms i32
   error_code i16
@@ -127,13 +94,9 @@ response
       error_code i16
       error_message string? =null
       current_leader LeaderIdAndEpoch
-        leader_id i32
-        leader_epoch i32
+        @leader
   node_endpoints [NodeEndpoint]
-    node_id i32
-    host string
-    port i32
-    rack string? =null
+    @endpoint
 
 api 90 DescribeShareGroupOffsets 0-1 flexible 0
 request
