@@ -1,9 +1,11 @@
 # cython: language_level=3
-"""Text inside stored records: whether it is UTF-8, and where MQTT and AMQP keep a record's content type."""
+"""Text and times inside stored records, as columns show them, and where MQTT and AMQP keep a record's content type."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from mainstem.codec._batch cimport get_u16
+from mainstem.codec._runs cimport Binary, put_value
 
 
 cdef inline bint is_utf8(const uint8_t* at, int64_t size) noexcept nogil:
@@ -79,3 +81,23 @@ cdef inline const uint8_t* amqp_content_type(const uint8_t* at, const uint8_t* e
         return NULL
     found[0] = at[2]
     return at + 3
+
+
+cdef inline int put_text(Binary* column, const uint8_t* data, Py_ssize_t size) except -1 nogil:
+    """Arrow strings are UTF-8; what is not shows replacement characters, as it would to any reader of text."""
+    if size < 0 or is_utf8(data, size):
+        return put_value(column, <const char*>data, size)
+    with gil:
+        text = PyBytes_FromStringAndSize(<const char*>data, size).decode("utf-8", "replace").encode()
+        put_value(column, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return 0
+
+
+cdef inline int64_t shown_ms(int64_t ms) noexcept nogil:
+    """Within the years 1 to 9999: what every reader of timestamps can show."""
+    cdef int64_t least = <int64_t>-62135596800 * 1000, most = <int64_t>253402300800 * 1000 - 1
+    return least if ms < least else most if ms > most else ms
+
+
+cdef inline bint in_years(int64_t ms) noexcept nogil:
+    return shown_ms(ms) == ms

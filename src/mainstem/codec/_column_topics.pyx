@@ -2,9 +2,13 @@
 """Topic names to what a row says of them: a hash table over the raw bytes, filled by one call per distinct topic."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
+
+from mainstem.codec._runs cimport Binary, Run, begin_values, copy_padded, end_values, make_room, put_i32
+
+cdef bytes PADDING = bytes(32)  # copy_padded reads so far behind a text
 
 
 cdef inline uint64_t hash_bytes(const char* data, size_t size) noexcept nogil:
@@ -53,7 +57,7 @@ cdef class TopicTable:
         found = self.numbers.get(topic_id)
         if found is None:
             if self.count >= TOPICS_MAX:
-                self.forget()
+                return TABLE_FULL
             found = self.numbers[topic_id] = self.add(b"", self.resolve(topic_id))
         return found
 
@@ -72,9 +76,9 @@ cdef class TopicTable:
                 self.last = self.slots[slot]
                 return self.last
             slot = (slot + 1) & self.slot_mask
+        if self.count >= TOPICS_MAX:
+            return TABLE_FULL
         with gil:
-            if self.count >= TOPICS_MAX:
-                self.forget()
             text = PyBytes_FromStringAndSize(name, size)
             number = self.add(text, self.resolve(text))
             if <uint32_t>self.count * 2 > self.slot_mask:
@@ -103,13 +107,18 @@ cdef class TopicTable:
 
     cdef int describe(self, Topic* topic, row) except -1:
         kafka, canonical, levels, topic.partition, topic.start, topic.end = row
-        joined = b"".join(levels)
-        sizes = b"".join([len(level).to_bytes(4, "little") for level in levels])
-        self.kept.append((kafka, canonical, joined, sizes))
-        topic.kafka, topic.kafka_size = PyBytes_AS_STRING(kafka), <uint32_t>len(kafka)
-        topic.canonical, topic.canonical_size = PyBytes_AS_STRING(canonical), <uint32_t>len(canonical)
-        topic.levels, topic.level_sizes = PyBytes_AS_STRING(joined), PyBytes_AS_STRING(sizes)
-        topic.level_count = <uint32_t>len(levels)
+        joined, ends, end = b"".join(levels) + PADDING, [], 0
+        for level in levels:
+            end += len(level)
+            ends.append(end.to_bytes(4, "little"))
+        ends = b"".join(ends)
+        sizes = len(kafka), len(canonical)
+        kafka, canonical = kafka + PADDING, canonical + PADDING
+        self.kept.append((kafka, canonical, joined, ends))
+        topic.kafka_size, topic.canonical_size = sizes
+        topic.kafka, topic.canonical = PyBytes_AS_STRING(kafka), PyBytes_AS_STRING(canonical)
+        topic.levels, topic.level_ends = PyBytes_AS_STRING(joined), PyBytes_AS_STRING(ends)
+        topic.levels_size, topic.level_count = end, <uint32_t>len(levels)
         return 0
 
     cdef void place(self, int32_t number) noexcept nogil:
@@ -129,4 +138,61 @@ cdef class TopicTable:
         memset(self.slots, 0xFF, (self.slot_mask + 1) * sizeof(int32_t))
         for number in placed:
             self.place(number)
+        return 0
+
+    cdef int fill_kafka(self, const int64_t* rows, int64_t count, Binary* column) except -1 nogil:
+        cdef int64_t i, total = 0
+        cdef Topic* topic
+        for i in range(count):
+            total += self.topics[<int32_t>rows[i]].kafka_size
+        begin_values(column, count, total)
+        for i in range(count):
+            topic = &self.topics[<int32_t>rows[i]]
+            end_values(column, copy_padded(&column.data, topic.kafka, topic.kafka_size))
+        return 0
+
+    cdef int fill_canonical(self, const int64_t* rows, int64_t count, Binary* column) except -1 nogil:
+        cdef int64_t i, total = 0
+        cdef Topic* topic
+        for i in range(count):
+            total += self.topics[<int32_t>rows[i]].canonical_size
+        begin_values(column, count, total)
+        for i in range(count):
+            topic = &self.topics[<int32_t>rows[i]]
+            end_values(column, copy_padded(&column.data, topic.canonical, topic.canonical_size))
+        return 0
+
+    cdef int fill_partitions(self, const int64_t* rows, int64_t count, Run* column) except -1 nogil:
+        cdef int64_t i
+        cdef int32_t* out
+        make_room(column, 4 * <size_t>count)
+        out = <int32_t*>(column.data + column.size)
+        for i in range(count):
+            out[i] = self.topics[<int32_t>rows[i]].partition
+        column.size += 4 * <size_t>count
+        return 0
+
+    cdef int fill_levels(self, const int64_t* rows, int64_t count, Run* ends, Binary* levels) except -1 nogil:
+        """A topic's levels lie joined: one copy, then where each of them ends."""
+        cdef int64_t i, total = 0, level_count = 0
+        cdef uint32_t j
+        cdef int32_t before
+        cdef Topic* topic
+        cdef const int32_t* own
+        for i in range(count):
+            topic = &self.topics[<int32_t>rows[i]]
+            total += topic.levels_size
+            level_count += topic.level_count
+        begin_values(levels, level_count, total)
+        if ends.size == 0:
+            put_i32(ends, 0)
+        make_room(ends, 4 * <size_t>count)
+        for i in range(count):
+            topic = &self.topics[<int32_t>rows[i]]
+            before, own = <int32_t>levels.data.size, <const int32_t*>topic.level_ends
+            copy_padded(&levels.data, topic.levels, topic.levels_size)
+            for j in range(topic.level_count):
+                end_values(levels, before + own[j])
+            (<int32_t*>(ends.data + ends.size))[0] = <int32_t>levels.rows
+            ends.size += 4
         return 0

@@ -1,19 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Frames to Arrow buffers without an object per record. columns.py holds the contract, _columns_reference.py the oracle."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, crc32c_c, get_u16, get_u32, get_u64, next_header, put_varint,
     read_record, zigzag
 )
-from mainstem.codec._column_text cimport amqp_content_type, is_utf8, mqtt_content_type
-from mainstem.codec._column_topics cimport Topic, TopicTable
-from mainstem.codec._runs cimport Binary, Run, grow, put_bit, put_bytes, put_i32, put_i64, put_value
+from mainstem.codec._column_buffers cimport take_binary, take_run
+from mainstem.codec._column_text cimport amqp_content_type, in_years, is_utf8, mqtt_content_type, put_text, shown_ms
+from mainstem.codec._column_topics cimport TABLE_FULL, Topic, TopicTable
+from mainstem.codec._runs cimport (
+    Binary, Run, begin_values, copy_padded, end_values, make_room, put_bit, put_bytes, put_i32, put_i64, put_value
+)
 from mainstem.model.errors import CorruptFrame, MainstemError, UnreadableBatch
 
 cdef enum:
@@ -46,100 +49,20 @@ cdef enum:
     TRANSACTIONAL = 16
     CONTROL = 32
 
+    # Columns that say of each row what its topic or its batch says of all: written for many rows at once, see `_fill`.
+    BY_TOPIC = TOPIC | PARTITION | TIMESTAMP_TYPE | CANONICAL | LEVELS | ORIGIN
+    ORIGIN_SHIFT = 32
+    TIME_TYPE_SHIFT = 40
+
     EACH_RECORD = -1  # the batch names no topic
     TRANSLATIONS_MAX = 4096  # distinct header blocks whose translation is remembered
 
-cdef int64_t MS_MIN = -62_135_596_800_000  # the years 1 to 9999: what every reader of timestamps can show
-cdef int64_t MS_MAX = 253_402_300_799_999
-
-cdef const char** ORIGIN_NAMES = [b"broker", b"mqtt", b"kafka", b"amqp", b"nats", b"http", b"spark"]
-cdef int* ORIGIN_SIZES = [6, 4, 5, 4, 4, 4, 5]
-
-
-cdef enum:
-    SPARES_MAX = 64
-    SPARE_BYTES_MAX = 64 << 20
-
-# Buffers given back by Arrow, for the next rows: fresh memory costs a page fault per 4 KiB, more than the decoding does.
-# Touched with the GIL held only.
-cdef Run spares[SPARES_MAX]
-cdef int spare_count = 0
-cdef size_t spare_bytes = 0
-
-
-cdef void give_back(char* data, size_t room) noexcept:
-    global spare_count, spare_bytes
-    if data == NULL or spare_count == SPARES_MAX or spare_bytes + room > SPARE_BYTES_MAX:
-        free(data)
-        return
-    spares[spare_count].data, spares[spare_count].room = data, room
-    spare_count += 1
-    spare_bytes += room
-
-
-cdef void make_ready(Run* run, size_t room) noexcept:
-    """An empty run with about so much room if a spare has it; otherwise it grows from nothing."""
-    global spare_count, spare_bytes
-    cdef int i
-    memset(run, 0, sizeof(Run))
-    for i in range(spare_count):
-        if room <= spares[i].room <= 4 * room:
-            run.data, run.room = spares[i].data, spares[i].room
-            spare_bytes -= run.room
-            spare_count -= 1
-            spares[i] = spares[spare_count]
-            return
-
-
-cdef class Block:
-    """Memory handed to Arrow; given back when the last array over it goes."""
-
-    cdef Run run
-
-    def __dealloc__(self):
-        give_back(self.run.data, self.run.room)
-
-    def __len__(self):
-        return self.run.size
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.run.data, <Py_ssize_t>self.run.size, 1, flags)
-
-
-cdef Block take_run(Run* run):
-    cdef Block block = Block.__new__(Block)
-    if run.data == NULL:
-        grow(run, 8)  # Arrow wants an address even for nothing
-    block.run = run[0]
-    make_ready(run, block.run.room)
-    return block
-
-
-cdef tuple take_binary(Binary* column):
-    cdef int64_t nulls = column.nulls
-    if column.rows == 0:
-        put_i32(&column.offsets, 0)
-    column.rows = column.nulls = 0
-    valid = take_run(&column.valid)
-    return (valid if nulls else None, take_run(&column.offsets), take_run(&column.data), nulls)
-
-
-cdef int put_text(Binary* column, const uint8_t* data, Py_ssize_t size) except -1 nogil:
-    """Arrow strings are UTF-8; what is not shows replacement characters, as it would to any reader of text."""
-    if size < 0 or is_utf8(data, size):
-        return put_value(column, <const char*>data, size)
-    with gil:
-        text = PyBytes_FromStringAndSize(<const char*>data, size).decode("utf-8", "replace").encode()
-        put_value(column, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    return 0
-
-
-cdef inline bint in_years(int64_t ms) noexcept nogil:
-    return MS_MIN <= ms <= MS_MAX
-
-
-cdef inline int64_t shown_ms(int64_t ms) noexcept nogil:
-    return MS_MIN if ms < MS_MIN else MS_MAX if ms > MS_MAX else ms
+# Padded for copy_padded.
+cdef char[7][32] ORIGIN_NAMES
+cdef int[7] ORIGIN_SIZES
+for _number, _name in enumerate((b"broker", b"mqtt", b"kafka", b"amqp", b"nats", b"http", b"spark")):
+    memcpy(ORIGIN_NAMES[<int>_number], PyBytes_AS_STRING(_name + bytes(32)), 32)
+    ORIGIN_SIZES[<int>_number] = len(_name)
 
 
 cdef enum:
@@ -147,7 +70,7 @@ cdef enum:
     AT_KEY, AT_VALUE, AT_TOPIC, AT_CANONICAL, AT_ORIGIN, AT_CONTENT_TYPE, AT_BATCH, AT_NAME, AT_HEADER, AT_LEVEL, AT_STORED, BINARIES
 
 cdef enum:
-    AT_PARTITION, AT_OFFSET, AT_TIMESTAMP, AT_TYPE, AT_FLAGS, AT_STAMP, AT_HEADER_VALID, AT_HEADERS, AT_LEVELS, RUNS
+    AT_PARTITION, AT_OFFSET, AT_TIMESTAMP, AT_TYPE, AT_FLAGS, AT_STAMP, AT_HEADER_VALID, AT_HEADERS, AT_LEVELS, AT_ROWS, RUNS
 
 
 cdef class ColumnDecoder:
@@ -248,6 +171,7 @@ cdef class ColumnDecoder:
 
     def take(self):
         cdef dict taken = {}
+        self._fill()
         if self.columns & KEY:
             taken[KEY] = take_binary(&self.binary[AT_KEY])
         if self.columns & VALUE:
@@ -416,7 +340,11 @@ cdef class ColumnDecoder:
         if topic_id == 0:
             return EACH_RECORD
         with gil:
-            return self.table.by_id(topic_id)
+            number = self.table.by_id(topic_id)
+            if number == TABLE_FULL:
+                self._start_table_anew()
+                number = self.table.by_id(topic_id)
+            return number
 
     # Records.
 
@@ -448,8 +376,10 @@ cdef class ColumnDecoder:
                 number = self._topic_of_record(&parts)
             topic = &self.table.topics[number]
             if topic.wanted and topic.start <= offset < topic.end:
-                self._put_fixed(topic, &parts, offset)
-                self._put_sized(topic, &parts)
+                if self.columns & BY_TOPIC:
+                    self._put_row(topic, number)
+                self._put_fixed(&parts, offset)
+                self._put_sized(&parts)
         if self.records_left == 0:
             self._pass(self.frame_end)
         return 0
@@ -469,11 +399,21 @@ cdef class ColumnDecoder:
     cdef int32_t _topic_of_record(self, RecordParts* parts) except -2 nogil:
         cdef const uint8_t* name = NULL
         cdef Py_ssize_t size = 0
+        cdef int32_t number
         if self.trusted and parts.flags & KEY_IS_TOPIC and parts.key_size >= 0:
-            return self.table.by_name(<const char*>parts.key, <uint32_t>parts.key_size)
-        if not self._find_header(parts, b"ms-topic", 8, &name, &size) or size < 0:
-            return self.table.by_name(b"", 0)
-        return self.table.by_name(<const char*>name, <uint32_t>size)
+            name, size = parts.key, parts.key_size
+        elif not self._find_header(parts, b"ms-topic", 8, &name, &size) or size < 0:
+            name, size = <const uint8_t*><const char*>b"", 0
+        number = self.table.by_name(<const char*>name, <uint32_t>size)
+        if number == TABLE_FULL:
+            self._start_table_anew()
+            number = self.table.by_name(<const char*>name, <uint32_t>size)
+        return number
+
+    cdef int _start_table_anew(self) except -1 with gil:
+        self._fill()  # rows that mean topics by their numbers
+        self.table.forget()
+        return 0
 
     cdef int _find_header(
         self, RecordParts* parts, const char* wanted, Py_ssize_t wanted_size, const uint8_t** value, Py_ssize_t* size
@@ -488,17 +428,58 @@ cdef class ColumnDecoder:
                 return 1
         return 0
 
-    cdef int _put_fixed(self, Topic* topic, RecordParts* parts, int64_t offset) except -1 nogil:
+    cdef int _put_row(self, Topic* topic, int32_t number) except -1 nogil:
+        """Only remembered; `_fill` writes what it means into columns."""
+        if self.columns & ORIGIN and self.origin > ORIGIN_SPARK:
+            self._refuse(b"a frame of an unknown origin")
+        if self.columns & TOPIC:
+            self.bytes_used += topic.kafka_size
+        if self.columns & CANONICAL:
+            self.bytes_used += topic.canonical_size
+        if self.columns & LEVELS:
+            self.bytes_used += topic.levels_size + 4 * topic.level_count
+        return put_i64(
+            &self.run[AT_ROWS], number | <int64_t>self.origin << ORIGIN_SHIFT | <int64_t>self.time_type << TIME_TYPE_SHIFT
+        )
+
+    cdef int _fill(self) except -1 nogil:
+        """The columns of BY_TOPIC for the rows remembered, a column at a time: short loops over few buffers."""
+        cdef const int64_t* rows = <const int64_t*>self.run[AT_ROWS].data
+        cdef int64_t count = <int64_t>(self.run[AT_ROWS].size >> 3)
+        cdef Run* types = &self.run[AT_TYPE]
+        cdef Binary* origins = &self.binary[AT_ORIGIN]
+        cdef int64_t i
+        cdef int origin
+        if count == 0:
+            return 0
+        self.run[AT_ROWS].size = 0
+        if self.columns & TOPIC:
+            self.table.fill_kafka(rows, count, &self.binary[AT_TOPIC])
+        if self.columns & CANONICAL:
+            self.table.fill_canonical(rows, count, &self.binary[AT_CANONICAL])
+        if self.columns & PARTITION:
+            self.table.fill_partitions(rows, count, &self.run[AT_PARTITION])
+        if self.columns & LEVELS:
+            self.table.fill_levels(rows, count, &self.run[AT_LEVELS], &self.binary[AT_LEVEL])
+        if self.columns & TIMESTAMP_TYPE:
+            make_room(types, 4 * <size_t>count)
+            for i in range(count):
+                (<int32_t*>(types.data + types.size))[i] = <int32_t>(rows[i] >> TIME_TYPE_SHIFT)
+            types.size += 4 * <size_t>count
+        if self.columns & ORIGIN:
+            begin_values(origins, count, count * 8)
+            for i in range(count):
+                origin = <int>(rows[i] >> ORIGIN_SHIFT & 0xFF)
+                end_values(origins, copy_padded(&origins.data, ORIGIN_NAMES[origin], ORIGIN_SIZES[origin]))
+        return 0
+
+    cdef int _put_fixed(self, RecordParts* parts, int64_t offset) except -1 nogil:
         self.rows += 1
         self.bytes_used += 24
         if self.columns & OFFSET:
             put_i64(&self.run[AT_OFFSET], offset)
-        if self.columns & PARTITION:
-            put_i32(&self.run[AT_PARTITION], topic.partition)
         if self.columns & TIMESTAMP:
             put_i64(&self.run[AT_TIMESTAMP], shown_ms(self.max_ms if self.time_type else self.base_ms + parts.time_delta_ms) * 1000)
-        if self.columns & TIMESTAMP_TYPE:
-            put_i32(&self.run[AT_TYPE], self.time_type)
         if self.columns & FLAGS:
             put_i32(&self.run[AT_FLAGS], parts.flags)
         if self.columns & STAMP:
@@ -515,25 +496,13 @@ cdef class ColumnDecoder:
         self.bytes_used += <size_t>size
         return put_value(&self.binary[AT_BATCH], <const char*>self.frame, <Py_ssize_t>size)
 
-    cdef int _put_sized(self, Topic* topic, RecordParts* parts) except -1 nogil:
+    cdef int _put_sized(self, RecordParts* parts) except -1 nogil:
         if self.columns & KEY:
             put_value(&self.binary[AT_KEY], <const char*>parts.key, parts.key_size)
             self.bytes_used += <size_t>parts.key_size if parts.key_size > 0 else 0
         if self.columns & VALUE:
             put_value(&self.binary[AT_VALUE], <const char*>parts.value, parts.value_size)
             self.bytes_used += <size_t>parts.value_size if parts.value_size > 0 else 0
-        if self.columns & TOPIC:
-            put_value(&self.binary[AT_TOPIC], topic.kafka, topic.kafka_size)
-            self.bytes_used += topic.kafka_size
-        if self.columns & CANONICAL:
-            put_value(&self.binary[AT_CANONICAL], topic.canonical, topic.canonical_size)
-            self.bytes_used += topic.canonical_size
-        if self.columns & LEVELS:
-            self._put_levels(topic)
-        if self.columns & ORIGIN:
-            if self.origin > ORIGIN_SPARK:
-                self._refuse(b"a frame of an unknown origin")
-            put_value(&self.binary[AT_ORIGIN], ORIGIN_NAMES[self.origin], ORIGIN_SIZES[self.origin])
         if self.columns & CONTENT_TYPE:
             self._put_content_type(parts)
         if self.columns & HEADERS:
@@ -541,18 +510,6 @@ cdef class ColumnDecoder:
         if self.columns & STORED_HEADERS:
             self._put_stored_headers(parts)
         return 0
-
-    cdef int _put_levels(self, Topic* topic) except -1 nogil:
-        cdef const char* level = topic.levels
-        cdef uint32_t i, size
-        if self.run[AT_LEVELS].size == 0:
-            put_i32(&self.run[AT_LEVELS], 0)
-        for i in range(topic.level_count):
-            memcpy(&size, topic.level_sizes + 4 * i, 4)
-            put_value(&self.binary[AT_LEVEL], level, size)
-            level += size
-            self.bytes_used += size + 4
-        return put_i32(&self.run[AT_LEVELS], <int32_t>self.binary[AT_LEVEL].rows)
 
     cdef int _put_content_type(self, RecordParts* parts) except -1 nogil:
         cdef const uint8_t* found = NULL

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef struct Run:
     char* data
@@ -21,6 +21,12 @@ cdef inline int grow(Run* run, size_t more) except -1 nogil:
             raise MemoryError()
     run.data = data
     run.room = room
+    return 0
+
+
+cdef inline int make_room(Run* run, size_t more) except -1 nogil:
+    if run.size + more > run.room:
+        grow(run, more)
     return 0
 
 
@@ -69,14 +75,56 @@ cdef struct Binary:
 
 
 cdef inline int put_value(Binary* column, const char* data, int64_t size) except -1 nogil:
-    """A size below 0 is null."""
+    """A size below 0 is null. Validity is written from the first null on: most columns have none."""
     if column.rows == 0:
         put_i32(&column.offsets, 0)
-    put_bit(&column.valid, <size_t>column.rows, size >= 0)
     if size > 0:
         put_bytes(&column.data, data, <size_t>size)
     elif size < 0:
+        if column.nulls == 0:
+            all_valid(&column.valid, <size_t>column.rows)
         column.nulls += 1
+    if column.nulls > 0:
+        put_bit(&column.valid, <size_t>column.rows, size >= 0)
     column.rows += 1
     put_i32(&column.offsets, <int32_t>column.data.size)
     return 0
+
+
+cdef inline int all_valid(Run* run, size_t rows) except -1 nogil:
+    cdef size_t size = (rows + 7) >> 3
+    make_room(run, size)
+    memset(run.data, 0xFF, size)
+    if rows & 7:
+        run.data[size - 1] = <char>((1 << (rows & 7)) - 1)
+    run.size = size
+    return 0
+
+
+# Many values without a null at once: room for all of them is made first, then each is put without a look at it.
+
+cdef enum:
+    PADDING_BYTES = 32
+
+
+cdef inline int begin_values(Binary* column, int64_t count, int64_t size) except -1 nogil:
+    if column.rows == 0:
+        put_i32(&column.offsets, 0)
+    make_room(&column.offsets, 4 * <size_t>count)
+    return make_room(&column.data, <size_t>size + PADDING_BYTES)
+
+
+cdef inline int32_t copy_padded(Run* run, const char* source, size_t size) noexcept nogil:
+    """Append what lies in a buffer that goes on for PADDING_BYTES behind it, as the run's own does; returns the run's end."""
+    cdef char* to = run.data + run.size
+    memcpy(to, source, PADDING_BYTES)
+    if size > PADDING_BYTES:
+        memcpy(to + PADDING_BYTES, source + PADDING_BYTES, size - PADDING_BYTES)
+    run.size += size
+    return <int32_t>run.size
+
+
+cdef inline void end_values(Binary* column, int32_t end) noexcept nogil:
+    (<int32_t*>(column.offsets.data + column.offsets.size))[0] = end
+    column.offsets.size += 4
+    column.rows += 1

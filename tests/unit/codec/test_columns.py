@@ -369,3 +369,28 @@ def test_a_row_beyond_the_record_limit_is_refused(encode: Any) -> None:
 def test_keys_choose_the_partition_that_kafka_producers_choose(keys: list[bytes | None], partitions: int) -> None:
     answers = [make(len(keys), column_of(keys), partitions) for make in PARTITIONERS]
     assert answers[0] == answers[1]
+
+
+def test_more_topics_than_are_remembered_lose_no_row_its_own() -> None:
+    """The table of topics starts anew in the middle of a batch; rows before it mean the topics they were read with."""
+    names = [b"plant/%d/t" % number for number in range(70_000)]
+    builder = BatchBuilder()
+    for number in (*range(70_000), 3, 69_999):
+        builder.add(names[number], None, [], 1, RecordFlag.KEY_IS_TOPIC)
+    data = b"".join(make_frame(builder.seal_batch(0), LOG_ID, 0, 1, 0, Origin.MQTT, 0, 0))
+    wanted = Column.TOPIC | Column.CANONICAL | Column.LEVELS | Column.ORIGIN | Column.PARTITION
+    decoder = compiled.ColumnDecoder(int(wanted), resolve, bounded, log_id=LOG_ID)
+    decoder.feed(data)
+    assert not decoder.decode(1 << 20, 1 << 30)
+    taken = [plain(decoder.take())]
+    expected = [*names, names[3], names[69_999]]
+    assert values_of(taken, Column.CANONICAL) == expected
+    assert values_of(taken, Column.TOPIC) == [name.replace(b"/", b".") for name in expected]
+    assert set(values_of(taken, Column.ORIGIN)) == {b"mqtt"}
+    assert set(numbers_of(taken, Column.PARTITION, "i")) == {3}
+    ends, count, levels = taken[0][Column.LEVELS]
+    assert count == 3 * len(expected)
+    assert struct.unpack(f"<{len(expected) + 1}i", ends) == tuple(range(0, 3 * len(expected) + 1, 3))
+    assert values_of([{Column.VALUE: levels}], Column.VALUE) == [
+        level for name in expected for level in name.split(b"/")
+    ]
