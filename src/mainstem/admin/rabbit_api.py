@@ -13,7 +13,6 @@ A vhost is a namespace; `/` is written `%2F` in a path. Objects have the fields 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +23,7 @@ from starlette.routing import Route
 
 from mainstem.admin import rabbit_changes as changes
 from mainstem.admin import rabbit_objects as objects
+from mainstem.admin.rabbit_patterns import Pattern
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
 from mainstem.broker.namespace import Namespace
@@ -106,11 +106,11 @@ def _listed(call: Call, document: Any) -> Any:
         return _columns(call, document)
     rows = document
     if (name := call.query.get("name")) and rows and isinstance(rows[0], dict) and "name" in rows[0]:
-        try:
-            pattern = re.compile(name if call.query.get("use_regex") == "true" else re.escape(name))
-        except re.error as error:
-            raise InvalidArgument(f"{name!r} is no regular expression: {error}") from None
-        rows = [row for row in rows if pattern.search(row["name"])]
+        if call.query.get("use_regex") == "true":
+            pattern = Pattern(name)
+            rows = [row for row in rows if pattern.search(row["name"])]
+        else:
+            rows = [row for row in rows if name in row["name"]]
     rows = [_columns(call, row) for row in rows]
     if "page" not in call.query:
         return rows

@@ -18,17 +18,21 @@ Unread positions are not stored: they are those at or beyond `next`, `unread` of
 the exceptions are stored (leased, released, delayed, dead); every other position there is settled. So the state is one
 position plus exceptions, limited by their number and not by the span they lie in: a task held for hours holds one entry.
 
+With `ordered` records of one key go to one consumer at a time (see key_order.py): then leases name key and holder, and
+positions whose key another consumer holds are set aside. To everybody else, and to the journal, these are released ones.
+
 Every delivery that does not end in an ack counts as one attempt, however it came back. Who holds a lease is the
 business of the queue above; the cursor ignores settling of positions that are not leased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
+from mainstem.cursor.key_order import KeyOrder
 from mainstem.cursor.queue_journal import Change, Op, decode_change, encode_change
 
 EXCEPTIONS_MAX = 1_000_000
@@ -55,11 +59,18 @@ class QueueCursor:
     """See the file's head. `deliveries_max` = 0: a record may come back for ever."""
 
     def __init__(
-        self, start: int = 0, *, deliveries_max: int = 0, exceptions_max: int = EXCEPTIONS_MAX, journaled: bool = False
+        self,
+        start: int = 0,
+        *,
+        deliveries_max: int = 0,
+        exceptions_max: int = EXCEPTIONS_MAX,
+        journaled: bool = False,
+        ordered: bool = False,
     ) -> None:
         self.deliveries_max = deliveries_max
         self.exceptions_max = exceptions_max
         self.journaled = journaled
+        self.order = KeyOrder() if ordered else None
         self._pending: list[Change] = []
         self._reset(start)
 
@@ -92,13 +103,18 @@ class QueueCursor:
 
     @property
     def ready(self) -> int:
-        """What a consumer could get now: unread and released."""
-        return self.unread + len(self._released)
+        """What a consumer could get now: unread and released, and what waits for its key."""
+        return self.unread + len(self._released) + self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """Set aside until the holder of their key takes them, or the key becomes free."""
+        return self.order.waiting if self.order is not None else 0
 
     @property
     def room(self) -> int:
         """How many more positions may be leased before the exceptions reach their limit; below 0 over it."""
-        more = len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead)
+        more = len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead) + self.waiting
         return self.exceptions_max - len(self._leased) - more
 
     @property
@@ -110,7 +126,13 @@ class QueueCursor:
             break
         if self._released:
             floor = min(floor, self._released[0])
-        return min(chain((floor,), self._leased_again, self._delayed, self.dead))
+        waiting = self.order.waiting_positions() if self.order is not None else ()
+        return min(chain((floor,), self._leased_again, self._delayed, self.dead, waiting))
+
+    @property
+    def unread_span(self) -> tuple[int, int, int]:
+        """The unread positions lie from the first on and below the second; how many there are."""
+        return self.next, self.head, self.unread
 
     def attempts(self, position: int) -> int:
         """How many deliveries of it have failed so far."""
@@ -185,6 +207,10 @@ class QueueCursor:
         """Where a new cursor begins, before anything was journaled."""
         self.next = self.head = position
 
+    def note_start(self) -> None:
+        """Journal where the cursor begins: whoever applies its changes to a cursor that begins earlier needs it."""
+        self._note(Op.PASS, (self.next, self.unread))
+
     def recount(self, unread: int) -> None:
         """The unread positions were looked at, and these are all there are."""
         self.unread = unread
@@ -194,6 +220,48 @@ class QueueCursor:
         """A position that became known late, behind younger ones: it is the next to be handed out."""
         self._give_back(position)
         self._note(Op.DELAY, (position, 0, 0))
+
+    # -- order by key
+
+    def hold_key(self, position: int, key: int, holder: Hashable) -> None:
+        """The position, just leased, has a key: until all its leases end, only this holder is given more of it."""
+        assert self.order is not None
+        self.order.lease(position, key, holder)
+
+    def set_aside_unread(self, position: int, key: int) -> None:
+        """Take the next unread position and keep it for the holder of its key."""
+        assert self.order is not None and position >= self.next
+        self._advance(position + 1, 1)
+        self.order.set_aside(position, key)
+        self._note(Op.DELAY, (position, 0, 0))
+        self._note_head()
+
+    def set_aside_released(self, position: int, key: int) -> None:
+        """Take a position that was just leased again, and keep it for the holder of its key."""
+        assert self.order is not None
+        if self._unlease(position):
+            self.order.set_aside(position, key)
+            self._note(Op.DELAY, (position, self._attempts.get(position, 0), 0))
+
+    def wake_for(self, holder: Hashable, count: int) -> int:
+        """The holder has credit: up to `count` positions that waited for it are released; how many."""
+        woken = self.order.wake_for(holder, count) if self.order is not None else []
+        for position in woken:
+            self._give_back(position)
+        return len(woken)
+
+    def wake_free(self) -> None:
+        """Of each key that nobody holds, release the lowest that waits: the one woken before it left undelivered."""
+        for position in self.order.wake_free() if self.order is not None else ():
+            self._give_back(position)
+
+    def _end_keys(self, positions: Iterable[int]) -> None:
+        if self.order is None:
+            return
+        for position in positions:
+            woken = self.order.end(position)
+            if woken is not None:
+                self._give_back(woken)
 
     def _advance(self, position: int, count: int) -> None:
         self.next = position
@@ -238,6 +306,7 @@ class QueueCursor:
         """Settle leases; those that were leased."""
         leased, again = self._leased, self._leased_again
         done = [p for p in positions if leased.pop(p, None) is not None or (again and again.pop(p, None) is not None)]
+        self._end_keys(done)
         self._forget(done)
         return done
 
@@ -269,6 +338,7 @@ class QueueCursor:
             else:
                 self._give_back(position)
             self._note(Op.DELAY, (position, attempts, due_ms))
+        self._end_keys(released)
         return Returned(released, dead)
 
     def bury(self, positions: Iterable[int], reason: str, now_ms: int) -> list[int]:
@@ -279,6 +349,7 @@ class QueueCursor:
                 letter = self.dead[position] = Dead(reason, self._attempts.pop(position, 0), now_ms)
                 self._note(Op.BURY, (position, letter.attempts, letter.time_ms, letter.reason))
                 buried.append(position)
+        self._end_keys(buried)
         return buried
 
     def extend(self, positions: Iterable[int], deadline_ms: int) -> int:
@@ -327,6 +398,8 @@ class QueueCursor:
     def purge(self, head: int | None = None) -> int:
         """Settle everything that is ready; leases stay. How many were ready."""
         count = self.ready
+        if self.order is not None:
+            self._forget(self.order.forget_waiting())
         self._forget(list(self._released))
         self._released.clear()
         self._is_released.clear()
@@ -345,9 +418,10 @@ class QueueCursor:
     def snapshot(self) -> bytes:
         """The whole state as one change, to be applied to a new cursor."""
         state: list[Change] = [(Op.RESET, (self.next, self.head, self.unread))]
+        waiting = self.order.waiting_positions() if self.order is not None else ()
         for op, positions in (
             (Op.RESTORE_LEASED, self.lease_positions()),
-            (Op.RESTORE_RELEASED, self.released_positions()),
+            (Op.RESTORE_RELEASED, sorted(chain(self._released, waiting))),
         ):
             if positions:
                 state.append((op, positions))

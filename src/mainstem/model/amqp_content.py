@@ -143,8 +143,6 @@ def join_table(pairs: list[tuple[str, bytes]]) -> bytes:
 def value_end(data: bytes, at: int, depth: int) -> int:
     """Where the value whose type octet is at `at` ends; checks all it contains."""
     kind = _byte(data, at)
-    if depth > NESTING_MAX:
-        raise PeerViolation(f"a table is nested deeper than {NESTING_MAX}")
     if kind in _SIZES:
         end = at + 1 + _SIZES[kind]
     elif kind in _LONG:
@@ -159,8 +157,12 @@ def value_end(data: bytes, at: int, depth: int) -> int:
 
 
 def _check_nested(inside: bytes, kind: int, depth: int) -> None:
+    if kind not in b"AF":
+        return
+    if depth >= NESTING_MAX:
+        raise PeerViolation(f"a table is nested deeper than {NESTING_MAX}")
     at = 0
-    while at < len(inside) and kind in b"AF":
+    while at < len(inside):
         if kind == ord("F"):
             at += 1 + inside[at]
         at = value_end(inside, at, depth + 1)

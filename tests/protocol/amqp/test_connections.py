@@ -328,10 +328,10 @@ def test_users_are_checked_once_there_are_any(name: str) -> None:
 def set_low_mark(broker: Broker, free_bytes: int) -> None:
     """As if the disk were fuller than it is; the broker looks at once, on its own loop."""
     assert broker.app is not None
-    assert broker._loop is not None
+    assert broker.loop is not None
     maintenance = broker.app.broker.maintenance
     maintenance.space_low_bytes = free_bytes
-    broker._loop.call_soon_threadsafe(maintenance.watch_space)
+    broker.loop.call_soon_threadsafe(maintenance.watch_space)
 
 
 def test_publishers_are_told_while_the_disk_is_almost_full() -> None:

@@ -120,6 +120,25 @@ def test_a_transaction_publishes_and_acks_all_at_once_or_not_at_all(connect: Con
     assert bodies(other, queue) == []
 
 
+@pytest.mark.parametrize("how", ["unknown", "twice", "twice after many"])
+def test_a_transactions_acks_are_checked_when_they_come(connect: Connect, name: str, how: str) -> None:
+    channel = connect().channel()
+    queue = declared(channel, name)
+    for _ in range(3):
+        channel.basic_publish("", queue, b"x")
+    channel.tx_select()
+    tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(3)]
+    if how == "twice":
+        channel.basic_ack(tags[1])
+    elif how == "twice after many":
+        channel.basic_ack(tags[2], multiple=True)
+    wrong = 99 if how == "unknown" else tags[1]
+    channel.basic_reject(wrong, requeue=True)
+    with refused(406, f"PRECONDITION_FAILED - unknown delivery tag {wrong}"):
+        channel.queue_declare(queue, passive=True)
+    assert ready(connect().channel(), queue) == 3
+
+
 def test_confirms_and_transactions_exclude_each_other(connect: Connect) -> None:
     channel = connect().channel()
     channel.confirm_delivery()

@@ -396,3 +396,45 @@ def test_quorum_queues_count_deliveries_and_stop_at_the_limit(channel: BlockingC
         channel.basic_nack(method.delivery_tag, requeue=True)
     assert counts == [None, 1, 2]
     assert channel.basic_get(queue)[0] is None
+
+
+def test_an_ordered_queue_gives_a_key_to_one_consumer_at_a_time(connect: Connect, name: str) -> None:
+    publisher, one, other = (connect().channel() for _ in range(3))
+    queue = declared(publisher, name, arguments={"x-mainstem-order-by-key": True})
+    got: dict[str, list[tuple[int, bytes]]] = {"one": [], "other": []}
+    for who, channel in (("one", one), ("other", other)):
+        channel.basic_qos(prefetch_count=2)
+        channel.basic_consume(queue, lambda _, m, __, body, who=who: got[who].append((m.delivery_tag, body)))  # type: ignore[misc]
+    for number in range(4):
+        for key in ("a", "b"):
+            publisher.basic_publish("", queue, f"{key}{number}".encode(), pika.BasicProperties(headers={"ms-key": key}))
+
+    def come(count: int) -> bool:
+        for channel in (one, other):
+            channel.connection.process_data_events(0.02)
+        return len(got["one"]) + len(got["other"]) == count
+
+    eventually(lambda: come(4))
+    assert sorted(body for _, body in got["one"]) in ([b"a0", b"a1"], [b"b0", b"b1"])
+    one.basic_ack(got["one"][0][0])
+    eventually(lambda: come(5))
+    key = got["one"][0][1][:1]
+    assert got["one"][2][1] == key + b"2"
+    one.connection.close()  # what it holds, and what waited for it, may now be anybody's
+    other.basic_ack(0, multiple=True)
+    taken = {body for _, body in got["other"]}
+
+    def rest() -> bool:
+        other.connection.process_data_events(0.02)
+        other.basic_ack(0, multiple=True) if got["other"] else None
+        return len({body for _, body in got["other"]}) == 7
+
+    eventually(rest)
+    mine = [body for _, body in got["other"] if body[:1] == key]
+    assert mine == [key + b"1", key + b"2", key + b"3"]
+    assert taken.isdisjoint(mine)
+
+
+def test_an_ordered_queue_has_no_priorities(channel: BlockingChannel, name: str) -> None:
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-mainstem-order-by-key"):
+        declared(channel, name, arguments={"x-mainstem-order-by-key": True, "x-max-priority": 3})

@@ -91,9 +91,10 @@ def test_delayed_messages_and_dead_letters_survive(start_broker: StartBroker) ->
 class Publisher(threading.Thread):
     """Publishes numbers with confirms, through any number of restarts; knows which were confirmed."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: BrokerProcess, queue: str = "ledger") -> None:
         super().__init__(daemon=True)
         self.broker = broker
+        self.queue = queue
         self.sent = 0
         self.confirmed: set[int] = set()
         self.stopping = threading.Event()
@@ -105,7 +106,7 @@ class Publisher(threading.Thread):
                 channel.confirm_delivery()
                 while not self.stopping.is_set():
                     number, self.sent = self.sent, self.sent + 1
-                    channel.basic_publish("", "ledger", b"%d" % number, PERSISTENT)
+                    channel.basic_publish("", self.queue, b"%d" % number, PERSISTENT)
                     self.confirmed.add(number)
             except (pika.exceptions.AMQPError, OSError):
                 time.sleep(0.05)
@@ -176,3 +177,57 @@ def test_killed_again_and_again_nothing_confirmed_is_lost_and_nothing_acked_come
     assert publisher.confirmed - consumer.seen == set()
     assert consumer.again == []
     assert consumer.seen <= set(range(publisher.sent))
+
+
+class Rejecter(threading.Thread):
+    """Rejects whatever it gets, through any number of restarts."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__(daemon=True)
+        self.broker = broker
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                channel = opened(self.broker)
+                channel.basic_qos(prefetch_count=50)
+                channel.basic_consume("work", lambda c, method, *_: c.basic_reject(method.delivery_tag, requeue=False))
+                while not self.stopping.is_set():
+                    channel.connection.process_data_events(0.05)
+            except (pika.exceptions.AMQPError, OSError):
+                time.sleep(0.05)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("reason", ["rejected", "expired"])
+def test_killed_again_and_again_every_message_has_one_dead_letter(start_broker: StartBroker, reason: str) -> None:
+    broker = start_broker()
+    channel = opened(broker)
+    declared(channel, "dead", durable=True)
+    dead_letters: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    more = {"x-message-ttl": 30} if reason == "expired" else {}
+    declared(channel, "work", durable=True, arguments={**dead_letters, **more})
+    publisher = Publisher(broker, "work")
+    publisher.start()
+    rejecter = Rejecter(broker)
+    if reason == "rejected":
+        rejecter.start()
+    rng = random.Random(7)
+    for _ in range(KILLS):
+        time.sleep(rng.uniform(0.4, 1.2))
+        broker.kill()
+        broker.start()
+    publisher.stopping.set()
+    publisher.join(20)
+    channel = opened(broker)
+    deadline = time.monotonic() + 30
+    numbers: list[int] = []
+    while not publisher.confirmed <= set(numbers) and time.monotonic() < deadline:
+        numbers += map(int, bodies(channel, "dead"))
+        time.sleep(0.05)
+    rejecter.stopping.set()
+    numbers += map(int, bodies(channel, "dead"))
+    assert len(publisher.confirmed) > 100
+    assert publisher.confirmed - set(numbers) == set()
+    assert len(numbers) == len(set(numbers)), "a dead letter was written twice"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.log.retention import Holds
 from mainstem.model.clock import ManualClock
-from tests.unit.broker.kit import DAY_MS, durable, running
+from tests.unit.broker.kit import DAY_MS, durable, running, until
 
 
 def queue_of(broker: Broker) -> Queue:
@@ -25,6 +26,17 @@ async def declared(broker: Broker) -> Queue:
     assert written is not None
     await written
     return queue
+
+
+async def declared_with_dead_letters(broker: Broker) -> tuple[Queue, Queue]:
+    """The queue, and the queue of its dead letters."""
+    queues = broker.queues.of(broker.namespace("/"))
+    dead, written = queues.declare("dead", QueueSettings(), reaches=[queues.exchanges.default_reach("dead", NOW)])
+    settings = QueueSettings(dead_letter_exchange="", dead_letter_key="dead")
+    queue, _ = queues.declare("q", settings, reaches=[Reach(ANYTHING, b"q/#")])
+    assert written is not None
+    await written
+    return queue, dead
 
 
 async def publish(broker: Broker, first: int, count: int) -> None:
@@ -78,3 +90,38 @@ async def test_what_a_queue_owes_outlives_retention_a_restart_and_the_topic_inde
         file.unlink()  # it is derived: the next start builds it again, also of what is only held
     async with running(tmp_path, clock=clock, retention_ms=DAY_MS) as broker:
         assert all_of(queue_of(broker)) == [b"%d" % n for n in range(5, 21)]
+
+
+async def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_again(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with running(data) as broker:
+        queue, dead = await declared_with_dead_letters(broker)
+        await publish(broker, 0, 6)
+        taken = queue.acquire(queue, 4)
+        settled: list[int] = []
+
+        def crash(level: Any, positions: list[int]) -> None:
+            """Where a kill would come: the letters are durable, their sources not yet settled."""
+            settled.extend(positions)
+
+        queue.dead_lettered = crash  # type: ignore[method-assign]
+        queue.settle([one.position for one in taken[:3]], Outcome.REJECT)
+        await until(lambda: len(settled) == 3)
+        shutil.copytree(data, copy)
+    async with running(copy) as broker:
+        queue = queue_of(broker)
+        dead = broker.queues.of(broker.namespace("/")).get("dead")
+        assert all_of(dead) == [b"0", b"1", b"2"]
+        assert all_of(queue) == [b"3", b"4", b"5"]
+        broker.queues.letter_marks.move(broker.queues.by_id)
+        assert list(broker.queues.letter_marks._dump()) == []
+
+
+async def test_letters_that_wait_for_their_leases_are_written_when_the_queue_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        queue, dead = await declared_with_dead_letters(broker)
+        await publish(broker, 0, 2)
+        queue.settle([one.position for one in queue.acquire(queue, 2)], Outcome.REJECT)
+        assert not dead.ready
+        queue.queues.delete(queue)
+        await until(lambda: dead.ready == 2)

@@ -1,7 +1,8 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from mainstem.broker._live cimport RecordRef, Sink
+from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
+from mainstem.codec._frames cimport FrameFields
 
 
 cdef class Entry:
@@ -56,10 +57,9 @@ cdef struct Planned:
     # One record of the log that waits to be handed out: where its bytes lie and what its frame says of it.
     const uint8_t* at
     const uint8_t* end
-    int64_t base_offset
-    int64_t base_stamp
-    int64_t first_time_ms
+    int64_t offset
     int64_t stamp
+    int64_t time_ms
     int32_t source
     int32_t topic
 
@@ -69,6 +69,7 @@ cdef class Backlog:
     cdef public int64_t constant_from
     cdef public int64_t bytes
     cdef RecordRef ref
+    cdef BatchWalk walk
     cdef Planned* planned
     cdef Py_ssize_t head
     cdef Py_ssize_t tail
@@ -79,9 +80,10 @@ cdef class Backlog:
     cdef bytes last_topic
     cdef object last_entry
 
-    cdef int _plan_frame(self, object log, object data, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
-                         Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of, object wants,
-                         bint admitted) except -1
+    cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
+                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of,
+                         object wants, bint admitted) except -1
     cdef int _add(self, Planned* planned) except -1
+    cdef int _show(self, const Planned* planned) except -1
     cdef RecordRef _load(self, Py_ssize_t at)
     cdef object _choose(self)

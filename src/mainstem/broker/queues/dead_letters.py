@@ -4,19 +4,24 @@
 `x-last-death-*` name the ends of the story. The expiration is taken off on the way (else it would expire again at once)
 and remembered as `original-expiration`. A record that would come back to a queue without anybody having rejected it on the
 way goes round in a circle, and is dropped there.
+
+A letter names its source, so that a crash between the two writes does not make a second one (see `letter_marks.py`):
+
+    header `ms-dead`:  u32 queue id, i64 stamp of the source, u32 attempts
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 from typing import TYPE_CHECKING
 
 from mainstem.broker.queues.exchanges import carbon_copies
+from mainstem.broker.queues.lane import Backlog
 from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
-    from mainstem.broker.queues.lane import Backlog
     from mainstem.broker.queues.levels import Level
     from mainstem.broker.queues.queue import Queue
     from mainstem.broker.queues.registry import Queues
@@ -24,23 +29,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainstem.broker")
 
+SOURCE = b"ms-dead"
+SOURCE_BODY = struct.Struct(">IqI")
+
 
 class DeadLetters:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
-    def send(self, queue: Queue, level: Level, records: Backlog, positions: list[int], reason: str) -> None:
-        """Publish the dead letters of the (leased) positions; each leaves the queue when its letter is durable."""
+    def send(self, queue: Queue, level: Level, positions: list[int], reason: str) -> None:
+        """Publish the dead letters of the (leased) positions; each leaves the queue when its letter is durable.
+
+        A durable queue's letters are written once the leases are durable: then a crash finds each letter's source
+        among the leases, and the letter itself behind the queue's mark.
+        """
+        sending = _Sending(self, queue, level, positions, reason)
+        if queue.settings.durable:
+            queue.letters.waiting[sending] = None
+            self._queues.journal_changes(queue)
+            self._queues.service.letter_marks.put(queue).wait(sending)
+        else:
+            sending.write()
+
+    def write(self, queue: Queue, level: Level, positions: list[int], reason: str) -> None:
+        """Write the letters; what has nowhere to go, or is no longer stored, leaves at once."""
+        records = Backlog(queue.lane)
+        level.plan_positions(records, sorted(positions))
         gone = set(positions)
         while (record := records.first()) is not None:
-            ticket = self._publish(queue, record.copy(), reason)
+            position = record.stamp
+            before = self._queues.service.broker.stamps.next
+            ticket = self._publish(queue, record.copy(), position, level.cursor.attempts(position), reason)
             if ticket is not None:
-                gone.discard(record.stamp)
-                ticket.wait(_Leaving(queue, level, record.stamp))
+                gone.discard(position)
+                queue.letters.sent[position] = before
+                ticket.wait(_Leaving(queue, level, position))
             records.skip()
-        queue.dead_lettered(level, sorted(gone))  # nowhere to go, or no longer stored
+        queue.dead_lettered(level, sorted(gone))
 
-    def _publish(self, queue: Queue, record: Record, reason: str) -> Ticket | None:
+    def _publish(self, queue: Queue, record: Record, position: int, attempts: int, reason: str) -> Ticket | None:
         exchanges = self._queues.exchanges
         name = queue.settings.dead_letter_exchange
         assert name is not None
@@ -54,7 +81,13 @@ class DeadLetters:
         if not targets:
             return None
         return exchanges.append(
-            name, queue.settings.dead_letter_key or key, content.encode(), record.value, record.time_ms, targets=targets
+            name,
+            queue.settings.dead_letter_key or key,
+            content.encode(),
+            record.value,
+            record.time_ms,
+            targets=targets,
+            more=[(SOURCE, SOURCE_BODY.pack(queue.id, position, attempts))],
         )
 
     def send_refused(self, queue: Queue, exchange: str, key: str, content: Content, body: bytes | None) -> None:
@@ -72,6 +105,46 @@ class DeadLetters:
             exchanges.append(name, dead_key, letter.encode(), body, targets=targets)
 
 
+class LettersOnTheWay:
+    """A queue's letters that are not yet settled at their source; at most as many as its leases."""
+
+    __slots__ = ("sent", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[_Sending, None] = {}  # until the leases are durable
+        self.sent: dict[int, int] = {}  # position → a stamp below its letter's, ascending; until the letter is durable
+
+    def write_waiting(self) -> None:
+        """The queue goes: nobody will look for them again."""
+        for sending in list(self.waiting):
+            sending.write()
+
+
+class _Sending:
+    """Waits until the sources' leases are durable, then writes their letters."""
+
+    __slots__ = ("_letters", "_level", "_positions", "_queue", "_reason")
+
+    def __init__(self, letters: DeadLetters, queue: Queue, level: Level, positions: list[int], reason: str) -> None:
+        self._letters = letters
+        self._queue = queue
+        self._level = level
+        self._positions = positions
+        self._reason = reason
+
+    def released(self, ticket: Ticket) -> None:
+        if self not in self._queue.letters.waiting:  # written when the queue was deleted
+            return
+        if ticket.error is not None:
+            logger.warning("dead letters of queue %s wait for ever: %s", self._queue.name, ticket.error)
+        else:
+            self.write()
+
+    def write(self) -> None:
+        self._queue.letters.waiting.pop(self, None)
+        self._letters.write(self._queue, self._level, self._positions, self._reason)
+
+
 class _Leaving:
     """Waits until the dead letter is durable, then takes the source off the queue."""
 
@@ -83,6 +156,7 @@ class _Leaving:
         self._position = position
 
     def released(self, ticket: Ticket) -> None:
+        self._queue.letters.sent.pop(self._position, None)
         if ticket.error is not None:
             logger.warning("a dead letter of queue %s was not stored: %s; it stays", self._queue.name, ticket.error)
         elif not self._queue.deleted:

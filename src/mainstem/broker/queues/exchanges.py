@@ -9,7 +9,7 @@ alone decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -354,10 +354,11 @@ class Exchanges:
         time_ms: int | None = None,
         *,
         targets: list[Queue] | None = None,
+        more: Sequence[Header] = (),
     ) -> Ticket:
         """Store one publish; `targets` names the queues that get it, else the bindings decide."""
         topic = topic_of(name, key)
-        headers = self.headers_of(name, key, topic)
+        headers = [*self.headers_of(name, key, topic), *more]
         if targets is not None:
             headers.append((b"ms-queues", self.name_queues(name, topic, targets)))
         if properties:

@@ -1,20 +1,20 @@
 """The records of one priority in a queue: a cursor over them, and what was read ahead of it.
 
-A queue without priorities has one level. With priorities each has its own cursor, so that counts survive a restart and
-nothing is stored per ready message; to find the rare records of a high level among many others without looking through
-them, a level remembers the positions of its first unread records (at most INDEX_MAX; beyond them it looks again).
+A queue without priorities has one level, and finds its records by reading the log on. With priorities each has its own
+cursor, so that counts survive a restart, and an index on disk of where its unread records lie (`ready_index.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.codec.batch import frame_heads
 from mainstem.cursor.queue import QueueCursor
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from mainstem.broker.queues.queue import Queue
     from mainstem.log.log import Log
 
+logger = logging.getLogger("mainstem.broker")
+
 READ_BYTES = 256 << 10
 POSITION_READ_BYTES = 16 << 10
-INDEX_MAX = 4_096
+INDEXED_AT_ONCE = 64  # records of a priority that are read ahead
 HOT_NS = 60_000_000_000  # younger records are in the page cache: read on the loop; older ones in a thread
 EMPTY = array("q")
 
@@ -33,19 +35,24 @@ class Level:
     def __init__(self, queue: Queue, priority: int, start: int) -> None:
         self.queue = queue
         self.priority = priority
-        self.cursor = QueueCursor(start, deliveries_max=queue.settings.deliveries_max, journaled=queue.settings.durable)
+        self.cursor = QueueCursor(
+            start,
+            deliveries_max=queue.settings.deliveries_max,
+            journaled=queue.settings.durable,
+            ordered=queue.settings.order_by_key,
+        )
         self.backlog = Backlog(queue.lane)
         self.scanned = start  # the log was looked through up to here
         self.reading = False
-        self.index: deque[int] = deque()  # of a priority queue: the first unread positions
-        self.index_whole = True  # whether the index holds all unread positions
+        path = queue.queues.service.index_path(queue.id, priority)
+        self.index = ReadyIndex(path) if queue.settings.priority_max else None
 
     # -- reading ahead
 
     def read_on(self) -> bool:
         """Read the next stretch into the backlog, on the loop. False when the log has been looked through to its head."""
-        if self.index:
-            return self._read_index()
+        if self.index is not None:
+            return self._read_index(self.index)
         while not len(self.backlog) and self._begin() < self.queue.head_stamp:
             pieces, complete = self.reader_from(self._begin()).read(self.queue.head_stamp)
             self.take_read(pieces, complete)
@@ -54,7 +61,7 @@ class Level:
     def begin_read(self) -> CatchUp | None:
         """A reader to be run in a thread, where the next records are old and may lie on the disk only."""
         cold = self.queue.head_stamp - self._begin() > HOT_NS
-        return self.reader_from(self._begin()) if cold and not self.index else None
+        return self.reader_from(self._begin()) if cold and self.index is None else None
 
     def take_read(self, pieces: list[Piece], complete: int) -> None:
         """Plan what a read brought."""
@@ -68,6 +75,8 @@ class Level:
         """Give the memory back; what was planned is read again."""
         self.backlog.clear()
         self.scanned = self.cursor.next
+        if self.index is not None:
+            self.index.rewind(self.cursor.next)
 
     def _begin(self) -> int:
         return max(self.cursor.next, self.scanned)
@@ -107,25 +116,31 @@ class Level:
 
     # -- records at known positions
 
-    def _read_index(self) -> bool:
-        while self.index and not len(self.backlog):
-            positions = [self.index.popleft() for _ in range(min(64, len(self.index)))]
+    def _read_index(self, index: ReadyIndex) -> bool:
+        while not len(self.backlog) and (positions := index.take(INDEXED_AT_ONCE)):
             self.plan_positions(self.backlog, [p for p in positions if p >= self.cursor.next])
             self.scanned = max(self.scanned, positions[-1] + 1)
-        if not self.index and self.index_whole and self.cursor.unread != len(self.backlog):
-            self.cursor.recount(len(self.backlog))
-        return len(self.backlog) > 0 or self.read_on()
+        if not len(self.backlog) and self.cursor.unread:  # retention or erasing took what was counted
+            self.cursor.recount(0)
+        return len(self.backlog) > 0
 
-    def remember(self, position: int) -> None:
-        """A priority queue's record entered: note where it lies, as long as there is room to note."""
-        if not self.cursor.unread and not len(self.backlog):
+    def first_positions(self, count: int) -> list[int]:
+        """The first unread positions of a priority."""
+        return self.index.peek(count, self.cursor.next) if self.index is not None else []
+
+    def enter(self, position: int) -> None:
+        """A record of this priority entered; the index knows where it lies."""
+        if self.index is not None:
+            self.index.add(position)
+        self.cursor.enter(position)
+
+    def purge(self, head: int) -> int:
+        """Everything ready is settled; how many there were."""
+        count = self.cursor.purge(head)
+        if self.index is not None:
             self.index.clear()
-            self.index_whole = True
-            self.scanned = position
-        if len(self.index) < INDEX_MAX and self.index_whole:
-            self.index.append(position)
-        else:
-            self.index_whole = False
+        self.forget_read()
+        return count
 
     def plan_positions(self, backlog: Backlog, positions: Sequence[int]) -> None:
         """Plan the records that lie at these (ascending) positions; what is no longer there is left out."""
@@ -144,6 +159,39 @@ class Level:
             backlog.plan(
                 log, data, EMPTY, min(wanted), max(wanted) + 1, self.queue.namespace.topic_of, _among(wanted), True
             )
+
+
+def stored_records(queue: Queue, begin: int, end: int) -> Iterator[RecordRef]:
+    """All records of a queue in a stretch of stamps, of every priority; each is valid until the next."""
+    level = queue.level(0)
+    while begin < end:
+        pieces, complete = level.reader_from(begin).read(end)
+        records = Backlog(queue.lane)
+        level.plan_pieces(records, pieces, begin, complete, every_priority=True)
+        while (record := records.first()) is not None:
+            yield record
+            records.skip()
+        begin = complete
+
+
+def load_indexes(queue: Queue) -> None:
+    """After a start: what the files say of where the unread records lie, or else what the log says."""
+    cursors = [level.cursor for level in queue.levels]
+    loaded = [level.index is not None and level.index.load(*level.cursor.unread_span) for level in queue.levels]
+    if all(loaded):
+        return
+    for level in queue.levels:
+        assert level.index is not None
+        level.index.clear()
+    found = dict.fromkeys(cursors, 0)
+    for record in stored_records(queue, min(c.next for c in cursors), max(c.head for c in cursors)):
+        level = queue.level(queue.priority_of(record))
+        if level.index is not None and level.cursor.next <= record.stamp < level.cursor.head:
+            level.index.add(record.stamp)
+            found[level.cursor] += 1
+    for cursor, count in found.items():
+        cursor.recount(count)
+    logger.info("queue %s: indexed %d ready records again", queue.name, sum(found.values()))
 
 
 def _among(positions: set[int]) -> Callable[[RecordRef], bool]:

@@ -65,12 +65,19 @@ class HeadLimits:
         return due_ms is not None and due_ms <= self._queue.queues.now_ms()
 
     def _due_of(self, record: RecordRef) -> int | None:
-        entered_ms = record.stamp // NS_PER_MS
-        own = expires_at_ms(record.copy()) if self._queue.lane.expiring else None
+        entered_ms = self._entered_ms(record)
+        own = expires_at_ms(record.copy(), entered_ms) if self._queue.lane.expiring else None
         ttl = self._queue.settings.message_ttl_ms
         if ttl is None:
             return own
         return entered_ms + ttl if own is None else min(own, entered_ms + ttl)
+
+    def _entered_ms(self, record: RecordRef) -> int:
+        """Its stamp, unless stamps are ahead of the clock, as they are for some seconds after an unclean stop."""
+        entered_ms = record.stamp // NS_PER_MS
+        if entered_ms <= self._queue.queues.now_ms():
+            return entered_ms
+        return min(entered_ms, max(record.time_ms, self._queue.queues.service.started_ms))
 
     def expire_now(self) -> None:
         """Expired records at the head leave, with or without consumers."""

@@ -7,18 +7,17 @@ from mainstem.model.crossing import canonical
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 
-NS_PER_MS = 1_000_000
 US_PER_MS = 1_000
 
 
-def expires_at_ms(record: Record) -> int | None:
+def expires_at_ms(record: Record, entered_ms: int) -> int | None:
     """Wall time at which the record itself asks to expire; None: never."""
     if record.origin == Origin.AMQP:
         properties, asked = record.header(b"ms-amqp"), record.header(b"ms-expires-at")
         expiration = Content.parse(properties).text("expiration") if properties else None
         dues = [int(asked)] if asked is not None else []
         if expiration is not None and expiration.isdigit():
-            dues.append(record.stamp // NS_PER_MS + int(expiration))
+            dues.append(entered_ms + int(expiration))
         return min(dues, default=None)
     expires_at_us = canonical(record).expires_at_us
     return None if expires_at_us is None else expires_at_us // US_PER_MS

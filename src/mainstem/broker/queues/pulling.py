@@ -27,9 +27,10 @@ class Taken:
 class Collector(Taker):
     """Pulls copies."""
 
-    def __init__(self, queue: Queue, count: int, bytes_max: int) -> None:
+    def __init__(self, queue: Queue, count: int, bytes_max: int, holder: object) -> None:
         super().__init__(credit=count)
         self.queue = queue
+        self.holder = holder  # of keys: it may pull again while it holds some
         self.taken: list[Taken] = []
         self._bytes_left = bytes_max
 
@@ -49,7 +50,10 @@ def first_ready(queue: Queue, count: int) -> list[Taken]:
         records = Backlog(queue.lane)
         level.plan_positions(records, level.cursor.released_positions()[: count - len(found)])
         _copy_all(records, found, level, count)
-        if len(found) < count and level.cursor.unread and (len(level.backlog) or level.read_on()):
+        if level.index is not None:
+            level.plan_positions(records, level.first_positions(count - len(found)))
+            _copy_all(records, found, level, count)
+        elif len(found) < count and level.cursor.unread and (len(level.backlog) or level.read_on()):
             pieces, complete = level.reader_from(level.cursor.next).read(queue.head_stamp)
             level.plan_pieces(records, pieces, level.cursor.next, complete)
             _copy_all(records, found, level, count)

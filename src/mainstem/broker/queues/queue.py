@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
-from mainstem.broker.queues.lane import Backlog, Entry, Lane, Taker, may_expire
-from mainstem.broker.queues.levels import Level
+from mainstem.broker.queues.dead_letters import LettersOnTheWay
+from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
+from mainstem.broker.queues.levels import Level, load_indexes, stored_records
 from mainstem.broker.queues.limits import HeadLimits
-from mainstem.broker.queues.properties import expires_at_ms, priority_of
+from mainstem.broker.queues.properties import priority_of
 from mainstem.broker.queues.pulling import Collector, Taken, first_dead, first_ready
 from mainstem.broker.queues.serving import Serving
 from mainstem.broker.queues.settings import QueueSettings
@@ -35,6 +36,7 @@ from mainstem.model.errors import Overloaded
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.registry import Queues
+    from mainstem.log.log import Log
 
 __all__ = ["Outcome", "Queue", "Taken", "Totals"]
 
@@ -83,13 +85,14 @@ class Queue:
         self.totals = Totals()
         self.ready_bytes = 0
         self.used_ms = queues.now_ms()
+        self.letters = LettersOnTheWay()
         self._levels: dict[int, Level] = {}
         self._holders: dict[int, object] = {}  # pulled records: who may settle them
         self._watchers: list[Callable[[], None]] = []
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
         self.lane.inspect = self.picky
-        self._first = self.level(0)
+        self._first = self.recovered_level(0, created)
         self.timeless = settings.timeless
 
     # -- its life
@@ -100,8 +103,9 @@ class Queue:
         level.cursor.apply_start(start)
         level.scanned = start
         if count and start < self.created:
-            unread = level.count_history(start)
-            if unread:
+            if self.settings.priority_max:
+                self._count_news(start)
+            elif unread := level.count_history(start):
                 level.cursor.enter(self.created - 1, unread)
         self.lane.newest = max(self.created - 1, level.cursor.head - 1)
         self._stand()
@@ -109,31 +113,26 @@ class Queue:
     def recover(self) -> None:
         """After the journal was applied: end all leases, count what was written after the last checkpoint."""
         now_ms = self.queues.now_ms()
+        sent = self.queues.service.letter_marks.written_of(self)
         for level in self.levels:
             level.scanned = level.cursor.next
+            level.cursor.ack_many(sent)
             self.dead_letter(level, level.cursor.recover(now_ms).dead, "delivery_limit")
-            level.index_whole = not level.cursor.unread  # where the unread ones lie is not journaled
+        if self.settings.priority_max:
+            load_indexes(self)
         self._count_news(max(level.cursor.head for level in self._levels.values()))
         self.lane.newest = self.head_stamp - 1
         self.used_ms = now_ms
         self._stand()
 
     def _count_news(self, begin: int) -> None:
-        level = self.level(0)
-        while begin < self.head_stamp:
-            pieces, complete = level.reader_from(begin).read(self.head_stamp)
-            news = Backlog(self.lane)
-            level.plan_pieces(news, pieces, begin, complete, every_priority=True)
-            while (record := news.first()) is not None:
-                entered = self.level(self.priority_of(record))
-                entered.cursor.enter(record.stamp)
-                entered.remember(record.stamp)
-                self.lane.expiring = self.lane.expiring or may_expire(record)
-                news.skip()
-            begin = complete
+        for record in stored_records(self, begin, self.head_stamp):
+            self.level(self.priority_of(record)).enter(record.stamp)
+            self.lane.expiring = self.lane.expiring or may_expire(record)
 
     def close(self) -> None:
         """Deleted: nobody enters or takes any more."""
+        self.letters.write_waiting()
         self.deleted = True
         for topic_filter in self.filters:
             self.namespace.unsubscribe(topic_filter, self.lane)
@@ -143,6 +142,8 @@ class Queue:
             taker.on_queue_deleted()
         for level in self._levels.values():
             level.backlog.clear()
+            if level.index is not None:
+                level.index.remove()
 
     def to_document(self) -> dict[str, Any]:
         return {
@@ -174,6 +175,14 @@ class Queue:
         found = self._levels.get(priority)
         if found is None:
             start = max((level.cursor.head for level in self._levels.values()), default=self.created)
+            found = self.recovered_level(priority, start)
+            found.cursor.note_start()
+        return found
+
+    def recovered_level(self, priority: int, start: int = 0) -> Level:
+        """A level that the journal knows: it tells where it begins."""
+        found = self._levels.get(priority)
+        if found is None:
             found = self._levels[priority] = Level(self, priority, start)
         return found
 
@@ -303,9 +312,8 @@ class Queue:
             return False
         self.totals.entered += 1
         self.ready_bytes += record.value_size
-        level.remember(record.stamp)
-        level.cursor.enter(record.stamp)
-        self.lane.expiring = self.lane.expiring or expires_at_ms(record.copy()) is not None
+        level.enter(record.stamp)
+        self.lane.expiring = self.lane.expiring or may_expire(record)
         self.wake()
         return False
 
@@ -314,6 +322,9 @@ class Queue:
         self.level(self.priority_of(record)).cursor.admit(record.stamp)
         self.totals.entered += 1
         self.wake()
+
+    def on_undecodable(self, log: Log, offset: int, error: Exception) -> None:
+        self.queues.service.note_undecodable(log, offset, error)
 
     # -- the turn
 
@@ -345,7 +356,7 @@ class Queue:
             if not cursor.timed:
                 return
         else:
-            lane.direct = not self.settings.priority_max and not self.ready
+            lane.direct = not self.settings.priority_max and not self.settings.order_by_key and not self.ready
             lane.room = min(level.cursor.room for level in self._levels.values())
         self.queues.schedule(self)
 
@@ -366,6 +377,8 @@ class Queue:
             totals.delivered_no_ack += events.passed
             if not cursor.unread and not len(level.backlog):
                 level.scanned = cursor.next
+            if level.index is not None:
+                level.index.settle(cursor.next)
         self.ready_bytes = max(0, self.ready_bytes + events.entered_bytes - events.handed_bytes)
         return handed
 
@@ -428,7 +441,7 @@ class Queue:
 
     def acquire(self, holder: object, count: int, *, lock_ms: int = 0, bytes_max: int = 1 << 20) -> list[Taken]:
         """Pull up to `count` records under a lock; only `holder` may settle them, and only until the lock expires."""
-        taker = Collector(self, count, bytes_max)
+        taker = Collector(self, count, bytes_max, holder)
         self.pull(taker)
         deadline_ms = self.queues.now_ms() + (lock_ms or self.settings.lock_ms)
         for taken in taker.taken:
@@ -510,9 +523,7 @@ class Queue:
         self.totals.dead += len(positions)
         cursor, now_ms = level.cursor, self.queues.now_ms()
         if self.settings.dead_letter_exchange is not None:
-            records = Backlog(self.lane)
-            level.plan_positions(records, sorted(positions))
-            self.queues.dead_letters.send(self, level, records, positions, reason)
+            self.queues.dead_letters.send(self, level, positions, reason)
         elif reason in ("rejected", "delivery_limit") and self.settings.durable:
             cursor.bury(positions, reason, now_ms)
             if len(cursor.dead) > DEAD_LETTERS_MAX:
@@ -562,10 +573,7 @@ class Queue:
         self.apply_events()
         count = 0
         for level in self._levels.values():
-            count += level.cursor.purge(self.head_stamp)
-            level.forget_read()
-            level.index.clear()
-            level.index_whole = True
+            count += level.purge(self.head_stamp)
         self.ready_bytes = 0
         self._stand()
         self.queues.journal_changes(self)

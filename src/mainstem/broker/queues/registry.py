@@ -16,12 +16,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.queues.bindings import NOW, Reach
 from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchanges import Exchanges
+from mainstem.broker.queues.letter_marks import LetterMarks
 from mainstem.broker.queues.limits import HeadLimits
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
@@ -44,6 +46,7 @@ QUEUES_MAX = 1_000_000
 JOURNAL_KIND = "queue"
 READ_AHEAD_BYTES_MAX = 64 << 20  # of all queues together; beyond it the oldest read is forgotten and read again
 CHECKPOINT_S = 1.0
+UNDECODABLE_MAX = 1_000  # said so once each
 NS_PER_MS = 1_000_000
 
 
@@ -52,8 +55,11 @@ class QueueService:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.started_ms = self.now_ms()
         self.by_id: dict[int, Queue] = {}
         self.drops: Counter[str] = Counter()  # by reason: left undelivered, and no dead-letter exchange took them
+        self.undecodable = 0  # batches left out
+        self._undecodable: set[tuple[int, int]] = set()  # which of them were logged
         self._namespaces: dict[str, Queues] = {}
         self._touched: list[Queue] = []
         self._pending: set[Queue] = set()  # entered or leased, not yet journaled
@@ -65,6 +71,7 @@ class QueueService:
         self._timer_due = 0
         self._checkpoint: asyncio.TimerHandle | None = None
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
+        self.letter_marks = LetterMarks(broker)
         broker.maintenance.holders["queues"] = self.holds
 
     def of(self, namespace: Namespace) -> Queues:
@@ -88,6 +95,7 @@ class QueueService:
 
     def start(self) -> None:
         """After the journal is recovered: nobody holds a lease, and the newest records are counted."""
+        self._remove_strange_indexes()
         for queue in list(self.by_id.values()):
             queue.recover()
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
@@ -98,8 +106,22 @@ class QueueService:
                 handle.cancel()
         self.flush_settled()
         for queue in list(self.by_id.values()):
+            queue.letters.write_waiting()
             queue.apply_events()
             self.journal_changes(queue)
+            for level in queue.levels:
+                if level.index is not None:
+                    level.index.close()
+
+    def index_path(self, queue_id: int, priority: int) -> Path:
+        return self.broker.options.data / "queues" / f"{queue_id:08x}-{priority}.ready"
+
+    def _remove_strange_indexes(self) -> None:
+        """Of queues that did not outlive the last run."""
+        for path in (self.broker.options.data / "queues").glob("*"):
+            queue_id = path.name.partition("-")[0]
+            if path.suffix != ".ready" or not queue_id.isalnum() or int(queue_id, 16) not in self.by_id:
+                path.unlink(missing_ok=True)
 
     def holds(self, log: Log) -> Holds:
         """What retention must keep of a log: everything from each queue's oldest unsettled record on."""
@@ -115,6 +137,8 @@ class QueueService:
         self._pending.discard(queue)
         ticket = None
         for level in queue.levels:
+            if level.index is not None:
+                level.index.write()
             change = level.cursor.changes()
             if change is not None:
                 ticket = self.broker.journal.put(JOURNAL_KIND, _key(queue, level), change)
@@ -125,6 +149,7 @@ class QueueService:
             self._pending.add(queue)
 
     def _on_checkpoint(self) -> None:
+        self.letter_marks.move(self.by_id)
         pending, self._pending = self._pending, set()
         for queue in pending:
             if not queue.deleted:
@@ -134,7 +159,7 @@ class QueueService:
     def _apply(self, key: bytes, value: bytes | None) -> None:
         queue = self.by_id.get(int.from_bytes(key[:4], "big"))
         if queue is not None and value is not None:
-            queue.level(key[4]).cursor.apply(value)
+            queue.recovered_level(key[4]).cursor.apply(value)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
         for queue in self.by_id.values():
@@ -206,6 +231,13 @@ class QueueService:
             oldest = next(iter(self._read_ahead))
             self._read_ahead_bytes -= self._read_ahead.pop(oldest)
             oldest.forget_read()
+
+    def note_undecodable(self, log: Log, offset: int, error: Exception) -> None:
+        """A batch that no queue can read is left out; said once."""
+        self.undecodable += 1
+        if (log.id, offset) not in self._undecodable and len(self._undecodable) < UNDECODABLE_MAX:
+            self._undecodable.add((log.id, offset))
+            logger.error("log %d, offset %d: no queue can read this batch, it is left out: %s", log.id, offset, error)
 
     def read_in_thread(self, reader: CatchUp, done: Callable[[list[Piece], int], None]) -> None:
         """Old records are read beside the loop; `done` runs on it."""

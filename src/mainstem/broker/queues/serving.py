@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.queues.key_serving import serve_by_key
 from mainstem.broker.queues.lane import Backlog
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ class Serving:
             level = next((level for level in self._queue.levels if level.cursor.ready), None)  # type: ignore[assignment]
             if level is None or not self._queue.lane.wanted:
                 return
-            handed = self._serve_released(level) if level.cursor.released else self._serve_unread(level, on_loop)
+            if level.cursor.order is not None:
+                handed = serve_by_key(self._queue, level)
+            elif level.cursor.released:
+                handed = self._serve_released(level)
+            else:
+                handed = self._serve_unread(level, on_loop)
             if handed == 0:
                 return
             served += max(handed, 1)

@@ -38,6 +38,7 @@ class QueueSettings:
     dead_letter_key: str | None = None
     priority_max: int = 0
     single_active: bool = False
+    order_by_key: bool = False  # records of one key go to one consumer at a time
     deliveries_max: int = 0  # 0: a record may come back for ever
     lock_ms: int = LOCK_MS  # how long a consumer that pulls may hold a record
     view: str = ""
@@ -54,8 +55,10 @@ class QueueSettings:
 
     @property
     def timeless(self) -> bool:
-        """One level, and no clock but that of its leases."""
-        return not self.priority_max and self.message_ttl_ms is None and self.expires_ms is None
+        """One level, no clock but that of its leases, no order but that of the log."""
+        return not (
+            self.priority_max or self.order_by_key or self.message_ttl_ms is not None or self.expires_ms is not None
+        )
 
     def to_document(self) -> dict[str, Any]:
         return asdict(self)

@@ -66,7 +66,7 @@ cdef const uint8_t* skip_value(const uint8_t* at, const uint8_t* end, int depth)
     """Behind the table value at `at`; NULL if it is malformed, of unknown type or nested too deeply."""
     cdef uint8_t kind
     cdef int64_t size
-    if at == NULL or at >= end or depth > NESTING_MAX:
+    if at == NULL or at >= end:
         return NULL
     kind = at[0]
     at += 1
@@ -90,6 +90,8 @@ cdef const uint8_t* skip_value(const uint8_t* at, const uint8_t* end, int depth)
         if size > end - at:
             return NULL
         if kind == c"A" or kind == c"F":
+            if depth >= NESTING_MAX:
+                return NULL
             return skip_values(at, at + size, kind == c"F", depth + 1)
     else:
         return NULL
@@ -576,6 +578,13 @@ cdef class ChannelWire:
             self.head += 1
         if self.head == self.tail:
             self.head = self.tail = 0
+
+    def holds(self, uint64_t tag):
+        """Whether the delivery waits for an ack."""
+        cdef uint64_t base = self.next_tag - (self.tail - self.head)
+        if base <= tag < self.next_tag:
+            return self.held[self.head + <Py_ssize_t>(tag - base)].consumer != NULL
+        return tag in self.stragglers
 
     def take_held(self, uint64_t tag, bint multiple):
         """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""

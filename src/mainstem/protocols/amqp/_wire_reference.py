@@ -232,6 +232,10 @@ class ChannelWire:
             if consumer.queue.lane.ack(position):
                 consumer.queue.queues.touch(consumer.queue)
 
+    def holds(self, tag: int) -> bool:
+        """Whether the delivery waits for an ack."""
+        return tag in self._held
+
     def take_held(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""
         if not (multiple and tag == 0) and tag not in self._held:

@@ -29,6 +29,8 @@ class Publishes(ChannelCore):
         super().__init__(*arguments)
         self.confirmed_to = 0
         self.buffered: list[PublishEvent | dict[str, Any]] = []  # of the open transaction
+        self._settled: set[int] = set()  # delivery tags that it settles, each alone
+        self._settled_to = 0  # and all up to here
 
     # -- one publish
 
@@ -187,31 +189,50 @@ class Publishes(ChannelCore):
     def on_tx_commit(self, a: dict[str, Any]) -> None:
         if not self.transactional:
             raise Fault(406, "channel is not transactional")
-        buffered, self.buffered = self.buffered, []
-        ticket: Ticket | None = None
-        for event in buffered:
+        tickets: dict[Ticket, None] = {}
+        for event in self._take_buffered():
             if isinstance(event, PublishEvent):
                 stored, _ = self._store(event)
-                ticket = stored or ticket
+                if stored is not None:
+                    tickets[stored] = None
             else:
                 self.apply_settled(event)
         self.connection.server.broker.queues.flush_settled()
-        if ticket is None or ticket.stable:
+        self._answer_commit([ticket for ticket in tickets if not ticket.stable])
+
+    def _answer_commit(self, tickets: list[Ticket]) -> None:
+        """One after the other: a transaction may write to several logs."""
+        if not tickets:
             self.send("tx.commit-ok")
         else:
-            self.connection.wait_for_ticket(ticket, lambda: self.send("tx.commit-ok"))
+            self.connection.wait_for_ticket(tickets[0], lambda: self._answer_commit(tickets[1:]))
+
+    def _take_buffered(self) -> list[PublishEvent | dict[str, Any]]:
+        """The transaction ends; the next begins."""
+        buffered, self.buffered = self.buffered, []
+        self._settled.clear()
+        self._settled_to = 0
+        return buffered
 
     def on_tx_rollback(self, a: dict[str, Any]) -> None:
         if not self.transactional:
             raise Fault(406, "channel is not transactional")
-        self.buffered.clear()
+        self._take_buffered()
         self.send("tx.rollback-ok")
 
     def buffer_settled(self, name: str, a: dict[str, Any]) -> bool:
         """In a transaction acks wait for the commit."""
         if not self.transactional:
             return False
-        self._buffer({**a, "method": name})
+        tag, multiple = a["delivery_tag"], a.get("multiple", False)
+        everything = multiple and tag == 0
+        if not everything and (tag <= self._settled_to or tag in self._settled or not self.wire.holds(tag)):
+            raise Fault(406, f"unknown delivery tag {tag}")
+        self._buffer({**a, "method": name, "delivery_tag": tag or self.wire.next_tag - 1})
+        if multiple:
+            self._settled_to = tag or self.wire.next_tag - 1
+        else:
+            self._settled.add(tag)
         return True
 
     def _buffer(self, event: PublishEvent | dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ class Getter(Taker):
     def __init__(self, channel: ChannelWire, queue: Queue, *, no_ack: bool, decorator: Any) -> None:
         super().__init__(credit=1, no_ack=no_ack)
         self.queue = queue
+        self.holder = channel  # of keys: the channel may get more of what it holds
         self.count_left = 0
         self._channel = channel
         self._decorator = decorator
@@ -104,7 +105,7 @@ class StreamConsumer(Sink):
         return True
 
     def _expired(self, record: RecordRef) -> bool:
-        due_ms = expires_at_ms(record.copy())
+        due_ms = expires_at_ms(record.copy(), record.stamp // 1_000_000)
         return due_ms is not None and due_ms <= self.queue.queues.now_ms()
 
     def resume(self) -> None:

@@ -31,6 +31,7 @@ _COMPARED = (
     "x-stream-max-segment-size-bytes",
     "x-view",
     "x-from",
+    "x-mainstem-order-by-key",
 )
 _SHORT_AGES = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -63,6 +64,11 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
     single = arguments.get("x-single-active-consumer", False)
     if not isinstance(single, bool):
         raise _invalid("x-single-active-consumer", named, "unacceptable_type")
+    by_key = arguments.get("x-mainstem-order-by-key", False)
+    if not isinstance(by_key, bool):
+        raise _invalid("x-mainstem-order-by-key", named, "unacceptable_type")
+    if by_key and ("x-max-priority" in arguments or kind is Kind.STREAM):
+        raise _invalid("x-mainstem-order-by-key", named, "not with priorities, nor for streams")
     if (max_age := arguments.get("x-max-age")) is not None and age_seconds(max_age) is None:
         raise _invalid("x-max-age", named, "invalid_max_age")
     return QueueSettings(
@@ -79,6 +85,7 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
         dead_letter_key=dead_letter_key,
         priority_max=_number(arguments, "x-max-priority", named, high=PRIORITY_MAX) or 0,
         single_active=single,
+        order_by_key=by_key,
         deliveries_max=limit + 1 if limit is not None and limit >= 0 else 0,
         view=_text(arguments, "x-view", named) or "",
         arguments=json.loads(json.dumps(arguments, default=_shown)),

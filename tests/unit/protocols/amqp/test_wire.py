@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mainstem.model.amqp_content import Content, encode_value
 from mainstem.model.compiled import COMPILED
+from mainstem.model.errors import PeerViolation
 from mainstem.protocols.amqp import _wire_reference as plain
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
@@ -131,6 +132,25 @@ def _encoded(texts: dict[str, str], numbers: dict[str, int], headers: dict[str, 
         content.fields[name] = bytes((number,))
     content.headers = [(name, encode_value(value)) for name, value in headers.items()]
     return content.encode() or b"\0\0"
+
+
+def nested(levels: int, inside: bytes = b"") -> bytes:
+    """A content header with a table that many levels deep."""
+    value = inside
+    for _ in range(levels):
+        entry = b"\1n" + value if value else b""
+        value = b"F" + len(entry).to_bytes(4, "big") + entry
+    entry = b"\1n" + value
+    return b"\x20\0" + len(entry).to_bytes(4, "big") + entry
+
+
+@pytest.mark.parametrize("inside", [b"", b"t\1"])
+def test_tables_may_be_nested_64_levels_deep_and_no_deeper(inside: bytes) -> None:
+    assert compiled.check_properties(nested(64, inside))[0]
+    assert not compiled.check_properties(nested(65, inside))[0]
+    assert Content.parse(nested(64, inside)).headers
+    with pytest.raises(PeerViolation, match="nested deeper than 64"):
+        Content.parse(nested(65, inside))
 
 
 @settings(max_examples=200, deadline=None)
