@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from mainstem.codec import _batch, _frames  # type: ignore[attr-defined]
+from mainstem.codec import _batch, _frames, _records  # type: ignore[attr-defined]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG_ID = 7
@@ -88,12 +88,12 @@ def main() -> int:
     limit = 1 << 26
 
     def skip() -> None:
-        assert len(_frames.decode_chosen(frames, LOG_ID, chosen, inflated_bytes_max=limit)) == len(chosen)
+        assert len(_records.decode_chosen(frames, LOG_ID, chosen, inflated_bytes_max=limit)) == len(chosen)
 
     def decode() -> None:
         for start in range(0, 100_000, 10_000):  # about what one read of the log hands over
             end = start + 10_000
-            _frames.decode_frames(frames, LOG_ID, start_offset=start, end_offset=end, inflated_bytes_max=limit)
+            _records.decode_frames(frames, LOG_ID, start_offset=start, end_offset=end, inflated_bytes_max=limit)
 
     print(f"{'skip':14} {RECORDS / seconds(skip) / 1e6:8.1f} M records/s")
     print(f"{'decode':14} {100_000 / seconds(decode) / 1e6:8.1f} M records/s")

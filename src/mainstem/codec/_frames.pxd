@@ -66,3 +66,7 @@ cdef class BatchHead:
     cdef readonly int16_t producer_epoch
     cdef readonly int32_t base_sequence
     cdef readonly int32_t count
+
+
+# CorruptFrame where the bytes from `at` on cannot be a batch's head and the batch; `pos` is for its words.
+cdef BatchHead bounded_batch_head(const uint8_t* at, Py_ssize_t size, Py_ssize_t pos)

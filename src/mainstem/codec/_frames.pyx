@@ -1,24 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Reading frames and batches, compiled. `_frames_reference.py` is the same in plain Python; FORMAT.md draws the bytes.
 
-Nothing is believed before it is checked: head checksum, bounds, batch checksum, then the records one by one. What
-passes its checksum and still does not decode was sent so by a client; it goes to `bad`, where the caller gives one.
+Nothing is believed before it is checked: head checksum, bounds, batch checksum; records are `_records.pyx`'s.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from mainstem.codec._batch cimport (
-    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, RecordParts,
-    crc32c_c, get_signed, get_u16, get_u32, get_u64, next_header, put_u64, read_record,
+    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, crc32c_c, get_u16, get_u32, get_u64, put_u64,
 )
 
-from mainstem.codec.compression import inflate
-from mainstem.model.errors import CorruptFrame, InvalidArgument, MainstemError, MessageTooLarge
-from mainstem.model.origin import Origin
-from mainstem.model.record import Record
+from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
 
 cdef enum:
     FRAME_MAGIC = 0x4D534631
@@ -27,15 +22,11 @@ cdef enum:
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     CONTROL = 32
-    FLAG_KEY_IS_TOPIC = 8
-    FLAG_CONTROL = 0x100  # beyond the stored byte: this record lies in a control batch
     ORIGIN_KAFKA = 2
     WITHOUT_GIL_BYTES = 1 << 16
     SLICE_BYTES_MIN = 4096  # below it copying a batch is cheaper than an object for it
 
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
-cdef object _Record = Record
-cdef list _ORIGINS = [Origin(number) for number in range(len(Origin))]
 cdef tuple _FAULTS = (
     "", "shorter than a frame head", "no frame begins here (magic)",
     "the head's checksum does not fit this log and offset", "the frame's version is newer than this program",
@@ -436,254 +427,4 @@ cdef int check_produced(BatchHead head) except -1:
             )
     elif head.attributes & TRANSACTIONAL:
         raise InvalidArgument("a transactional batch without a producer id")
-    return 0
-
-
-cdef class Reading:
-    """One walk over a batch's records: what is wanted of them, and what the frame says of each."""
-
-    cdef int64_t base_offset, start_offset, end_offset
-    cdef int64_t stamp  # of the frame, -1 where there is none
-    cdef int origin
-    cdef bint trusted  # the broker encoded the records itself: flags and `ms-*` headers count
-    cdef bytes topic  # of the frame, or None where each record names its own
-    cdef const int64_t* chosen  # sorted offsets still wanted, NULL where all between start and end are
-    cdef const int64_t* chosen_end
-    cdef object inflated_bytes_max
-
-    cdef int records(self, const uint8_t* batch, Py_ssize_t size, list out) except -1:
-        """Appends the wanted records of a checked batch to `out`."""
-        cdef int attributes = get_u16(batch + 21)
-        cdef bytes inflated
-        cdef const uint8_t* at = batch + BATCH_HEAD_SIZE
-        cdef const uint8_t* end = batch + size
-        if attributes & CODEC_MASK:
-            inflated = inflate(
-                attributes & CODEC_MASK, PyBytes_FromStringAndSize(<const char*>at, end - at), self.inflated_bytes_max
-            )
-            at = <const uint8_t*>PyBytes_AS_STRING(inflated)
-            end = at + PyBytes_GET_SIZE(inflated)
-        return self.walk(batch, at, end, out)
-
-    cdef int walk(self, const uint8_t* batch, const uint8_t* at, const uint8_t* end, list out) except -1:
-        cdef int32_t i, count = <int32_t>get_u32(batch + 57), last_delta = <int32_t>get_u32(batch + 23)
-        cdef int64_t delta = -1, delta_before, offset, length = 0
-        cdef bint dense = <int64_t>count - 1 == last_delta
-        cdef const uint8_t* begin
-        cdef RecordParts parts
-        for i in range(count):
-            begin = at
-            at = get_signed(at, end, &length)
-            if at == NULL or length < 1 or length > end - at:
-                raise CorruptFrame(f"record {i} of {count} is malformed")
-            # In a batch without gaps the place is the offset, whatever a producer wrote: the broker counted so.
-            delta_before = delta
-            delta = i
-            if not dense:
-                delta = offset_delta_of(at, at + length)
-                if delta <= delta_before or delta > last_delta:
-                    raise CorruptFrame(f"record {i} of {count} lies outside its batch or out of order")
-            at += length
-            offset = self.base_offset + delta
-            if self.chosen != NULL:
-                while self.chosen < self.chosen_end and self.chosen[0] < offset:
-                    self.chosen += 1
-                if self.chosen == self.chosen_end:
-                    return 0
-                if self.chosen[0] != offset:
-                    continue
-            elif offset < self.start_offset:
-                continue
-            elif offset >= self.end_offset:
-                return 0
-            if read_record(begin, end, &parts) == NULL:
-                raise CorruptFrame(f"record {i} of {count} is malformed")
-            out.append(self.record(batch, offset, &parts))
-        if at != end:
-            raise CorruptFrame(f"{end - at} bytes follow the last of {count} records")
-        return 0
-
-    cdef object record(self, const uint8_t* batch, int64_t offset, const RecordParts* parts):
-        cdef int attributes = get_u16(batch + 21)
-        cdef int flags = parts.flags if self.trusted else 0
-        cdef int64_t time_ms
-        cdef list headers = read_headers(parts)
-        key = None if parts.key_size < 0 else PyBytes_FromStringAndSize(<const char*>parts.key, parts.key_size)
-        value = None if parts.value_size < 0 else PyBytes_FromStringAndSize(<const char*>parts.value, parts.value_size)
-        if attributes & LOG_APPEND_TIME:
-            time_ms = <int64_t>get_u64(batch + 35)
-        else:
-            time_ms = <int64_t>(get_u64(batch + 27) + <uint64_t>parts.time_delta_ms)
-        topic = self.topic
-        if topic is None:
-            topic = b""
-            if self.trusted and self.stamp >= 0:
-                topic = (key or b"") if flags & FLAG_KEY_IS_TOPIC else topic_header(headers)
-        if attributes & CONTROL:
-            flags |= FLAG_CONTROL
-        return _Record(
-            value, key, headers, time_ms, flags, offset,
-            self.stamp + offset - self.base_offset if self.stamp >= 0 else -1, _ORIGINS[self.origin], topic,
-        )
-
-
-cdef inline int64_t offset_delta_of(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    cdef int64_t value = 0
-    at = get_signed(at + 1, end, &value)
-    if at != NULL:
-        at = get_signed(at, end, &value)
-    return -1 if at == NULL else value
-
-
-cdef list read_headers(const RecordParts* parts):
-    cdef list result = []
-    cdef const uint8_t* at = parts.headers
-    cdef const uint8_t* end = at + parts.headers_size
-    cdef const uint8_t* name = NULL
-    cdef const uint8_t* value = NULL
-    cdef Py_ssize_t name_size = 0, value_size = 0
-    cdef int i
-    for i in range(parts.header_count):
-        at = next_header(at, end, &name, &name_size, &value, &value_size)
-        if at == NULL:
-            raise CorruptFrame(f"record header {i} of {parts.header_count} is malformed")
-        result.append((
-            PyBytes_FromStringAndSize(<const char*>name, name_size),
-            None if value_size < 0 else PyBytes_FromStringAndSize(<const char*>value, value_size),
-        ))
-    if at != end:
-        raise CorruptFrame(f"{end - at} bytes follow the last of {parts.header_count} record headers")
-    return result
-
-
-cdef bytes topic_header(list headers):
-    for name, value in headers:
-        if name == b"ms-topic":
-            return value or b""
-    return b""
-
-
-def decode_batch(buf, Py_ssize_t pos=0, *, inflated_bytes_max, bint verify=True):
-    """The records of the batch at `pos`. Those of a control batch carry CONTROL_FLAG in `flags`."""
-    cdef Py_buffer view
-    cdef BatchHead head
-    cdef const uint8_t* at
-    cdef Reading reading = Reading.__new__(Reading)
-    cdef list out = []
-    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
-    try:
-        if pos < 0 or pos > view.len:
-            raise CorruptFrame(f"batch at byte {pos}: outside the buffer of {view.len} bytes")
-        at = <const uint8_t*>view.buf + pos
-        head = bounded_batch_head(at, view.len - pos, pos)
-        if verify and crc32c_c(at + 21, head.size - 21, 0) != head.crc:
-            raise CorruptFrame(f"batch at byte {pos}: its checksum does not fit")
-        reading.base_offset = reading.start_offset = head.base_offset
-        reading.end_offset = OFFSET_MAX
-        reading.stamp = -1
-        reading.trusted = True
-        reading.inflated_bytes_max = inflated_bytes_max
-        reading.records(at, head.size, out)
-    finally:
-        PyBuffer_Release(&view)
-    return out
-
-
-def decode_frames(
-    buf, uint64_t log_id, *, int64_t start_offset=0, end_offset=None, bint data_only=True, inflated_bytes_max,
-    dict topic_of=None, bint verify=True, list bad=None,
-):
-    """The records from `start_offset` to before `end_offset` of a buffer of whole frames, each told where it lies."""
-    cdef Reading reading = Reading.__new__(Reading)
-    reading.start_offset = start_offset
-    reading.end_offset = OFFSET_MAX if end_offset is None else end_offset
-    reading.inflated_bytes_max = inflated_bytes_max
-    return walk_frames(buf, log_id, reading, data_only, topic_of, verify, bad)
-
-
-def decode_chosen(
-    buf, uint64_t log_id, offsets, *, bint data_only=True, inflated_bytes_max, dict topic_of=None, bint verify=True,
-    list bad=None,
-):
-    """The records at `offsets` (sorted int64, an array('q') or a view of one); all others are stepped over in place."""
-    cdef Reading reading = Reading.__new__(Reading)
-    cdef Py_buffer view
-    PyObject_GetBuffer(offsets, &view, PyBUF_SIMPLE)
-    try:
-        if view.len == 0:
-            return []
-        if view.len & 7:
-            raise InvalidArgument(f"offsets of {view.len} bytes are not whole int64 numbers")
-        reading.chosen = <const int64_t*>view.buf
-        reading.chosen_end = reading.chosen + view.len // 8
-        reading.start_offset = reading.chosen[0]
-        reading.end_offset = (reading.chosen_end - 1)[0] + 1
-        reading.inflated_bytes_max = inflated_bytes_max
-        return walk_frames(buf, log_id, reading, data_only, topic_of, verify, bad)
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef list walk_frames(buf, uint64_t log_id, Reading reading, bint data_only, dict topic_of, bint verify, list bad):
-    cdef Py_buffer view
-    cdef FrameFields fields
-    cdef const uint8_t* at
-    cdef Py_ssize_t pos = 0, size, kept
-    cdef int fault
-    cdef list out = []
-    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
-    try:
-        while pos < view.len:
-            at = <const uint8_t*>view.buf + pos
-            fault = parse_frame(at, view.len - pos, log_id, &fields)
-            if fault != FAULT_NONE:
-                raise frame_error(fault, pos)
-            if fields.base_offset >= reading.end_offset:
-                break
-            size = FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
-            if wanted(reading, &fields, data_only):
-                fault = check_frame(at, &fields, verify)
-                if fault != FAULT_NONE:
-                    raise frame_error(fault, pos)
-                if data_only and get_u16(at + FRAME_HEAD_SIZE + 21) & CONTROL:
-                    pos += size
-                    continue
-                begin_frame(reading, &fields, topic_of, pos)
-                kept = len(out)
-                try:
-                    reading.records(at + FRAME_HEAD_SIZE, fields.payload_size, out)
-                except MainstemError as error:
-                    if bad is None:
-                        raise
-                    del out[kept:]
-                    bad.append((fields.base_offset, error))
-            pos += size
-    finally:
-        PyBuffer_Release(&view)
-    return out
-
-
-cdef bint wanted(Reading reading, const FrameFields* fields, bint data_only) noexcept:
-    cdef int64_t end = fields.base_offset + fields.count
-    if fields.kind == KIND_MARKER or end <= reading.start_offset:
-        return False
-    if data_only and fields.kind != KIND_DATA:
-        return False
-    if reading.chosen == NULL:
-        return True
-    while reading.chosen < reading.chosen_end and reading.chosen[0] < fields.base_offset:
-        reading.chosen += 1
-    return reading.chosen < reading.chosen_end and reading.chosen[0] < end
-
-
-cdef int begin_frame(Reading reading, const FrameFields* fields, dict topic_of, Py_ssize_t pos) except -1:
-    if fields.origin >= len(_ORIGINS):
-        raise CorruptFrame(f"frame at byte {pos}: origin {fields.origin} is unknown to this program")
-    reading.base_offset = fields.base_offset
-    reading.stamp = fields.stamp
-    reading.origin = fields.origin
-    reading.trusted = fields.origin != ORIGIN_KAFKA
-    reading.topic = None
-    if fields.topic_id != 0:
-        reading.topic = topic_of.get(fields.topic_id, b"") if topic_of is not None else b""
     return 0

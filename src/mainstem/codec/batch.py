@@ -26,9 +26,6 @@ if TYPE_CHECKING or not COMPILED:
         BatchHead,
         FrameHead,
         check_batch,
-        decode_batch,
-        decode_chosen,
-        decode_frames,
         frame_heads,
         frames_since,
         read_batch_head,
@@ -38,6 +35,7 @@ if TYPE_CHECKING or not COMPILED:
         split_batches,
         verify_frame,
     )
+    from mainstem.codec._records_reference import decode_batch, decode_chosen, decode_frames
 else:
     from mainstem.codec._batch import (
         BatchBuilder,
@@ -53,9 +51,6 @@ else:
         BatchHead,
         FrameHead,
         check_batch,
-        decode_batch,
-        decode_chosen,
-        decode_frames,
         frame_heads,
         frames_since,
         read_batch_head,
@@ -65,6 +60,7 @@ else:
         split_batches,
         verify_frame,
     )
+    from mainstem.codec._records import decode_batch, decode_chosen, decode_frames
 
 FRAME_HEAD_SIZE = 48
 BATCH_HEAD_SIZE = 61

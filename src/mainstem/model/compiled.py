@@ -22,6 +22,7 @@ import os
 MODULES = (
     "mainstem.codec._batch",
     "mainstem.codec._frames",
+    "mainstem.codec._records",
     "mainstem.codec._column_buffers",
     "mainstem.codec._column_topics",
     "mainstem.codec._columns",

@@ -8,8 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 IMPLEMENTATIONS = {
-    "compiled": ("mainstem.codec._batch", "mainstem.codec._frames"),
-    "plain": ("mainstem.codec._batch_reference", "mainstem.codec._frames_reference"),
+    "compiled": ("mainstem.codec._batch", "mainstem.codec._frames", "mainstem.codec._records"),
+    "plain": (
+        "mainstem.codec._batch_reference",
+        "mainstem.codec._frames_reference",
+        "mainstem.codec._records_reference",
+    ),
 }
 
 
