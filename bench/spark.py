@@ -1,122 +1,248 @@
-"""Spark reading a topic: rows/s, MB/s and CPU seconds, `python bench/spark.py [--rows N] [--size BYTES] [--kafka]`.
+"""Spark reading a topic beside its own Kafka connector: `python -m bench.spark [--keep DIR] [--piece NAME] [--share N]`.
 
-One partition of Kafka batches (500 records each) is filled first, then read with local[2] into Spark's no-op sink and into
-Parquet. The first run of each warms the JVM; the best of the next two is told. `--kafka` reads the same topic through the
-broker's Kafka port with Spark's own connector, where Maven Central has it for this Spark version.
+Topics of four partitions are filled with Kafka batches of 500 records (10 million of 100 bytes, key of 16 included, and 1
+million of 1 KiB; 100,000 different ones each), then read by local[2] into Spark's no-op sink and into Parquet: with
+`mainstem`, and with the connector over the same broker's Kafka port, each in a process of its own. The best of some runs is
+told; the first warms the JVM. The connector is the newest that Maven has whole, in the Spark it belongs to (see
+tests/pipeline/connector_kit.py); where it cannot be had, the reason is told instead.
+
+--keep DIR    fill once, measure only what DIR does not know yet
+--piece NAME  measure this one now, e.g. `small-mainstem-noop`; the page is written once all are known
+--share N     1/N of the records: for a look
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import socket
+import struct
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psutil
-
+from bench.machine import write_result
+from mainstem.codec.batch import BatchBuilder
+from mainstem.protocols.kafka import wire
+from mainstem.protocols.kafka.messages import ProduceRequest
 from mainstem.testing.process import BrokerProcess
-from mainstem_pipeline.session import SparkOptions, start_session
+from mainstem_pipeline.session import find_java
+from tests.pipeline.connector_kit import Connector, connector
+from tests.protocol.kafka.java_clients import Unavailable
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-RUNS = 3
+ROOT = Path(__file__).resolve().parent.parent
+TITLE = "Spark reading a topic beside Spark's own Kafka connector"
+PARTITIONS = 4
 KEY_BYTES = 16
+BATCH_RECORDS, BATCHES = 500, 200
+UNANSWERED_MAX = 8
+NOOP_TARGET = 1_200_000  # rows a second of small records
 
 
-def cpu_seconds() -> tuple[float, float]:
-    """(JVM, Python children) of this process."""
-    jvm = python = 0.0
-    for one in psutil.Process().children(recursive=True):
-        try:
-            spent, name, command = one.cpu_times(), one.name(), one.cmdline()
-        except psutil.Error:  # it ended meanwhile
-            continue
-        if "java" in name:
-            jvm += spent.user + spent.system
-        elif "serve" not in command:  # the broker is a child too
-            python += spent.user + spent.system
-    return jvm, python
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    words: str
+    rows: int
+    size: int  # of key and value
 
 
-def fill(broker: BrokerProcess, rows: int, size: int) -> None:
-    from confluent_kafka import Producer
+@dataclass(frozen=True, slots=True)
+class Reader:
+    name: str
+    words: str
+    options: dict[str, str]
 
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "batch.num.messages": 500, "linger.ms": 50}
-    producer = Producer({**settings, "queue.buffering.max.messages": 1_000_000, "acks": 1})
-    value = os.urandom(size)
-    for number in range(rows):
-        while True:
+
+CASES = (Case("small", "10 million of 100 B", 10_000_000, 100), Case("large", "1 million of 1 KiB", 1_000_000, 1024))
+OURS = Reader("mainstem", "mainstem", {})
+OURS_CHOSEN = Reader("chosen", "mainstem, value and offset", {"columns": "value,offset"})
+THEIRS = Reader("connector", "Kafka connector", {})
+SINKS = ("noop", "parquet")
+PIECES = {
+    f"{case.name}-{reader.name}-{sink}": (case, reader, sink)
+    for case in CASES
+    for reader in (OURS, OURS_CHOSEN, THEIRS)
+    for sink in SINKS
+    if reader is not OURS_CHOSEN or sink == "noop"
+}
+
+
+def produce_requests(topic: str, size: int) -> list[bytes]:
+    """Different records, so that no column is a dictionary of one value."""
+    requests = []
+    for batch in range(BATCHES):
+        builder = BatchBuilder()
+        now_ms = int(time.time() * 1000)
+        for number in range(BATCH_RECORDS):
+            key = b"%0*d" % (KEY_BYTES, batch * BATCH_RECORDS + number)
+            builder.add(key, os.urandom(size - KEY_BYTES), (), now_ms)
+        part = ProduceRequest.PartitionProduceData(index=batch % PARTITIONS, records=bytes(builder.seal_batch(0)))
+        data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+        requests.append(b"".join(wire.encode_request("ProduceRequest", 9, request, correlation=1, client_id="fill")))
+    return requests
+
+
+def answer(connection: socket.socket) -> None:
+    """The next one, checked: errors are fast, and would leave the topic empty."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack(">i", data[:4])[0]:
+        wanted = 4 if len(data) < 4 else 4 + struct.unpack(">i", data[:4])[0]
+        part = connection.recv(wanted - len(data))
+        assert part, "the broker hung up"
+        data += part
+    line = wire.decode("ProduceResponse", 9, data[4 + 5 :]).responses[0].partition_responses[0]
+    assert line.error_code == 0, f"produce: error {line.error_code}"
+
+
+def fill(broker: BrokerProcess, case: Case, rows: int) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(case.name, PARTITIONS, 1)])[case.name].result(30)
+    requests = produce_requests(case.name, case.size)
+    with socket.create_connection((broker.host, broker.kafka_port)) as connection:
+        count = rows // BATCH_RECORDS
+        for number in range(count):
+            connection.sendall(requests[number % BATCHES])
+            if number >= UNANSWERED_MAX:
+                answer(connection)
+        for _ in range(min(count, UNANSWERED_MAX)):
+            answer(connection)
+
+
+def measure(broker: BrokerProcess, pieces: list[str], folder: Path, peer: Connector | None) -> dict[str, Any]:
+    """Pieces of one case and one reader, in one Spark."""
+    case, reader, _ = PIECES[pieces[0]]
+    asked: dict[str, Any] = {
+        "sinks": [PIECES[name][2] for name in pieces],
+        "folder": str(folder),
+        "broker": broker.pid,
+        "options": {"subscribe": case.name, **reader.options},
+    }
+    if peer is None:
+        asked |= {"format": "mainstem"}
+        asked["options"]["url"] = broker.http_url
+        python, environment = sys.executable, {**os.environ, "JAVA_HOME": str(find_java())}
+        environment |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    else:
+        asked |= {"format": "kafka", "jars": peer.jars}
+        asked["options"]["kafka.bootstrap.servers"] = broker.bootstrap_servers
+        python, environment = str(peer.python), peer.environment()
+    load = os.getloadavg()[0]
+    command = [python, str(ROOT / "bench" / "spark_load.py"), json.dumps(asked)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{pieces}: {done.stderr[-3000:]}")
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {name: {**one, "load": load} for name, one in zip(pieces, told, strict=True)}
+
+
+class Bench:
+    def __init__(self, folder: Path, share: int) -> None:
+        self._folder, self._share = folder, share
+        self._file = folder / "measured.json"
+        self.known: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
+
+    def rows(self, case: Case) -> int:
+        return case.rows // self._share
+
+    def run(self, pieces: list[str]) -> None:
+        wanted = [name for name in pieces if name not in self.known]
+        if not wanted:
+            return
+        data = self._folder / "data"
+        fresh = not data.exists()
+        with BrokerProcess(data) as broker:
+            if fresh:
+                for case in CASES:
+                    fill(broker, case, self.rows(case))
+                    print(f"filled {case.name}", file=sys.stderr, flush=True)
+            for group in self._groups(wanted):
+                self._measure(broker, group)
+
+    @staticmethod
+    def _groups(pieces: list[str]) -> list[list[str]]:
+        """Those of the same case and reader share a Spark."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for name in pieces:
+            case, reader, _ = PIECES[name]
+            groups.setdefault((case.name, reader.name), []).append(name)
+        return list(groups.values())
+
+    def _measure(self, broker: BrokerProcess, pieces: list[str]) -> None:
+        peer = None
+        if PIECES[pieces[0]][1] is THEIRS:
             try:
-                producer.produce("bench", value, b"%0*d" % (KEY_BYTES, number))
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(300) == 0
+                peer = connector(self._folder)
+            except Unavailable as error:
+                self.known |= {name: {"why": str(error).splitlines()[0]} for name in pieces}
+                return
+        self.known |= measure(broker, pieces, self._folder, peer)
+        self._file.write_text(json.dumps(self.known, indent=1))
 
+    # -- the page
 
-def measured(name: str, rows: int, size: int, run: Callable[[], None]) -> None:
-    best: tuple[float, float, float] | None = None
-    for attempt in range(RUNS):
-        before, started = cpu_seconds(), time.monotonic()
-        run()
-        wall, after = time.monotonic() - started, cpu_seconds()
-        if attempt and (best is None or wall < best[0]):
-            best = (wall, after[0] - before[0], after[1] - before[1])
-    assert best is not None
-    wall, jvm, python = best
-    megabytes = rows * (size + KEY_BYTES) / 1e6
-    print(
-        f"{name:<28} {rows / wall / 1e6:6.2f} M rows/s  {megabytes / wall:7.0f} MB/s  {wall:6.1f} s  "
-        f"CPU s: JVM {jvm:.1f}, Python {python:.1f}"
-    )
+    def told(self) -> str:
+        lines = [
+            f"{'':<42}{'M rows/s':>9}{'MB/s':>7}{'wall s':>8}{'CPU s':>8}{'JVM':>7}{'Python':>8}{'broker':>8}{'load':>6}"
+        ]
+        for sink in SINKS:
+            for case in CASES:
+                lines += ["", f"{case.words}, into {'the no-op sink' if sink == 'noop' else 'Parquet'}"]
+                for name, (its_case, reader, its_sink) in PIECES.items():
+                    if (its_case, its_sink) == (case, sink):
+                        lines.append(self._line(name, case, reader))
+                lines += self._verdicts(case, sink)
+        versions = {name: one["version"] for name, one in self.known.items() if "version" in one}
+        ours = next((v for name, v in versions.items() if "connector" not in name), "")
+        theirs = next((v for name, v in versions.items() if "connector" in name), "none")
+        lines += ["", f"mainstem in Spark {ours}, the connector of Spark {theirs} in its own; local[2] each"]
+        lines += [f"only 1/{self._share} of the records"] if self._share > 1 else []
+        return "\n".join(lines)
 
+    def _line(self, name: str, case: Case, reader: Reader) -> str:
+        one = self.known.get(name, {"why": "not measured"})
+        if "why" in one:
+            return f"  {reader.words:<40}{one['why']}"
+        cpu = one["jvm_s"] + one["python_s"] + one["broker_s"]
+        rate = self.rows(case) / one["wall_s"]
+        return (
+            f"  {reader.words:<40}{rate / 1e6:>9.2f}{rate * case.size / 1e6:>7.0f}{one['wall_s']:>8.1f}{cpu:>8.1f}"
+            f"{one['jvm_s']:>7.1f}{one['python_s']:>8.1f}{one['broker_s']:>8.1f}{one['load']:>6.1f}"
+        )
 
-def to_noop(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def run_all(spark: SparkSession, broker: BrokerProcess, rows: int, size: int, folder: Path, kafka: bool) -> None:
-    def ours(**options: str) -> DataFrame:
-        return spark.read.format("mainstem").options(url=broker.http_url, subscribe="bench", **options).load()
-
-    def to_parquet(frame: DataFrame) -> None:
-        frame.write.mode("overwrite").parquet(str(folder / "parquet"))
-
-    measured("mainstem, no-op", rows, size, lambda: to_noop(ours()))
-    measured("mainstem, value and offset", rows, size, lambda: to_noop(ours(columns="value,offset")))
-    measured("mainstem, Parquet", rows, size, lambda: to_parquet(ours()))
-    if not kafka:
-        return
-
-    def connector() -> Any:
-        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "bench"}
-        return spark.read.format("kafka").options(**options).load()
-
-    measured("Spark's Kafka connector, no-op", rows, size, lambda: to_noop(connector()))
-    measured("Spark's Kafka connector, Parquet", rows, size, lambda: to_parquet(connector()))
+    def _verdicts(self, case: Case, sink: str) -> list[str]:
+        ours, theirs = (self.known.get(f"{case.name}-{name}-{sink}", {}) for name in ("mainstem", "connector"))
+        found = []
+        if "wall_s" in ours and "wall_s" in theirs:
+            times = theirs["wall_s"] / ours["wall_s"]
+            found.append(f"  {times:.2f} times the connector's rate, target 1: {'reached' if times >= 1 else 'MISSED'}")
+        if "wall_s" in ours and case.name == "small" and sink == "noop":
+            rate = self.rows(case) / ours["wall_s"]
+            reached = "reached" if rate >= NOOP_TARGET else "MISSED"
+            found.append(f"  {rate / 1e6:.2f} M rows/s, target {NOOP_TARGET / 1e6:g}: {reached}")
+        return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--size", type=int, default=84, help="bytes of a value; the key has 16")
-    parser.add_argument("--kafka", action="store_true", help="also Spark's own Kafka connector, from Maven Central")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, default=None)
+    parser.add_argument("--piece", choices=PIECES, action="append", default=None)
+    parser.add_argument("--share", type=int, default=1)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, BrokerProcess(Path(name) / "data") as broker:
-        fill(broker, asked.rows, asked.size)
-        settings = {"spark.driver.memory": "3g"}
-        if asked.kafka:
-            import pyspark
-
-            settings["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-        spark = start_session(SparkOptions(master="local[2]", log=Path(name) / "spark.log", settings=settings))
-        print(f"Spark {spark.version}, {os.cpu_count()} cores, {asked.rows:,} rows of {asked.size + KEY_BYTES} bytes")
-        run_all(spark, broker, asked.rows, asked.size, Path(name), asked.kafka)
-        spark.stop()
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(asked.keep or Path(name), asked.share)
+        bench.run(asked.piece or list(PIECES))
+        print(bench.told(), flush=True)
+        if asked.share == 1 and all(piece in bench.known for piece in PIECES):
+            write_result("spark", TITLE, bench.told())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,35 @@ def test_any_other_failure_is_told_at_once() -> None:
     with pytest.raises(RuntimeError, match="colour"):
         retried(broken)
     assert len(calls) == 1
+
+
+JOB = """
+import os, sys
+from pathlib import Path
+from mainstem_pipeline.session import SparkOptions, start_session
+
+log = Path(sys.argv[1])
+told = lambda text: print(text, flush=True)
+spark = start_session(SparkOptions(master="local[1]", log=log, fast_start=True, announce=told))
+print("workers run", spark.range(1).rdd.map(lambda row: sys.executable).first())
+try:
+    spark.read.format("mainstem").options(url="http://127.0.0.1:9", subscribe="t", retrySeconds="0.1").load().count()
+except Exception as error:
+    print("told", str(error))
+spark.stop()
+"""
+
+
+def test_a_session_says_what_it_does_and_keeps_sparks_noise_in_a_file(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    log = tmp_path / "spark.log"
+    command = [sys.executable, "-c", JOB, str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *_ = done.stdout.splitlines()
+    assert first == f"starting Spark (its log: {log})"
+    assert "Spark is up after" in done.stdout
+    assert f"workers run {sys.executable}" in done.stdout
+    assert "no broker answers at http://127.0.0.1:9" in done.stdout
+    assert done.stderr == ""
+    assert log.read_text() != ""
