@@ -1,47 +1,23 @@
-"""The management API's patterns find what Python's do, and never take long."""
+"""The management API's patterns: chosen by clients, so they may neither hang the broker nor fail without a word."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mainstem.admin import rabbit_patterns
-from mainstem.admin.rabbit_patterns import Pattern
+from mainstem.admin.rabbit_api import compiled_pattern
 from mainstem.model.errors import InvalidArgument
 
-ATOMS = st.sampled_from(["a", "b", ".", r"\d", r"\w", r"\.", "[ab]", "[^a]", "[a-c1]", "^", "$", "ab"])
-PATTERNS = st.recursive(
-    ATOMS,
-    lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from("*+?")).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
-        st.tuples(inner, inner).map("".join),
-        st.tuples(inner, inner).map(lambda pair: f"({pair[0]}|{pair[1]})"),
-    ),
-    max_leaves=8,
-)
 
-
-@settings(max_examples=400, deadline=None)
-@given(PATTERNS, st.text("abc1._", max_size=8))
-def test_what_python_finds_is_found(pattern: str, text: str) -> None:
-    assert Pattern(pattern).search(text) == (re.search(pattern, text) is not None)
+def test_a_pattern_is_found_anywhere_in_a_name() -> None:
+    assert compiled_pattern(r"^orders\.(eu|us)\.[a-z]+$").search("orders.eu.paid")
+    assert not compiled_pattern("^paid").search("orders.eu.paid")
 
 
 def test_a_pattern_that_makes_others_hang_is_answered_at_once() -> None:
-    assert not Pattern("^(a+)+$").search("a" * 250 + "!")
-    assert Pattern("(a|a)*b").search("a" * 250 + "b")
+    assert not compiled_pattern("^(a+)+$").search("a" * 250 + "!")
 
 
-@pytest.mark.parametrize("pattern", ["(", "a)", "*", "[a", "a{3}", r"\1", "(?=a)", "x" * 300, "[z-a]", "\\"])
-def test_what_is_not_understood_is_refused(pattern: str) -> None:
-    with pytest.raises(InvalidArgument):
-        Pattern(pattern)
-
-
-def test_a_pattern_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rabbit_patterns, "STEPS_MAX", 100)
-    with pytest.raises(InvalidArgument, match="too long"):
-        Pattern("(.*a" + ".?" * 100 + ")+b").search("aaaaaaaa")
+@pytest.mark.parametrize("pattern", ["(", "*", "[a", r"\1", "(?=a)", "((a{100}){100}){100}"])
+def test_what_is_not_understood_or_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidArgument, match="not understood"):
+        compiled_pattern(pattern)
