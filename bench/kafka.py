@@ -298,9 +298,9 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.2, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=1.5, help="seconds of each workload before measuring")
+    parser.add_argument("--warm", type=float, default=1.2, help="seconds of each workload before measuring")
     parser.add_argument("--only", default="", help="workloads whose name contains this word; nothing is written then")
     options = parser.parse_args()
     output = []

@@ -331,8 +331,10 @@ class KafkaConnection(Connection):
             self.server.ticker.mark_dirty(self)
 
     def flush(self) -> None:
-        for part in self.session.ready():
-            self.send(part)  # type: ignore[arg-type]  # any buffer will do
+        ready: list[Any] = self.session.ready()  # any buffer will do
+        if ready:
+            self.out = ready if self.out is None else self.out + ready
+            self.out_bytes += wire.size_of(ready)
         super().flush()
         self._go_on()
 

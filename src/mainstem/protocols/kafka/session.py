@@ -40,10 +40,8 @@ class Buffers:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
-        for index, known in enumerate(self._kept):
+        for known in self._kept:
             if len(known) >= size and getrefcount(known) == REFERENCES_FREE:
-                if index:  # those in use gather at the end
-                    self._kept.append(self._kept.pop(index))
                 return memoryview(known)[:size]
         made = bytearray(-size % KEPT_STEP_BYTES + size)
         if len(made) <= KEPT_BYTES_MAX:
@@ -158,7 +156,7 @@ class KafkaSession:
         """Returns its size."""
         slot.parts = wire.encode_response(slot.api, slot.version, response, slot.correlation)
         slot.done = True
-        return wire.size_of(slot.parts)
+        return int.from_bytes(slot.parts[0][:4])  # as it says itself
 
     def ready(self) -> list[wire.Buffer]:
         """Everything that may be sent now: the answers that no earlier one is missing before."""
