@@ -13,7 +13,7 @@ import httpx
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from mainstem.admin.console.pages import PAGES
 from mainstem.server.clients import open_client
@@ -77,6 +77,8 @@ def test_topics_as_tree_and_table(page: Page, broker: Broker, shoot: Shoot) -> N
     expect(page.locator("h1")).to_have_text("sensors/kitchen/temp")
     page.goto("/topics?mode=table&filter=sensors/%2B/temp")
     expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("tbody tr", has_text="kitchen").locator(".last")).to_contain_text('"device": "kitchen-1"')
+    shoot(page, "topics-table")
     assert len(twin(broker, page)["items"]) == 3
     page.keyboard.press("/")
     page.keyboard.type("payments")
@@ -140,10 +142,20 @@ def test_live_tail_and_publish(page: Page, broker: Broker) -> None:
 def test_views_and_queues(page: Page, broker: Broker, shoot: Shoot) -> None:
     page.goto("/views")
     expect(page.locator("td.name", has_text="all-sensors")).to_be_visible()
+    queue = page.locator("form[data-api='/v1/queues']")
+    queue.locator("input[name=name]").fill("jobs")
+    queue.locator("input[name=filter]").fill("jobs/#")
+    queue.locator("input[name=deliveries_max]").fill("3")
+    queue.get_by_role("button").click()
+    expect(page.locator("td.name", has_text="jobs")).to_be_visible()
+    publish(broker, "jobs/one", "to do")
+    row = page.locator("tr", has_text="jobs").filter(has=page.get_by_role("button", name="Purge"))
+    expect(row.locator("td.n").first).to_have_text("1")  # the table is live
     shoot(page, "views")
-    page.locator("input[name=name]").fill("kitchen-only")
-    page.locator("input[name=filter]").fill("sensors/kitchen/#")
-    page.get_by_role("button", name="Make it").click()
+    view = page.locator("form[data-api='/v1/views']")
+    view.locator("input[name=name]").fill("kitchen-only")
+    view.locator("input[name=filter]").fill("sensors/kitchen/#")
+    view.get_by_role("button").click()
     page.locator("td.name a", has_text="kitchen-only").click()
     expect(page.locator("#messages tr")).to_have_count(40)
     page.goto("/views")
@@ -241,6 +253,19 @@ def test_try_it(page: Page, broker: Broker, shoot: Shoot) -> None:
         expect(page.locator(".arrival", has_text=f"sent by {protocol}")).to_have_count(3)
         expect(page.locator(".arrival.amqp")).to_contain_text("try.it.here")
     shoot(page, "try")
+
+
+def test_try_it_with_the_login_of_the_browser(browser: Browser) -> None:
+    with Broker() as broker:
+        user = {"name": "root", "password": "secret-of-root", "admin": True}
+        assert httpx.post(f"{broker.http_url}/v1/users", json=user).status_code == 200
+        login: Any = {"username": "root", "password": "secret-of-root"}
+        context = browser.new_context(base_url=broker.http_url, http_credentials=login)
+        page = context.new_page()
+        page.goto("/try")
+        page.get_by_role("button", name="Publish").click()
+        expect(page.locator(".arrival", has_text="µs")).to_have_count(3)
+        context.close()
 
 
 def test_ten_thousand_topics_make_no_page_longer(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -18,11 +19,12 @@ from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.access import Action
-from mainstem.model.errors import NotAuthorized
+from mainstem.model.errors import NotAuthorized, NotFound
 from mainstem.model.topic_filter import literal_filter
 
 ROWS = 100
 MESSAGES = 50
+LAST_CHARACTERS = 80
 Loader = Callable[[Call], Awaitable[dict[str, Any]]]
 
 
@@ -44,7 +46,10 @@ def overview_facts(call: Call) -> dict[str, Any]:
     }
     logs = call.running.broker.logs.by_id.values()
     stored = sum(log.engine.stat().size_bytes for log in islice(logs, 1000))
-    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": call.running.rates.lag_max()}
+    syncs = call.running.broker.ticker.committer.sync_ns
+    sync_ms = syncs.total / max(1, sum(syncs.counts)) / 1e6
+    lag_max = call.running.rates.lag_max()
+    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": lag_max, "sync_ms": round(sync_ms, 2)}
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
@@ -99,12 +104,35 @@ async def topics_page(call: Call) -> dict[str, Any]:
         )
         levels = prefix.split("/") if prefix else []
         crumbs = [{"level": level, "path": "/".join(levels[: at + 1])} for at, level in enumerate(levels)]
+        for one in items:
+            one["last"] = await last_value(call, one["path"]) if one["is_topic"] else None
         return {**facts, "items": items, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
     names, after = topic_page(
         namespace, topic_filter=topic_filter, search=search, after=query.get("after", ""), limit=ROWS
     )
-    items = [topic_row(namespace, name) for name in names if call.allows(Action.DESCRIBE, name)]
-    return {**facts, "items": items, "next": after}
+    rows = []
+    for name in names:
+        if call.allows(Action.DESCRIBE, name):
+            row = topic_row(namespace, name)
+            rows.append({**row, "last": await last_value(call, row["name"])})
+    return {**facts, "items": rows, "next": after}
+
+
+async def last_value(call: Call, topic: str) -> dict[str, Any] | None:
+    """The newest record of a topic; None where there is none, or it is not for this reader."""
+    await asyncio.sleep(0)  # a page asks for many: others have their turn between them
+    if not call.allows(Action.CONSUME, topic.encode()):
+        return None
+    try:
+        source = open_source(call.namespace, topic=topic)
+    except NotFound:  # gone since
+        return None
+    found = read_page(source, start_offsets(source, "-1", now_ms=0, limit=1), limit=len(source.readers))[0]
+    if not found:
+        return None
+    newest = found[-1]
+    text = "null" if newest["value"] is None else newest["value"]
+    return {"value": text[:LAST_CHARACTERS], "cut": len(text) > LAST_CHARACTERS, "time_ms": newest["time_ms"]}
 
 
 async def topic_page_facts(call: Call) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def show_clock(ms: int) -> str:
 
 
 def show_setting(value: Any, key: str) -> str:
+    if value == -1 and key.endswith(("_ms", "_bytes")):
+        return "unlimited"
     if key.endswith("_ms") and isinstance(value, int) and value > 0:
         return f"{value} ({show_duration(value / 1000)})"
     if key.endswith("_bytes") or key.endswith("bytes_max"):

@@ -84,18 +84,26 @@ document.addEventListener("keydown", (event) => {
 // Charts: <div class="chart" data-chart="/v1/rates"> draws {time: [...], series: {name: [...]}}.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#1f6f50";
 
+// A time as the rest of the console writes it: UTC, as fine as the steps of the axis.
+function clock(time, step) {
+  const text = new Date(time * 1000).toISOString();
+  if (step >= 86400) return text.slice(0, 10);
+  if (step >= 60) return text.slice(11, 16);
+  return step >= 1 ? text.slice(11, 19) : text.slice(11, 23);
+}
+
 function draw(box, data) {
   box.data = data;
   const names = Object.keys(data.series);
   if (!names.length || !data.time.length) return;
   const line = { stroke: colour("line"), width: 1 };
-  const axis = { stroke: colour("soft"), grid: line, ticks: line };
+  const axis = { stroke: colour("soft"), grid: line, ticks: line, font: "12px system-ui, sans-serif" };
   const options = {
     width: box.clientWidth,
     height: 220,
     cursor: { drag: { x: false, y: false } },
-    axes: [axis, { ...axis, size: 56 }],
-    series: [{}, ...names.map((name) => ({
+    axes: [{ ...axis, values: (_, times, __, ___, step) => times.map((time) => clock(time, step)), space: 80 }, { ...axis, size: 56 }],
+    series: [{ value: (_, time) => (time == null ? "–" : clock(time, 0.001)) }, ...names.map((name) => ({
       label: name,
       stroke: colour(name),
       width: 2,
