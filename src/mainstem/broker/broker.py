@@ -186,7 +186,7 @@ class Broker:
         stem = self.journal.stem
         await self.ticker.settle([stem])
         if stem.stable >= offset:
-            await asyncio.get_running_loop().run_in_executor(None, self.journal.store_snapshot, offset, data)
+            await self.maintenance.in_thread("snapshot", lambda: self.journal.store_snapshot(offset, data))
 
     # -- namespaces ------------------------------------------------------------------------------------------------
 

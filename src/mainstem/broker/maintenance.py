@@ -108,20 +108,20 @@ class Maintenance:
             index = log.index
             if index.missing:
                 await self._rebuild(namespace, log, index)
-            await self._in_thread(f"topic index of log {log.id}", lambda: index.checkpoint(log.stable))
+            await self.in_thread(f"topic index of log {log.id}", lambda: index.checkpoint(log.stable))
         if log.times.due():
-            await self._in_thread(f"times of log {log.id}", log.times.learn)
+            await self.in_thread(f"times of log {log.id}", log.times.learn)
         if log.durability.mode == "os" and log.sealed_unsynced():
-            await self._in_thread(f"sync of log {log.id}", log.sync)
+            await self.in_thread(f"sync of log {log.id}", log.sync)
         if "compact" in policy.cleanup and not self._waits_for_clock():
             holds = self.holds_of(log)
-            await self._in_thread(f"compaction of log {log.id}", lambda: self._compact(log, policy, now_ns, holds))
+            await self.in_thread(f"compaction of log {log.id}", lambda: self._compact(log, policy, now_ns, holds))
         await self._forget(namespace, log, policy, now_ns)
 
     async def _rebuild(self, namespace: Namespace, log: Log, index: TopicIndex) -> None:
         """Reads of a damaged stretch fail until its topics are known again: read in a thread, added in one turn."""
         for start, end in index.missing:
-            columns = await self._in_thread(
+            columns = await self.in_thread(
                 f"rebuilding the topic index of log {log.id}",
                 lambda start=start, end=end: list(topic_columns(log, start, end, namespace.topic_of)),  # type: ignore[misc]
             )
@@ -138,7 +138,7 @@ class Maintenance:
         decided = plan(holds)
         self._note_held(log, decided.held, plan)
         if decided.changes(log):
-            await self._in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
+            await self.in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
         if log.index is not None and decided.forget_before > log.index.start_offset:
             self._broker.ticker.write_now()  # no open batch may still mean a number that is free afterwards
             namespace.forget_numbers(log, log.forget_topics(decided.forget_before))
@@ -248,7 +248,8 @@ class Maintenance:
                 done.records_after,
             )
 
-    async def _in_thread(self, name: str, work: Callable[[], T]) -> T:
+    async def in_thread(self, name: str, work: Callable[[], T]) -> T:
+        """Work that the metrics show by its name while it runs."""
         self.running.add(name)
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -28,6 +28,7 @@ from pathlib import Path
 from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
+from mainstem.storage.disk import sync_data
 
 _HEAD = struct.Struct("<4sIQQqqQQQIIII")
 _NAME = struct.Struct("<IH")
@@ -92,7 +93,7 @@ class NamesFile:
             file.seek(self.end)
             file.write(block)
             file.flush()
-            os.fdatasync(file.fileno())
+            sync_data(file.fileno())
         self.end += len(block)
 
     def rewrite(
@@ -149,7 +150,7 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
         for part in parts:
             file.write(part)
         file.flush()
-        os.fdatasync(file.fileno())
+        sync_data(file.fileno())
     temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:

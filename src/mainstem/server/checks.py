@@ -18,6 +18,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.server.config import load_config
 from mainstem.server.listeners import LABELS, LISTENERS, owner_of
 from mainstem.server.settings import Listeners
+from mainstem.storage.disk import sync_data
 
 FILES_WANTED = 65_536
 SPACE_WANTED = 2 << 30
@@ -254,7 +255,7 @@ def _fsync(data: Path) -> Check:
         while time.monotonic() < ended:
             os.write(descriptor, b"x" * 512)
             began = time.perf_counter()
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
             times.append((time.perf_counter() - began) * 1000)
     finally:
         os.close(descriptor)

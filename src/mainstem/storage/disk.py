@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,25 @@ class Disk(Protocol):
     def free_bytes(self, directory: Path) -> int: ...
 
 
+def choose_sync() -> Callable[[int], None]:
+    """fdatasync. macOS has none, and its fsync stops at the disk's own cache; F_FULLFSYNC goes on to the disk."""
+    known: Callable[[int], None] | None = getattr(os, "fdatasync", None)
+    if known is not None:
+        return known
+    full: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+    def sync(fd: int) -> None:
+        if full is None:
+            os.fsync(fd)
+        else:
+            fcntl.fcntl(fd, full)
+
+    return sync
+
+
+sync_data = choose_sync()
+
+
 class RealDisk:
     """The operating system's. Stateless: one instance serves everyone."""
 
@@ -94,7 +114,7 @@ class RealDisk:
         return bool(result == 0)  # no space or not supported: the write itself will tell
 
     def fdatasync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        sync_data(fd)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)

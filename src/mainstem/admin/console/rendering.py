@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -66,6 +67,14 @@ def show_setting(value: Any, key: str) -> str:
     return str(value)
 
 
+def show_ticks(text: str) -> Markup:
+    """`code` in a sentence, as Markdown has it."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(one) if at % 2 else escape(one) for at, one in enumerate(parts)
+    )
+
+
 def make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -81,6 +90,7 @@ def make_environment() -> jinja2.Environment:
         when=show_time,
         clock=show_clock,
         setting=show_setting,
+        ticks=show_ticks,
     )
     return environment
 

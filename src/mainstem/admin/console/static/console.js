@@ -132,7 +132,10 @@ async function startChart(box) {
   if (box.dataset.every) setInterval(load, Number(box.dataset.every));
 }
 
+const showPlace = () => $("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 addEventListener("resize", () => {
+  showPlace();
   for (const box of $$(".chart")) box.plot?.setSize({ width: box.clientWidth, height: 220 });
 });
 
@@ -211,7 +214,7 @@ document.addEventListener("answered", (event) => {
   }
 });
 
-$("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+showPlace();
 for (const box of $$(".chart[data-chart]")) startChart(box);
 for (const button of $$("button[data-tail]")) startTail(button);
 for (const form of $$("form[data-arrivals]")) startTry(form);
