@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainstem.broker.views import View
 
 ROUTES_MAX = 250_000
+SHARED_DELIVERIES_MAX = 10_000
 
 Interest = tuple[Sink, Any]  # with the options of one filter
 
@@ -51,6 +52,8 @@ class Namespace:
         self._size_rules = False  # whether a rule sets a message size of its own
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
+        self._shared_deliveries: dict[tuple[int, ...], list[Delivery]] = {}  # by the ids of sinks and options
+        self._shared_epoch = 0
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
@@ -194,15 +197,26 @@ class Namespace:
             self.broker.pump.resume(sink, sink.filters())
 
     def refresh(self, route: Route) -> None:
-        """Find who listens to a route again, after subscriptions changed. A sink appears once, its options merged."""
-        by_sink: dict[Sink, list[Any]] = {}
-        for entry in self._interests.match(route.topic):
-            sink, options = cast(Interest, entry)
-            by_sink.setdefault(sink, []).append(options)
-        route.deliveries = [
-            Delivery(sink, wanted[0] if len(wanted) == 1 else sink.merge(wanted)) for sink, wanted in by_sink.items()
-        ]
-        route.epoch = self.broker.dispatcher.epoch
+        """Find who listens to a route again, after subscriptions changed. A sink appears once, its options merged.
+
+        Routes with the same listeners share one list: with many topics, what delivery touches stays in the cache.
+        """
+        epoch = self.broker.dispatcher.epoch
+        if epoch != self._shared_epoch:
+            self._shared_deliveries.clear()
+            self._shared_epoch = epoch
+        interests = cast(list[Interest], self._interests.match(route.topic))
+        key = tuple([part for sink, options in interests for part in (id(sink), id(options))])
+        deliveries = self._shared_deliveries.get(key)
+        if deliveries is None:
+            by_sink: dict[Sink, list[Any]] = {}
+            for sink, options in interests:
+                by_sink.setdefault(sink, []).append(options)
+            deliveries = [Delivery(sink, one[0] if len(one) == 1 else sink.merge(one)) for sink, one in by_sink.items()]
+            if len(self._shared_deliveries) < SHARED_DELIVERIES_MAX:  # its ids stay taken until the next change
+                self._shared_deliveries[key] = deliveries
+        route.deliveries = deliveries
+        route.epoch = epoch
 
     def listened(self, topic: bytes) -> bool:
         """Whether any live subscriber, queue or view takes the topic (AMQP's `mandatory`)."""

@@ -5,6 +5,7 @@ import logging
 
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport realloc
 
 from mainstem.codec._batch cimport BatchBuilder
 from mainstem.codec._batch import encode_headers
@@ -14,6 +15,7 @@ logger = logging.getLogger("mainstem.log")
 
 cdef Py_ssize_t _BYTES_MAX = BYTES_MAX
 cdef int _RECORDS_MAX = RECORDS_MAX
+cdef Py_ssize_t _EXPECTED_BYTES_MAX = 1 << 20
 
 
 cdef class Ticket:
@@ -115,6 +117,23 @@ cdef class Gather(BatchBuilder):
         if self.size >= _BYTES_MAX or index + 1 >= _RECORDS_MAX:
             self.log.rotate(self)
         return index
+
+    def expect(self, Py_ssize_t size, int count):
+        """About so much will come: room for it is taken at once, instead of growing into it."""
+        cdef void* grown
+        cdef int capacity = 64
+        while self.capacity_first < size and self.capacity_first < _EXPECTED_BYTES_MAX:
+            self.capacity_first *= 2
+        while capacity < count and capacity < _RECORDS_MAX:
+            capacity *= 2
+        grown = realloc(self.record_at, capacity * sizeof(uint32_t))
+        if grown == NULL:
+            raise MemoryError
+        self.record_at, self.record_capacity = <uint32_t*>grown, capacity
+        grown = PyMem_Realloc(self.numbers, capacity * sizeof(uint32_t))
+        if grown == NULL:
+            raise MemoryError
+        self.numbers, self.numbers_capacity = <uint32_t*>grown, capacity
 
     def add_routed(self, TopicRef route, key, value, headers, int64_t time_ms, int flags):
         """The same for callers in Python; headers as (name, value) pairs."""

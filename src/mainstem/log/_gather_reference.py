@@ -100,6 +100,9 @@ class Gather(BatchBuilder):
         self._close_if_full()
         return index
 
+    def expect(self, size: int, count: int) -> None:
+        """About so much will come. The compiled one takes room for it; a list grows by itself."""
+
     def add_state(self, key: bytes, value: bytes | None, time_ms: int) -> int:
         """A record of the journal: it has no topic."""
         index = self.add(key, value, (), time_ms, 0)

@@ -191,6 +191,10 @@ class IndexCore:
                 self._extend(chunk, offset, values[at : at + count])
             offset, at = offset + count, at + count
         self.covered_end = max(self.covered_end, offset)
+
+    def add_packed(self, base_offset: int, numbers: bytes) -> None:
+        """The same, four bytes for each, as the machine orders them."""
+        self.add(base_offset, memoryview(numbers).cast("I"))
         while len(self.waiting) > WAITING_MAX:
             self.pack_first()
 

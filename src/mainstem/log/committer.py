@@ -68,9 +68,12 @@ class Committer:
     def submit(self, logs: list[tuple[Log, int]]) -> None:
         """Ask for a sync of everything written below each end offset."""
         with self._wake:
+            free = False
             for log, end in logs:
                 self._dirty[log] = end
-            self._wake.notify()
+                free = free or log not in self._busy
+            if free:  # else the thread that syncs it just now takes it again
+                self._wake.notify()
 
     def forget(self, log: Log) -> None:
         """Sync it no more; returns once nobody does. Not on the loop: it may wait for one sync."""

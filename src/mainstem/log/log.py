@@ -120,6 +120,7 @@ class Log:
         self.on_dirty = on_dirty
         self.meters = meters or Meters()
         self.gathers: list[Gather | None] = [None] * 16
+        self._gathered = [(0, 0)] * 16  # bytes and records of each origin's last batch: about what the next will take
         self.stable_listeners: list[Callable[[Log], None]] = []
         self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
         self._stamps = stamps
@@ -156,6 +157,7 @@ class Log:
         """The batch that this tick gathers for `origin`."""
         slot = STATE_SLOT if kind == KIND_STATE else origin
         gather = Gather(self, origin, kind)
+        gather.expect(*self._gathered[origin])
         self.gathers[slot] = gather
         self._open.append(gather)
         self._mark_dirty()
@@ -289,17 +291,15 @@ class Log:
         self._open.clear()
 
     def _seal(self, gather: Gather) -> None:
-        count = gather.count
+        count, kind, origin, ticket = gather.count, gather.kind, gather.origin, gather.ticket
         base, stamp = self._take(count)
         numbers = gather.topic_numbers() if self.index is not None else b""
         durable = self.engine.durable_offset  # not `stable`, which may run ahead of the disk (durability = os)
-        frame = gather.seal_frame(self.id, base, stamp, durable, gather.kind, gather.origin, 0, self.epoch)
-        ticket = gather.ticket
+        frame = gather.seal_frame(self.id, base, stamp, durable, kind, origin, 0, self.epoch)
+        self._gathered[origin] = len(frame), count
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + count, stamp
         ref = FrameRef(base, count, stamp, len(frame))
-        self._pending.append(
-            Appended(self, [frame], ref, ticket, gather.kind, gather.origin, gather, frame, numbers=numbers)
-        )
+        self._pending.append(Appended(self, [frame], ref, ticket, kind, origin, gather, frame, None, numbers))
 
     def write(self) -> list[Appended]:
         """Put everything pending into the engine with one call. What could not be written fails its tickets."""
@@ -310,7 +310,10 @@ class Log:
         if not pending:
             return []
         try:
-            self.engine.append([part for item in pending for part in item.data], [item.ref for item in pending])
+            if len(pending) == 1:
+                self.engine.append(pending[0].data, [pending[0].ref])
+            else:
+                self.engine.append([part for item in pending for part in item.data], [item.ref for item in pending])
         except Overloaded as error:
             self._refuse(pending, error)
             return []
@@ -322,7 +325,7 @@ class Log:
             self.unsynced_bytes += item.ref.size
             self._tickets.append((item.ticket, item.ref.size))
             if self.index is not None:
-                self.index.add(item.ref.base_offset, memoryview(item.numbers).cast("I"))
+                self.index.add_packed(item.ref.base_offset, item.numbers)
         return pending
 
     def _refuse(self, pending: list[Appended], error: Overloaded) -> None:

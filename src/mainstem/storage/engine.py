@@ -14,7 +14,7 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: setting would cost twice as much, once per write
 class FrameRef:
     """What the log tells the engine of each frame it appends; the frame's bytes say the same."""
 

@@ -17,9 +17,9 @@ def test_its_hold_ends_beyond_the_limit_and_is_counted() -> None:
                 publisher.send(publish_packet("held/x", b"%d" % n, qos=1, packet_id=n + 1))
             publisher.acks(50)
         session = next(iter(service.sessions))
-        assert service.holds(stem).from_stamp == session.position
+        assert service.session_holds(stem).from_stamp == session.position
         service.held.messages_max = 49
-        assert service.holds(stem).from_stamp == NO_STAMP
+        assert service.session_holds(stem).from_stamp == NO_STAMP
         assert service.sessions.holds_ended_total == 1
 
 
@@ -31,4 +31,4 @@ def test_a_retained_record_is_held_by_its_offset() -> None:
         assert app is not None
         service = app.servers["mqtt"].service
         pointer = service.retained(app.broker.namespace("/")).current(b"kept")
-        assert service.holds(app.broker.journal.stem).offsets == [pointer.offset]
+        assert service.retained_holds(app.broker.journal.stem).offsets == [pointer.offset]

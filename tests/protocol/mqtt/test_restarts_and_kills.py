@@ -228,3 +228,50 @@ def _read_all(broker: BrokerProcess) -> list[bytes]:
             if message.payload == b"end":
                 return got
             got.append(message.payload)
+
+
+def test_the_will_of_a_client_that_was_connected_when_the_broker_was_killed(broker_process: BrokerProcess) -> None:
+    broker = broker_process
+    with Raw.connected(broker.mqtt_port, "watch", **PERSISTENT) as watcher:
+        watcher.subscribe(("will/#", 1))
+        watcher.disconnect()
+    will, gone = ("will/kept", b"lost with the broker", 1, False), ("will/gone", b"said goodbye", 1, False)
+    with Raw.connected(broker.mqtt_port, "goodbye", will=gone, **PERSISTENT) as client:
+        client.disconnect()
+    plain = ("will/plain", b"no session", 1, False)
+    with (
+        Raw.connected(broker.mqtt_port, "plain", version=5, will=plain),
+        Raw.connected(broker.mqtt_port, "lost", will=will, **PERSISTENT),
+    ):
+        broker.kill()
+    broker.start()
+    with Raw.connected(broker.mqtt_port, "watch", **PERSISTENT) as watcher:
+        message = watcher.message()
+        assert (message.topic, message.payload, message.qos) == ("will/kept", b"lost with the broker", 1)
+        watcher.nothing_more()
+
+
+def test_its_delay_counts_from_the_restart_and_its_session_going_on_cancels_it(broker_process: BrokerProcess) -> None:
+    broker = broker_process
+    with Raw.connected(broker.mqtt_port, "watch", **PERSISTENT) as watcher:
+        watcher.subscribe(("will/#", 1))
+        watcher.disconnect()
+    with contextlib.ExitStack() as stack:
+        for name, seconds in (("soon", 1), ("back", 2)):
+            client = Raw.connected(
+                broker.mqtt_port,
+                name,
+                will=(f"will/{name}", name.encode(), 1, False),
+                will_properties={Property.WILL_DELAY: seconds},
+                **PERSISTENT,
+            )
+            stack.enter_context(client)
+        broker.kill()
+    broker.start()
+    with Raw.connected(broker.mqtt_port, "back", **PERSISTENT) as back:
+        assert back.session_present
+        with Raw.connected(broker.mqtt_port, "watch", **PERSISTENT) as watcher:
+            assert watcher.message().payload == b"soon"
+        back.disconnect()
+    with Raw.connected(broker.mqtt_port, "watch", **PERSISTENT) as watcher:
+        watcher.nothing_more()

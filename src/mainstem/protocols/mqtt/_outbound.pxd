@@ -61,6 +61,7 @@ cdef class Outbound(Sink):
     cdef uint8_t* out
     cdef readonly Py_ssize_t out_size
     cdef Py_ssize_t out_capacity
+    cdef Py_ssize_t out_expected  # what the last flush took: about what the next will take
     cdef Slot* slots
     cdef int slots_capacity
     cdef int last_id

@@ -21,6 +21,7 @@ cdef extern from "Python.h":
 cdef enum:
     OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
+    OUT_BYTES_EXPECTED_MAX = 1 << 18
     ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
     ORIGIN_MQTT = 1
     ORIGIN_KAFKA = 2
@@ -166,7 +167,7 @@ cdef class Outbound(Sink):
         cdef Py_ssize_t capacity
         if self.out_size + size > self.out_capacity:
             capacity = self.out_capacity if self.out_capacity else OUT_BYTES_MIN
-            while capacity < self.out_size + size:
+            while capacity < self.out_size + size or (self.chunk == NULL and capacity < self.out_expected):
                 capacity *= 2
             if self.chunk == NULL:
                 self.chunk = NEW_BYTES(NULL, capacity)
@@ -198,6 +199,7 @@ cdef class Outbound(Sink):
         if self.out_size == 0:
             return b""
         self.chunk, self.out = NULL, NULL
+        self.out_expected = min(self.out_size, OUT_BYTES_EXPECTED_MAX)
         _PyBytes_Resize(&chunk, self.out_size)
         self.out_size = self.out_capacity = 0
         cdef object data = <object>chunk

@@ -3,10 +3,10 @@
 
 import os
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.broker._live cimport Route
@@ -41,44 +41,43 @@ cdef class RouteTable:
         self.resolve = resolve
         self.count_max = count_max
         self.seed = int.from_bytes(os.urandom(8), "little")
-        self.mask = 63
-        self.entries = <Entry*>calloc(64, sizeof(Entry))
-        if self.entries == NULL:
+        self.mask, self.capacity = 127, 64
+        self.slots = <uint64_t*>calloc(128, sizeof(uint64_t))
+        self.entries = <Entry*>malloc(64 * sizeof(Entry))
+        if self.slots == NULL or self.entries == NULL:
             raise MemoryError
 
     def __dealloc__(self):
-        if self.entries != NULL:
+        if self.entries != NULL and self.slots != NULL:
             self.clear()
-            free(self.entries)
+        free(self.entries)
+        free(self.slots)
 
     def clear(self):
         """Forget all: rights, filters or routes changed."""
         cdef uint32_t n
         self.generation += 1
-        for n in range(self.mask + 1):
-            if self.entries[n].topic != NULL:
-                Py_DECREF(<object>self.entries[n].topic)
-                if self.entries[n].route != NULL:
-                    Py_DECREF(<object>self.entries[n].route)
-        memset(self.entries, 0, (self.mask + 1) * sizeof(Entry))
+        for n in range(self.count):
+            Py_DECREF(<object>self.entries[n].topic)
+            if self.entries[n].route != NULL:
+                Py_DECREF(<object>self.entries[n].route)
+        memset(self.slots, 0, (self.mask + 1) * sizeof(uint64_t))
         self.count = 0
-
-    cdef Entry* _place(self, uint64_t hash, const uint8_t* topic, Py_ssize_t size) noexcept:
-        cdef uint32_t at = <uint32_t>hash & self.mask
-        cdef Entry* entry = &self.entries[at]
-        while entry.topic != NULL:
-            if entry.hash == hash and PyBytes_GET_SIZE(<object>entry.topic) == size \
-                    and memcmp(PyBytes_AS_STRING(<object>entry.topic), topic, size) == 0:
-                return entry
-            at = (at + 1) & self.mask
-            entry = &self.entries[at]
-        return entry
 
     cdef Entry* find(self, const uint8_t* topic, Py_ssize_t size) except NULL:
         """Never NULL: an unknown topic is resolved, which may raise."""
-        cdef uint64_t hash = hash_of(topic, size, self.seed)
-        cdef Entry* entry = self._place(hash, topic, size)
-        return entry if entry.topic != NULL else self._resolve(hash, topic, size)
+        cdef uint64_t hash = hash_of(topic, size, self.seed), slot
+        cdef uint32_t at = <uint32_t>hash & self.mask
+        cdef Entry* entry
+        while True:
+            slot = self.slots[at]
+            if slot == 0:
+                return self._resolve(hash, topic, size)
+            if slot >> 32 == hash >> 32:
+                entry = &self.entries[<uint32_t>slot - 1]
+                if entry.size == size and memcmp(PyBytes_AS_STRING(<object>entry.topic), topic, size) == 0:
+                    return entry
+            at = (at + 1) & self.mask
 
     cdef Entry* _resolve(self, uint64_t hash, const uint8_t* topic, Py_ssize_t size) except NULL:
         cdef bytes name = PyBytes_FromStringAndSize(<const char*>topic, size)
@@ -87,30 +86,38 @@ cdef class RouteTable:
         route, reason, marks, bytes_max = self.resolve(name)
         if self.count >= self.count_max:
             self.clear()
-        elif self.count * 2 > self.mask:
+        elif self.count == self.capacity:
             self._grow()
-        entry = self._place(hash, <const uint8_t*>PyBytes_AS_STRING(name), size)
+        entry = &self.entries[self.count]
         Py_INCREF(name)
         entry.bytes_max = bytes_max
         entry.hash, entry.topic, entry.reason, entry.marks, entry.route = hash, <void*>name, reason, marks, NULL
+        entry.size = <uint32_t>size
         if route is not None:
-            Py_INCREF(route)
             entry.route = <void*>(<Route?>route)
+            Py_INCREF(route)
+        self._put(hash, self.count)
         self.count += 1
         return entry
 
+    cdef void _put(self, uint64_t hash, uint32_t place) noexcept:
+        cdef uint32_t at = <uint32_t>hash & self.mask
+        while self.slots[at]:
+            at = (at + 1) & self.mask
+        self.slots[at] = (hash >> 32 << 32) | (place + 1)
+
     cdef int _grow(self) except -1:
-        cdef Entry* old = self.entries
-        cdef uint32_t old_mask = self.mask, n, at
-        cdef Entry* grown = <Entry*>calloc((old_mask + 1) * 2, sizeof(Entry))
-        if grown == NULL:
+        cdef uint32_t capacity = self.capacity * 2, n
+        cdef uint64_t* slots
+        cdef Entry* entries = <Entry*>realloc(self.entries, capacity * sizeof(Entry))
+        if entries == NULL:
             raise MemoryError
-        self.entries, self.mask = grown, old_mask * 2 + 1
-        for n in range(old_mask + 1):
-            if old[n].topic != NULL:
-                at = <uint32_t>old[n].hash & self.mask
-                while grown[at].topic != NULL:
-                    at = (at + 1) & self.mask
-                grown[at] = old[n]
-        free(old)
+        self.entries = entries
+        slots = <uint64_t*>calloc(capacity * 2, sizeof(uint64_t))
+        if slots == NULL:
+            raise MemoryError
+        free(self.slots)
+        self.slots, self.mask, self.capacity = slots, capacity * 2 - 1, capacity
+        for n in range(self.count):
+            self._put(self.entries[n].hash, n)
         return 0

@@ -41,6 +41,10 @@ cdef class Inbound:
     cdef public bytes client_id
     cdef public object limits
     cdef public object retained
+    cdef public object connection  # whose bytes these are, and what it and its server share
+    cdef public object server
+    cdef public object publisher
+    cdef public object now_ns
     cdef public Outbound outbound
     cdef public RouteTable routes
     cdef readonly uint64_t messages

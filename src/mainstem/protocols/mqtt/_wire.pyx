@@ -101,6 +101,38 @@ cdef class Inbound:
         self.time_ms = time_ms
         return self._step()
 
+    def data_received(self, bytes data):
+        """The connection's: what needs no decision is done here, the rest is handed to it."""
+        cdef object connection = self.connection, server = self.server, event
+        cdef uint64_t before = self.messages
+        if connection is None or connection.closing:
+            return
+        connection.heard_second = server.deadlines.second
+        counters = server.counters
+        counters.bytes_in += PyBytes_GET_SIZE(data)
+        if self.publisher is None or connection.held or connection.draining:
+            connection.on_data(data)
+            return
+        connection.draining = True
+        try:
+            self.publisher.check()
+            event = self.feed(data, <int64_t>self.now_ns() // 1000000)
+        except Exception as error:
+            connection.draining = False
+            connection.on_event(None, before, error)
+            return
+        connection.draining = False
+        if event is not None or self.waiting:
+            connection.on_event(event, before, None)
+            return
+        if self.messages != before:
+            counters.messages_in += self.messages - before
+            ticker = server.ticker
+            if ticker.pressed:
+                ticker.press(connection)
+        if self.outbound.progress:
+            connection.on_progress()
+
     def next(self, int64_t time_ms):
         """The next packet that needs a decision; publishes and acks on the way there are done when this returns."""
         self.time_ms = time_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainstem.broker._live_reference import Route
 from mainstem.log._gather_reference import Ticket
@@ -92,6 +92,10 @@ class Inbound:
         self.durable = False
         self.retained: Retained | None = None
         self.routes: RouteTable | None = None
+        self.connection: Any = None  # whose bytes these are, and what it and its server share
+        self.server: Any = None
+        self.publisher: Any = None
+        self.now_ns: Callable[[], int] = lambda: 0
         self.messages = 0
         self.unacked = 0
         self.waiting = False
@@ -118,6 +122,34 @@ class Inbound:
         """`receive` and the first `next` in one."""
         self.receive(data)
         return self.next(time_ms)
+
+    def data_received(self, data: bytes) -> None:
+        """The connection's: what needs no decision is done here, the rest is handed to it."""
+        connection, server, before = self.connection, self.server, self.messages
+        if connection is None or connection.closing:
+            return
+        connection.heard_second = server.deadlines.second
+        server.counters.bytes_in += len(data)
+        if self.publisher is None or connection.held or connection.draining:
+            connection.on_data(data)
+            return
+        connection.draining = True
+        event, error = None, None
+        try:
+            self.publisher.check()
+            event = self.feed(data, self.now_ns() // 1_000_000)
+        except Exception as caught:
+            error = caught
+        connection.draining = False
+        if event is not None or error is not None or self.waiting:
+            connection.on_event(event, before, error)
+            return
+        if self.messages != before:
+            server.counters.messages_in += self.messages - before
+            if server.ticker.pressed:
+                server.ticker.press(connection)
+        if self.outbound.progress:
+            connection.on_progress()
 
     def next(self, time_ms: int) -> Event | None:
         """The next packet that needs a decision; publishes and acks on the way there are done when this returns."""

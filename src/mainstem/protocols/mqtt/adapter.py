@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from mainstem.broker.access import Action, Principal
@@ -38,6 +39,7 @@ from mainstem.protocols.mqtt.reasons import Reason, UnsupportedVersion, Violatio
 from mainstem.protocols.mqtt.service import MqttService, Publisher
 from mainstem.protocols.mqtt.session import MqttSession
 from mainstem.protocols.mqtt.subscriptions import Subscriptions
+from mainstem.protocols.mqtt.waiting import Then
 from mainstem.protocols.mqtt.wire import Inbound
 from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
 
@@ -146,6 +148,7 @@ class MqttConnection(Connection):
         self.outbound = Outbound(None, service.encoder, server.ticker)
         self.outbound.connection = self
         self.inbound = Inbound(self.outbound, service.limits)
+        self.inbound.connection, self.inbound.server, self.inbound.now_ns = self, server, service.now_ns
 
     # -- bytes
 
@@ -153,31 +156,37 @@ class MqttConnection(Connection):
         self.outbound.transport = self.transport
         self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds)
 
-    def data_received(self, data: bytes) -> None:
-        if self.closing:
-            return
-        server = self.server
-        self.heard_second = server.deadlines.second
-        server.counters.bytes_in += len(data)
+    @property
+    def data_received(self) -> Callable[[bytes], None]:
+        """Bytes go straight to the compiled half, which calls `on_data` and `on_event` where it must."""
+        return self.inbound.data_received
+
+    def on_data(self, data: bytes) -> None:
         if self.held or self.draining:
             self.inbound.receive(data)
         else:
-            self._drain(data)
+            self.on_event(None, self.inbound.messages, data=data)
 
     def on_released(self) -> None:
         if not self.draining:
-            self._drain(None)
+            self.on_event(None, self.inbound.messages)
 
-    def _drain(self, data: bytes | None) -> None:
+    def on_event(
+        self, event: Event | None, before: int, error: Exception | None = None, data: bytes | None = None
+    ) -> None:
         """Handle packets until none is left, or one of them must be decided elsewhere first."""
         inbound = self.inbound
-        before = inbound.messages
         self.draining = True
         try:
+            if error is not None:
+                raise error
             if self.publisher is not None:
                 self.publisher.check()
             time_ms = self.service.now_ns() // NS_PER_MS
-            event = inbound.next(time_ms) if data is None else inbound.feed(data, time_ms)
+            if data is not None:
+                event = inbound.feed(data, time_ms)
+            elif event is None:
+                event = inbound.next(time_ms)
             while event is not None:
                 self._handle(event)
                 if self.held or self.closing:
@@ -197,7 +206,7 @@ class MqttConnection(Connection):
         if inbound.waiting:
             self._release_received()
         if self.outbound.progress:
-            self._note_progress()
+            self.on_progress()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Publish):
@@ -273,6 +282,9 @@ class MqttConnection(Connection):
             client_id = b"ms-" + os.urandom(10).hex().encode()
         if connect.will is not None:
             self.service.check_topic_bytes(connect.will.topic)
+            if not self.service.wills.allows(principal, connect.will.topic):
+                self._turn_away(Reason.NOT_AUTHORIZED, "its will's topic is not its to publish to")
+                return
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)
         self.key = self.service.session_key(self.namespace, client_id)
@@ -306,6 +318,8 @@ class MqttConnection(Connection):
         if saved is not None:
             saved.expiry_seconds, saved.left_ns, saved.hold_ended = self.expiry_seconds, 0, False
             self._restore(saved, session)
+            if connect.will is not None:
+                service.wills.arm(self.key, self.namespace, connect.will, client_id, self.expiry_seconds)
             ticket = service.sessions.save(saved)
             saved.here = self
         connack = encode_connack(self.version, present, 0, self._connack_properties(connect, client_id))
@@ -313,7 +327,7 @@ class MqttConnection(Connection):
             self._accept(connack, connect)
         else:
             self.hold(HOLD_QUEUE)
-            ticket.wait(_Then(lambda done: self._accept_when_durable(done, connack, connect)))
+            ticket.wait(Then(lambda done: self._accept_when_durable(done, connack, connect)))
 
     def _expiry_of(self, connect: Connect) -> int:
         if self.version != V5:
@@ -332,7 +346,7 @@ class MqttConnection(Connection):
         inbound.client_id = outbound.client_id = client_id
         inbound.packet_bytes_max = limits.packet_bytes_max
         inbound.durable = outbound.durable = self.saved is not None
-        inbound.routes = self.publisher.routes
+        inbound.routes, inbound.publisher = self.publisher.routes, self.publisher
         inbound.retained = self.service.retained(self.namespace)
         outbound.namespace = self.namespace
         outbound.session = self
@@ -412,11 +426,15 @@ class MqttConnection(Connection):
         ticket = service.sessions.save_released(saved, self.inbound.released_ids(), service.broker.stamps.next)
         self.inbound.complete(ticket)
 
-    def _note_progress(self) -> None:
+    def on_progress(self) -> None:
+        """An acknowledgement freed room or changed what a session keeps."""
         self.outbound.progress = False
         if self.saved is not None:
             self.service.session_moved(self.saved)
-        self._catch_up()
+        if not self.outbound.live:
+            self._catch_up()
+        elif self.subscriptions is not None:
+            self.subscriptions.room()
 
     def _catch_up(self) -> None:
         outbound, session = self.outbound, self.session
@@ -449,7 +467,7 @@ class MqttConnection(Connection):
             self.held_ticket = self.service.sessions.save_flight(self.saved, assigned, [])
         ticket = self.held_ticket  # without new identifiers: the order behind those that wait is all there is to keep
         assert ticket is not None
-        ticket.wait(_Then(lambda done: self._send_if_durable(done, packets)))
+        ticket.wait(Then(lambda done: self._send_if_durable(done, packets)))
 
     def _send_if_durable(self, ticket: Ticket, packets: bytes) -> None:
         if ticket.error is not None:
@@ -464,7 +482,7 @@ class MqttConnection(Connection):
         recorded = self.outbound.take_recorded()
         if recorded and self.saved is not None:
             ticket = self.service.sessions.save_flight(self.saved, [], recorded)
-            ticket.wait(_Then(lambda done: self._release_if_durable(done, recorded)))
+            ticket.wait(Then(lambda done: self._release_if_durable(done, recorded)))
 
     def _release_if_durable(self, ticket: Ticket, packet_ids: list[int]) -> None:
         if ticket.error is not None:
@@ -533,7 +551,7 @@ class MqttConnection(Connection):
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
         self.publisher = self.service.publisher(self.namespace, self.principal)
-        self.inbound.routes = self.publisher.routes
+        self.inbound.routes, self.inbound.publisher = self.publisher.routes, self.publisher
 
     def _allows(self, topic: bytes) -> bool:
         """A filter may overlap topics that its subscriber may not read: each delivery is checked."""
@@ -542,6 +560,7 @@ class MqttConnection(Connection):
 
     def on_lost(self) -> None:
         self.outbound.transport = None
+        self.inbound.connection = None
         self._leave()
 
     def _leave(self) -> None:
@@ -560,6 +579,7 @@ class MqttConnection(Connection):
         assert self.subscriptions is not None
         self.subscriptions.close()
         if saved is not None:
+            service.wills.disarm(self.key)
             saved.received = set(self.inbound.received_ids(True))
             service.sessions.leave(saved, service.broker.clock.now_ns())
             if not self.expiry_seconds:
@@ -568,7 +588,8 @@ class MqttConnection(Connection):
 
     def _send_will(self, session: MqttSession) -> None:
         will, session.will = session.will, None
-        if will is not None:
+        assert self.principal is not None
+        if will is not None and self.service.wills.allows(self.principal, will.topic):
             assert self.namespace is not None
             delay_seconds = min(will.delay_seconds, self.expiry_seconds)
             self.service.wills.plan(self.key, self.namespace, will, self.outbound.client_id, delay_seconds)
@@ -576,15 +597,3 @@ class MqttConnection(Connection):
     def label(self) -> str:
         client_id = self.outbound.client_id.decode(errors="backslashreplace")
         return f"MQTT client {client_id!r} ({super().label()})"
-
-
-class _Then:
-    """A ticket's waiter that calls a function."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def released(self, ticket: Ticket) -> None:
-        self._call(ticket)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mainstem.broker.live import RecordRef
 from mainstem.broker.sessions import Flight, Subscription
@@ -24,6 +25,7 @@ from mainstem.protocols.mqtt.packets import Will
 from mainstem.protocols.mqtt.properties import Property, encode_property
 
 GRANTS_CACHED_MAX = 1024  # topics; then the cache starts anew
+GRANTS_SHARED_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,13 +41,15 @@ def grant_of(subscription: Subscription) -> Grant:
     identifiers = b""
     if subscription.identifier:
         identifiers = encode_property(Property.SUBSCRIPTION_ID, subscription.identifier)
-    return Grant(
-        subscription.qos,
-        no_local=subscription.no_local,
-        retain_as_published=subscription.retain_as_published,
-        identifiers=identifiers,
-        meta=subscription.meta,
+    return _grant(
+        subscription.qos, subscription.no_local, subscription.retain_as_published, identifiers, subscription.meta
     )
+
+
+@lru_cache(maxsize=GRANTS_SHARED_MAX)
+def _grant(qos: int, no_local: bool, retain_as_published: bool, identifiers: bytes, meta: bool) -> Grant:
+    """Grants never change, so equal ones are one: routes with the same listener and options share their deliveries."""
+    return Grant(qos, no_local=no_local, retain_as_published=retain_as_published, identifiers=identifiers, meta=meta)
 
 
 class MqttSession:

@@ -1,8 +1,10 @@
 """Wills: published when a client is lost, at once or after their delay, and never twice.
 
-A will that waits is journaled, so that a restart does not forget it:
+A will that waits is journaled, so that a restart does not forget it; so is the will of a connected client whose session
+outlives us: if the broker is killed, that client is lost when the broker starts again, and the delay counts from there.
 
-    kind "will": key = session key; value = due (ns), namespace, topic, payload, QoS, retain, properties, client id
+    kind "will": key = session key; value = due (ns; -1: its client is connected), namespace, topic, payload, QoS, retain,
+                 properties, client id, delay (s)
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.mqtt.packets import Will
@@ -26,6 +29,8 @@ logger = logging.getLogger("mainstem.mqtt")
 
 KIND = "will"
 NS = 1_000_000_000
+CONNECTED = -1  # not due before its client is lost
+NO_TOPICS = (b"$SYS", b"$share", b"$queue", b"$stream", b"$delayed")
 
 
 @dataclass(slots=True)
@@ -34,6 +39,7 @@ class Waiting:
     namespace: str
     will: Will
     client_id: bytes
+    delay_seconds: int = 0
     timer: asyncio.TimerHandle | None = None
 
     def encode(self) -> bytes:
@@ -48,13 +54,14 @@ class Waiting:
                 will.retain,
                 will.properties,
                 self.client_id,
+                self.delay_seconds,
             )
         )
 
     @classmethod
     def decode(cls, value: bytes) -> Waiting:
-        due_ns, namespace, topic, payload, qos, retain, properties, client_id = msgspec.msgpack.decode(value)
-        return cls(due_ns, namespace, Will(topic, payload, qos, retain, 0, properties), client_id)
+        due_ns, namespace, topic, payload, qos, retain, properties, client_id, delay = msgspec.msgpack.decode(value)
+        return cls(due_ns, namespace, Will(topic, payload, qos, retain, delay, properties), client_id, delay)
 
 
 class Wills:
@@ -63,10 +70,28 @@ class Wills:
         self._waiting: dict[bytes, Waiting] = {}
         service.broker.journal.register(KIND, self._apply, self._dump)
 
+    def allows(self, principal: Principal, topic: bytes) -> bool:
+        """A will is a publish like any other: it needs the right to its topic, and topics with a meaning take none."""
+        if topic.partition(b"/")[0] in NO_TOPICS:
+            return False
+        return self._service.broker.access.allows(principal, Action.PUBLISH, topic)
+
+    def arm(self, key: bytes, namespace: Namespace, will: Will, client_id: bytes, expiry_seconds: int) -> None:
+        """A client with a session that outlives us is there. The caller's next journal ticket covers this too."""
+        delay_seconds = min(will.delay_seconds, expiry_seconds)
+        armed = self._waiting[key] = Waiting(CONNECTED, namespace.name, will, client_id, delay_seconds)
+        self._service.broker.journal.put(KIND, key, armed.encode())
+
+    def disarm(self, key: bytes) -> None:
+        """That client is gone, however it went: what becomes of its will is known now (`plan`), or there is none."""
+        armed = self._waiting.get(key)
+        if armed is not None and armed.due_ns == CONNECTED:
+            self.cancel(key)
+
     def plan(self, key: bytes, namespace: Namespace, will: Will, client_id: bytes, delay_seconds: int) -> None:
         """Send it now, or when its delay ends; the session going on before then cancels it."""
         now_ns = self._service.broker.clock.now_ns()
-        waiting = Waiting(now_ns + delay_seconds * NS, namespace.name, will, client_id)
+        waiting = Waiting(now_ns + delay_seconds * NS, namespace.name, will, client_id, delay_seconds)
         if not delay_seconds:
             self._send(waiting)
             return
@@ -118,6 +143,9 @@ class Wills:
     def start(self) -> None:
         now_ns = self._service.broker.clock.now_ns()
         for key, waiting in self._waiting.items():
+            if waiting.due_ns == CONNECTED:  # the broker was killed: its client was lost with it
+                waiting.due_ns = now_ns + waiting.delay_seconds * NS
+                self._service.broker.journal.put(KIND, key, waiting.encode())
             self._arm(key, waiting, now_ns)
 
     def _apply(self, key: bytes, value: bytes | None) -> None:

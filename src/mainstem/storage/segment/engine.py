@@ -24,7 +24,7 @@ from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
-from mainstem.storage.segment.open_files import OpenFiles
+from mainstem.storage.segment.open_files import OpenFile, OpenFiles
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.recovery import Progress, recover
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
@@ -67,6 +67,7 @@ class SegmentEngine:
         self._fault: StorageFault | None = None
         self._closed = False
         self._names_changed = False  # the directory needs an fsync
+        self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
@@ -87,17 +88,20 @@ class SegmentEngine:
         assert first.base_offset >= self._end_offset, "offsets never go back"
         if first.base_offset > self._end_offset:
             self._skip_to(first.base_offset)
-        size = sum(frame.size for frame in frames)
+        size = first.size if first is last else sum(frame.size for frame in frames)
         with self._lock:
             self._check_usable()
             segment = self._writable(first.base_offset, last.base_offset + last.count, size)
             try:
-                with self._files.use(segment.path) as fd:
-                    write_all(self._disk, fd, data, segment.size)
+                file = self._take_file(segment)
+                try:
+                    write_all(self._disk, file.fd, data, segment.size)
+                finally:
+                    self._files.give_back(file)
             except OSError as error:
                 self._undo(segment)
                 self._refuse(f"{segment.path}: cannot write {size} bytes at {segment.size}", error)
-            self._files.mark_dirty(segment.path, True)
+            file.dirty = True
             for frame in frames:
                 segment.note(frame)
             self._end_offset, self._last_stamp = segment.end_offset, segment.last_stamp
@@ -279,6 +283,15 @@ class SegmentEngine:
             self._refuse(f"{segment.path}: cannot create", error)
         self._names_changed = True
         return segment
+
+    def _take_file(self, segment: Segment) -> OpenFile:
+        """Almost always the one that the last write used."""
+        last = self._last_file
+        if last is not None and last[0] is segment and self._files.take_again(last[1]):
+            return last[1]
+        file = self._files.take(segment.path)
+        self._last_file = segment, file
+        return file
 
     def _seal_active(self) -> None:
         active = self._segments[-1] if self._segments else None

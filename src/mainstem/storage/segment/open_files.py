@@ -67,6 +67,14 @@ class OpenFiles:
             file.users += 1
             return file
 
+    def take_again(self, file: OpenFile) -> bool:
+        """`take` one that was taken before, without looking it up; False if it was closed since."""
+        with self._lock:
+            if file.forgotten:
+                return False
+            file.users += 1
+            return True
+
     def give_back(self, file: OpenFile) -> None:
         with self._lock:
             file.users -= 1
