@@ -33,7 +33,6 @@ from mainstem_pipeline.rows import COLUMNS, KAFKA_COLUMNS, OWN_COLUMNS
 EARLIEST, LATEST = -2, -1
 OFFSET_MAX = (1 << 63) - 1
 BATCH_ROWS = 32_768
-TASK_BYTES = 32 << 20
 
 SELECTIONS = ("subscribe", "subscribePattern", "assign", "filter", "view")
 SOURCE_OPTIONS = (
@@ -113,7 +112,7 @@ class ReadOptions:
     pushdown: bool = False
     direct: bool = True
     batch_rows: int = BATCH_ROWS
-    task_bytes: int = TASK_BYTES
+    task_bytes: int = 0  # 0: by how much there is
     catalog: str = ""
     warehouse: str = ""
     lake_properties: Mapping[str, str] = field(default_factory=dict)
@@ -193,7 +192,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         pushdown=given.flag("pushdown", False),
         direct=given.flag("direct", True),
         batch_rows=given.number("batchRows") or BATCH_ROWS,
-        task_bytes=given.number("taskBytes") or TASK_BYTES,
+        task_bytes=given.number("taskBytes") or 0,
         catalog=given.text("catalog"),
         warehouse=given.text("warehouse"),
         lake_properties=given.starting_with("s3."),

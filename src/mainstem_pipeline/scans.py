@@ -17,6 +17,11 @@ Offsets = dict[str, dict[str, int]]
 
 STEM = "#"  # a shared log seen through a filter
 ROWS_ALL = 1 << 60
+SLICE_BYTES = 32 << 20
+TASKS_ENOUGH = (
+    16  # more of them, smaller than SLICE_BYTES, would not be faster; on many cores set minPartitions or taskBytes
+)
+TASK_BYTES_MAX = 128 << 20  # as Spark's own for files
 PLANS_KEPT = 2  # a batch may be planned again while the one before it still runs
 BYTES_PER_ROW_GUESS = 200
 LOST_SHOWN = 3
@@ -205,7 +210,7 @@ class Scan:
                 "select": dict(options.select),
                 "ranges": ranges,
                 "slices_min": options.slices_min,
-                "slice_bytes": options.task_bytes,
+                "slice_bytes": options.task_bytes or SLICE_BYTES,
                 "files": options.direct,
             },
         )
@@ -228,7 +233,7 @@ class Scan:
                 options.batch_rows,
                 planned_s,
             )
-            for slices in grouped(plan["slices"], options.task_bytes, options.slices_min, options.slice_rows_max)
+            for slices in grouped(plan["slices"], task_bytes(plan, options), options.slices_min, options.slice_rows_max)
         ]
 
     def _remember(self, plan: str) -> None:
@@ -241,6 +246,12 @@ class Scan:
         """A batch is done: the leases of older plans can go."""
         while len(self._plans) > 1:
             self._client.delete(f"/v1/scan/plans/{self._plans.pop(0)}")
+
+
+def task_bytes(plan: Mapping[str, Any], options: ReadOptions) -> int:
+    """Much to read makes larger tasks: each has a price of its own, and with some sinks a file."""
+    total = sum(one["bytes"] for one in plan["slices"])
+    return options.task_bytes or min(max(total // TASKS_ENOUGH, SLICE_BYTES), TASK_BYTES_MAX)
 
 
 def grouped(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OFFSET_MAX = (1 << 63) - 1
 CHUNK_BYTES = 4 << 20  # read at once; a larger frame is read whole
 FRAME_BYTES_MAX = 256 << 20
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20  # of rows; what was just written is still in the cache when it is sent on
 INFLATED_BYTES_MAX = 128 << 20
 RENEW_AFTER_S = 240.0  # of a lease of ten minutes
 
@@ -90,18 +90,20 @@ class SliceReader:
         try:
             decoder = self._decoder()
             at, end = int(self._piece["at"]), int(self._piece["at"]) + int(self._piece["bytes"])
-            size = CHUNK_BYTES
             first = os.pread(fd, 48, at)
             if int.from_bytes(first[16:24], "big") != self._piece["frame"]:
                 raise CorruptFrame("another frame stands where the plan named one")
+            buffer = bytearray(
+                min(CHUNK_BYTES, end - at)
+            )  # filled again and again: fresh memory costs more than reading
             while at < end and not decoder.finished:
-                chunk = os.pread(fd, min(size, end - at), at)
-                decoder.feed(chunk)
+                size = os.preadv(fd, [memoryview(buffer)[: end - at]], at)
+                decoder.feed(memoryview(buffer)[:size])
                 yield from self._rows(decoder)
                 if decoder.consumed == 0:
-                    if len(chunk) < size or size >= FRAME_BYTES_MAX:
+                    if size < len(buffer) or size >= FRAME_BYTES_MAX:
                         break
-                    size = min(size * 4, FRAME_BYTES_MAX)  # a frame larger than the chunk
+                    buffer = bytearray(min(len(buffer) * 4, FRAME_BYTES_MAX))  # a frame larger than that
                 at += decoder.consumed
             if at >= end or decoder.finished:
                 self._position = int(self._piece["end"])

@@ -38,8 +38,8 @@ class Files:
         self._on_loop(self._create())
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        assert self.broker._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self.broker._loop).result(60)
+        assert self.broker.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.broker.loop).result(60)
 
     @property
     def core(self) -> Core:
