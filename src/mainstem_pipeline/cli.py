@@ -278,7 +278,9 @@ def archive(
         accept_loss=accept_loss,
     )
     try:
-        code = run_with_signals(Runner(made, RunOptions(once=once, master=master), display_for(as_json=as_json)))
+        # No row passes through the JVM: compiling it well would cost more than it ever gives back.
+        options = RunOptions(once=once, master=master, fast_start=True)
+        code = run_with_signals(Runner(made, options, display_for(as_json=as_json)))
     except PipelineFailed as error:
         _ended(error, error.exit_code)
     except MainstemError as error:

@@ -66,12 +66,12 @@ def connector(folder: Path) -> Connector:
             reasons.append(str(error).splitlines()[0])
             continue
         own = version == pyspark.__version__
-        python = Path(sys.executable) if own else _python(folder / f"spark-{version}", version)
+        python = Path(sys.executable) if own else python_with_spark(folder / f"spark-{version}", version)
         return Connector(version, python, ",".join(jar for jar in jars if Path(jar).name.startswith(JARS)))
     raise Unavailable("; ".join(reasons))
 
 
-def _python(home: Path, version: str) -> Path:
+def python_with_spark(home: Path, version: str) -> Path:
     """An environment with that Spark and nothing else."""
     python = home / "bin" / "python"
     if python.exists():

@@ -180,8 +180,8 @@ def test_the_command_maintains_every_table(
     import subprocess
     import sys
 
-    publish(broker, [(f"{topic}/a", b"1")])
-    archive(spark, broker, lake, f"{topic}/#", "raw.a")
+    publish(broker, [(f"other-{topic}/a", b"1")])
+    archive(spark, broker, lake, f"other-{topic}/#", "raw.a")
     fill(spark, broker, topic, lake, 3)
     command = [sys.executable, "-m", "mainstem", "lake", "maintain", "--warehouse", lake.warehouse, "--json"]
     told = subprocess.run([*command, "--grace", "0s"], check=True, capture_output=True, text=True, timeout=110)

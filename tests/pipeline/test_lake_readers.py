@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,12 @@ import pytest
 
 from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
-from mainstem_pipeline.lake.maintain import compact
+from mainstem_pipeline.lake.maintain import compact, remove_unreferenced
+from mainstem_pipeline.session import find_java
 from tests.pipeline.conftest import produce, publish
-from tests.pipeline.lake_kit import archive, rows_of, table_of
+from tests.pipeline.connector_kit import python_with_spark
+from tests.pipeline.lake_kit import archive, rows_of, sql, table_of
+from tests.protocol.kafka.java_clients import Unavailable, classpath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,53 +65,67 @@ def _extension(name: str) -> str:
     return str(path)
 
 
-ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+ICEBERG = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0", "org.xerial:sqlite-jdbc:3.50.3.0")
+SPARK = "4.1.4"
 OTHER_SPARK = """
 import json, sys
 from pyspark.sql import SparkSession
-warehouse, metadata = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.jars.packages", "PACKAGE")
-    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
-    .config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
-    .config("spark.sql.catalog.lake.type", "hadoop")
-    .config("spark.sql.catalog.lake.warehouse", warehouse)
-    .config("spark.ui.enabled", "false")
-    .getOrCreate()
-)
-spark.sql(f"call lake.system.register_table(table => 'copied.t', metadata_file => '{metadata}')")
-count, offsets = spark.sql("select count(*), count(distinct log, offset) from lake.copied.t").first()
-spark.sql("call lake.system.rewrite_data_files(table => 'copied.t', options => map('rewrite-all', 'true'))")
-after = spark.sql("select count(*) from lake.copied.t").first()[0]
-print(json.dumps([count, offsets, after]))
-""".replace("PACKAGE", ICEBERG)
+jars, catalog, warehouse, columns = sys.argv[1:]
+settings = {
+    "spark.jars": jars,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.mainstem": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.mainstem.type": "jdbc",
+    "spark.sql.catalog.mainstem.uri": f"jdbc:sqlite:{catalog}",
+    "spark.sql.catalog.mainstem.warehouse": warehouse,
+}
+builder = SparkSession.builder.master("local[2]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+rows = spark.sql(f"select {columns} from mainstem.raw.t order by log, `offset`").collect()
+told = [[one.hex() if isinstance(one, (bytes, bytearray)) else one for one in row] for row in rows]
+options = "map('rewrite-all', 'true')"
+done = spark.sql(f"call mainstem.system.rewrite_data_files(table => 'raw.t', options => {options})").first()
+spark.sql("call mainstem.system.rewrite_manifests(table => 'raw.t')")
+after = spark.sql("select count(*), count(distinct log, `offset`) from mainstem.raw.t").first()
+print(json.dumps({"rows": told, "rewritten": done[0], "after": list(after)}))
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_icebergs_own_spark_runtime_reads_and_rewrites_it(
+def test_icebergs_own_spark_runtime_reads_and_rewrites_it_and_the_archive_goes_on(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     """In an environment of its own: the newest Spark that Iceberg supports is older than ours."""
-    if not _reachable("https://repo1.maven.org/maven2/org/apache/iceberg/"):
-        pytest.skip("Maven Central is not reachable from here")
-    lake = LakeOptions(str(tmp_path / "lake"))
-    filled(spark, broker, topic, lake)
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    installed = subprocess.run([python, "-m", "pip", "install", "-q", "pyspark==4.1.4"], check=False)
-    if installed.returncode:
-        pytest.skip("pyspark 4.1.4 cannot be installed from here")
-    (tmp_path / "other.py").write_text(OTHER_SPARK)
-    command = [python, tmp_path / "other.py", tmp_path / "hadoop", table_of(lake, "raw.t").metadata_location]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    assert json.loads(told.stdout.splitlines()[-1]) == [600, 600, 600]
-
-
-def _reachable(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+        jars = [jar for jar in classpath(*ICEBERG).split(":") if "iceberg-spark" in jar or "sqlite-jdbc" in jar]
+        python = python_with_spark(tmp_path / "venv", SPARK)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    lake = LakeOptions(str(tmp_path / "lake"))
+    wanted = filled(spark, broker, topic, lake)
+    (tmp_path / "other.py").write_text(OTHER_SPARK)
+    columns = ", ".join(f"`{name}`" for name in COLUMNS)
+    command = [python, tmp_path / "other.py", ",".join(jars), tmp_path / "lake" / "catalog.db", lake.warehouse, columns]
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
+    environment = {**kept, "PYSPARK_PYTHON": str(python), "JAVA_HOME": str(find_java()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["rows"] == [[one.hex() if isinstance(one, bytes) else one for one in row] for row in wanted]
+    assert told["rewritten"] > 0
+    assert told["after"] == [600, 600]
+
+    publish(broker, [(f"{topic}/0", b"after it")])
+    assert archive(spark, broker, lake, f"{topic}/#", "raw.t")["rows"] == 1, "its own snapshots told it nothing"
+    removed = remove_unreferenced(open_catalog(lake), "raw.t", 0)
+    rows = [tuple(row.values()) for row in rows_of(lake, "raw.t").select(list(COLUMNS)).to_pylist()]
+    assert len(rows) == 601
+    assert [row for row in rows if row[6] != b"after it"] == wanted, f"{removed} files were nobody's"
+    assert sql(spark, broker, lake, f"select count(*), count(distinct partition, offset) from `{topic}/#`")[0][0] == 601

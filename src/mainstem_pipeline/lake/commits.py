@@ -1,6 +1,7 @@
 """Commits to lake tables, exactly once: the batch a snapshot holds is written in the snapshot itself.
 
-Every snapshot of ours carries these properties forward, so that expiry loses none of them:
+Every snapshot of ours carries these properties forward, so that expiry loses none of them; a copy is in the table's own
+properties, because snapshots that others make do not:
 
     mainstem.batch.<query>   the last batch of that query in the table; one at or below it is not committed again
     mainstem.next            {topic: {partition: offset}}: where the table's data ends, for raw tables
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +40,8 @@ FOOTER_THREADS = 8
 PREFIX = "mainstem."
 NEXT, EPOCH, BATCH = "mainstem.next", "mainstem.epoch", "mainstem.batch."
 SOURCE = "mainstem.source"  # of a raw table: what it archives
+CARRIED = "mainstem.carried"  # table property: a copy of the newest snapshot's properties
+ANCESTORS_MAX = 1_000  # snapshots of others on top of our newest
 TABLE_PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -109,11 +113,22 @@ def settled(call: Callable[[], T]) -> T:
 
 
 def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
-    """Our properties of the table's current snapshot, or of the one named."""
+    """Our properties of the table's current snapshot, or of the one named.
+
+    Others who commit to the table (Spark's rewrite_data_files, say) do not carry them forward: then the nearest ancestor of
+    ours has them, and where all of ours have expired, the table's own copy.
+    """
     snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    if snapshot is None or snapshot.summary is None:
-        return {}
-    return {name: value for name, value in snapshot.summary.additional_properties.items() if name.startswith(PREFIX)}
+    seen = 0
+    while snapshot is not None and seen < ANCESTORS_MAX:
+        summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        found = {name: value for name, value in summary.items() if name.startswith(PREFIX)}
+        if found:
+            return found
+        seen += 1
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    return dict(json.loads(table.properties.get(CARRIED, "{}")))
 
 
 def next_offsets_of(table: Table, snapshot_id: int | None = None) -> Offsets:
@@ -127,6 +142,7 @@ def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
 
     if not paths:
         return []
+    logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each column without statistics
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         return list(pool.map(lambda path: parquet_file_to_data_file(table.io, table.metadata, path), paths))
 
@@ -226,12 +242,11 @@ class Committer:
 
 def _append(table: Table, properties: dict[str, str], paths: Sequence[str]) -> None:
     files = data_files(table, paths)
-    with (
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=properties).merge_append() as update,
-    ):
-        for one in files:
-            update.append_data_file(one)
+    with table.transaction() as transaction:
+        transaction.set_properties({CARRIED: json.dumps(properties)})
+        with transaction.update_snapshot(snapshot_properties=properties).merge_append() as update:
+            for one in files:
+                update.append_data_file(one)
 
 
 def _note_batch(properties: dict[str, str], name: str, batch: int) -> None:
@@ -263,5 +278,5 @@ def summary_of(table: Table) -> dict[str, Any]:
         "files": int(totals.get("total-data-files", "0")),
         "bytes": int(totals.get("total-files-size", "0")),
         "snapshots": len(table.metadata.snapshots),
-        "ends": json.loads(totals.get(NEXT, "{}")),
+        "ends": next_offsets_of(table),
     }

@@ -24,7 +24,6 @@ from mainstem_pipeline.lake.raw import (
     OFFSET_ID,
     ROW_GROUP_ROWS,
     current_columns,
-    dictionary_names,
     parquet_writer,
 )
 from mainstem_pipeline.lake.reading import file_batches, written_schema
@@ -176,9 +175,9 @@ def join_files(table: Table, paths: Sequence[str]) -> str:
     """A file with all rows of these, under the table's schema as it is now."""
     path = f"{table.location().rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
     schema = written_schema(table.schema())
-    dictionary = dictionary_names(current_columns(table)) if SOURCE in table.properties else True
+    columns = current_columns(table) if SOURCE in table.properties else None
     with table.io.new_output(path).create() as out:
-        writer = parquet_writer(out, schema, dictionary)
+        writer = parquet_writer(out, schema, columns)
         for source in paths:
             for rows in file_batches(table.io, source, table.schema()):
                 writer.write_batch(rows.cast(schema), row_group_size=ROW_GROUP_ROWS)
@@ -210,9 +209,11 @@ def remove_unreferenced(catalog: Catalog, name: str, grace_s: float) -> int:
 
 def referenced(table: Table) -> set[str]:
     """Every file that some snapshot, or the metadata itself, names."""
-    found = {table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)}
+    metadata = table.metadata
+    found = {table.metadata_location, *(one.metadata_file for one in metadata.metadata_log)}
+    found |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
     manifests = set()
-    for snapshot in table.metadata.snapshots:
+    for snapshot in metadata.snapshots:
         found.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path in manifests:
@@ -223,7 +224,8 @@ def referenced(table: Table) -> set[str]:
 
 
 def _plain(path: str) -> str:
-    return path.removeprefix("file://")
+    """A local path however it is written: Java says file:/a, we say file:///a or /a."""
+    return "/" + path[5:].lstrip("/") if path.startswith("file:/") else path
 
 
 def listed(table: Table) -> Iterator[tuple[str, float]]:

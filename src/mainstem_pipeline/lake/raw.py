@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.sorting import SortOrder
 
-ROW_GROUP_ROWS = 32_768
+ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 32 << 20  # of Arrow data, held by a task until they are written
 FILE_BYTES = 256 << 20  # of Arrow data; Parquet is smaller
 COMPRESSION_LEVEL = 1
 DAY_US = 86_400_000_000
@@ -49,6 +50,8 @@ LOG_ID, OFFSET_ID, APPENDED_ID = 1, 3, 6
 TIME = pa.timestamp("us", tz="UTC")
 # Few distinct values a row group; in all other columns a dictionary would only cost.
 DICTIONARY_NUMBERS = (1, 2, 5, 8, 9, 13, 15, 16)
+# No question is answered by the least and greatest of these, and they cost as much as writing the column.
+NO_STATISTICS_NUMBERS = (11, 12, 14, 17)
 FIELDS = "mainstem.fields"  # table property: our numbers → field ids, where the catalog gave others
 Columns = Mapping[int, tuple[int, str]]
 
@@ -161,6 +164,10 @@ def dictionary_names(columns: Columns) -> list[str]:
     return [columns[number][1] for number in DICTIONARY_NUMBERS if number in columns]
 
 
+def statistics_names(columns: Columns) -> list[str]:
+    return [columns[one[0]][1] for one in COLUMNS if one[0] in columns and one[0] not in NO_STATISTICS_NUMBERS]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where tasks write, and what the table's columns are as the batch begins."""
@@ -255,6 +262,8 @@ class RawFiles:
         self._output: Any = None
         self._stream: Any = None
         self._day = self._rows = self._bytes = 0
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
         self._done: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -266,21 +275,32 @@ class RawFiles:
             self._close()
         if self._writer is None:
             self._open(day)
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """What is held, as a row group."""
         assert self._writer is not None
-        self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=self._held_rows)
+        self._rows += self._held_rows
+        self._bytes += self._held_bytes
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def _open(self, day: int) -> None:
         place = self._place
         path = f"{place.location.rstrip('/')}/data/{place.prefix}-{self.log}-{uuid.uuid4().hex}.parquet"
         self._output = self._io.new_output(path)
         self._stream = self._output.create(overwrite=False)
-        self._writer = parquet_writer(self._stream, self._schema, dictionary_names(place.columns))
+        self._writer = parquet_writer(self._stream, self._schema, place.columns)
         self._day, self._rows, self._bytes = day, 0, 0
 
     def _close(self) -> None:
         assert self._writer is not None
+        self._flush()
         self._writer.close()
         self._stream.close()
         self._done.append(WrittenFile(self._output.location, self._rows, len(self._output)))
@@ -300,14 +320,15 @@ class RawFiles:
             self._io.delete(one.path)
 
 
-def parquet_writer(stream: Any, schema: pa.Schema, dictionary: list[str] | bool) -> pq.ParquetWriter:
-    """How the lake's own files are written: zstd, page indexes, dictionaries where they help."""
+def parquet_writer(stream: Any, schema: pa.Schema, columns: Columns | None) -> pq.ParquetWriter:
+    """How the lake's own files are written: zstd, page indexes; of a raw table's columns we know what helps."""
     return pq.ParquetWriter(
         stream,
         schema,
         compression="zstd",
         compression_level=COMPRESSION_LEVEL,
-        use_dictionary=dictionary,
+        use_dictionary=dictionary_names(columns) if columns is not None else True,
+        write_statistics=statistics_names(columns) if columns is not None else True,
         write_page_index=True,
         store_schema=False,
     )
