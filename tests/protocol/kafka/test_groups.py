@@ -189,6 +189,46 @@ def test_two_instances_of_one_id_fence_each_other(broker: Broker) -> None:
     first.close()
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_the_members_of_a_group_are_upgraded_one_by_one_and_back(broker: Broker, strategy: str) -> None:
+    topic, group = create_topic(broker, unique("mixed"), 4), unique("g")
+    members: list[Consumer] = []
+    seen: list[bytes] = []
+
+    def add(protocol: str) -> Consumer:
+        settings = {"partition_assignment_strategy": strategy, "heartbeat_interval_ms": 300}
+        made = member(broker, group, protocol, **(settings if protocol == "classic" else {}))
+        made.subscribe([topic])
+        members.append(made)
+        return made
+
+    def shared() -> bool:
+        for one in members:
+            message = one.poll(0.1)
+            if message is not None and message.error() is None:
+                seen.append(message.value())
+                one.commit(message, asynchronous=False)
+        parts = [p.partition for one in members for p in one.assignment()]
+        return sorted(parts) == [0, 1, 2, 3] and all(one.assignment() for one in members)
+
+    def drop(one: Consumer) -> None:
+        members.remove(one)
+        one.close()
+
+    steps = [("classic", 0), ("classic", 0), ("consumer", 1), ("classic", 1)]
+    for number, (protocol, dropped) in enumerate(steps):
+        add(protocol)
+        eventually(shared, f"step {number}: the four partitions are shared with the new {protocol} member")
+        if dropped:
+            drop(members[0])
+            eventually(shared, f"step {number}: the others take over")
+        send(broker, topic, [b"%d" % number])
+        eventually(lambda number=number: (shared(), b"%d" % number in seen)[1], f"step {number}: a record arrives")
+    for one in list(members):
+        drop(one)
+    assert sorted(seen) == [b"%d" % number for number in range(len(steps))]
+
+
 async def test_aiokafka_joins_a_group(broker: Broker) -> None:
     topic, group = create_topic(broker, unique("aio"), 2), unique("g")
     send(broker, topic, [b"%d" % n for n in range(10)])

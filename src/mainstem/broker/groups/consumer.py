@@ -60,6 +60,13 @@ class BeatAnswer:
     assignment: set[TopicPartition] | None = None  # None: as last told
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What the group keeps of a member that speaks the classic protocol (`seats.py`)."""
+
+    session_ms: int
+
+
 @dataclass(slots=True)
 class ConsumerMember:
     member_id: str
@@ -79,6 +86,7 @@ class ConsumerMember:
     revoke_until_ms: int | None = None
     told: set[TopicPartition] | None = None
     away: bool = False  # a static member that left for a while
+    seat: Seat | None = None
 
     def holds(self) -> set[TopicPartition]:
         return self.assigned | self.revoking
@@ -132,17 +140,17 @@ class ConsumerGroup:
             self._describe(member, beat)
         member.deadline_ms = now_ms + SESSION_MS
         self.refresh(lookup)
-        self._move(member, beat, now_ms)
+        self.move(member, beat, now_ms)
         return self._answer(member, full=joins or beat.topics is not None)
 
     def _join(self, beat: Beat) -> ConsumerMember | BeatAnswer:
         member_id = beat.member_id or self._make_id()
         if beat.instance_id is not None:
-            other = self._static(beat.instance_id)
+            other = self.static(beat.instance_id)
             if other is not None and other.member_id != member_id:
                 if not other.away:
                     return BeatAnswer(GroupFault.UNRELEASED_INSTANCE_ID, f"instance {beat.instance_id} is a member")
-                self._rename(other, member_id)
+                self.rename(other, member_id)
         member = self.members.get(member_id)
         if member is None:
             if len(self.members) >= MEMBERS_MAX:
@@ -158,7 +166,7 @@ class ConsumerGroup:
 
     def _known(self, beat: Beat) -> ConsumerMember | BeatAnswer:
         if beat.instance_id is not None:
-            holder = self._static(beat.instance_id)
+            holder = self.static(beat.instance_id)
             if holder is not None and holder.member_id != beat.member_id:
                 return BeatAnswer(GroupFault.FENCED_INSTANCE_ID, f"instance {beat.instance_id} was taken over")
         member = self.members.get(beat.member_id)
@@ -190,7 +198,7 @@ class ConsumerGroup:
     def _leave(self, beat: Beat, lookup: TopicLookup, now_ms: int) -> BeatAnswer:
         member = self.members.get(beat.member_id)
         if member is None and beat.instance_id is not None:
-            member = self._static(beat.instance_id)
+            member = self.static(beat.instance_id)
         if member is None:
             return BeatAnswer(GroupFault.UNKNOWN_MEMBER_ID, f"{beat.member_id} is not a member of {self.group_id}")
         if beat.epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
@@ -198,7 +206,7 @@ class ConsumerGroup:
             member.assigned |= member.revoking
             member.revoking, member.revoke_until_ms = set(), None
         else:
-            self._remove(member, now_ms)
+            self.remove(member)
             self.refresh(lookup)
         return BeatAnswer(member_id=beat.member_id, epoch=beat.epoch, heartbeat_ms=0)
 
@@ -240,7 +248,7 @@ class ConsumerGroup:
             known[pattern] = {name for name in lookup.names() if compiled.fullmatch(name)}
         return known[pattern]
 
-    def _move(self, member: ConsumerMember, beat: Beat, now_ms: int) -> None:
+    def move(self, member: ConsumerMember, beat: Beat, now_ms: int) -> None:
         """One step of this member towards the target."""
         if beat.owned is not None and not beat.owned & member.revoking:
             member.revoking, member.revoke_until_ms = set(), None
@@ -254,11 +262,18 @@ class ConsumerGroup:
             return
         if member.epoch != self.target_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.target_epoch
-        taken = set().union(*(other.holds() for other in self.members.values() if other is not member))
-        gained = target - taken
+        gained = self._free_for(member)
         if gained != member.assigned:
             member.assigned = gained
             self.changed = True
+
+    def _free_for(self, member: ConsumerMember) -> set[TopicPartition]:
+        """What the target gives it and no other member still holds."""
+        taken = set().union(*(other.holds() for other in self.members.values() if other is not member))
+        return self.target.get(member.member_id, set()) - taken
+
+    def is_to_move(self, member: ConsumerMember) -> bool:
+        return bool(member.revoking) or member.epoch != self.target_epoch or member.assigned != self._free_for(member)
 
     def _answer(self, member: ConsumerMember, *, full: bool) -> BeatAnswer:
         moving = bool(member.revoking) or member.assigned != self.target.get(member.member_id, set())
@@ -274,17 +289,17 @@ class ConsumerGroup:
 
     # -- members ---------------------------------------------------------------------------------------------------
 
-    def _static(self, instance_id: str) -> ConsumerMember | None:
+    def static(self, instance_id: str) -> ConsumerMember | None:
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
-    def _rename(self, member: ConsumerMember, member_id: str) -> None:
+    def rename(self, member: ConsumerMember, member_id: str) -> None:
         del self.members[member.member_id]
         self.target[member_id] = self.target.pop(member.member_id, set())
         member.member_id = member_id
         member.told = None
         self.members[member_id] = member
 
-    def _remove(self, member: ConsumerMember, now_ms: int) -> None:
+    def remove(self, member: ConsumerMember) -> None:
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
         self.epoch += 1
@@ -302,7 +317,7 @@ class ConsumerGroup:
         for member in list(self.members.values()):
             late = member.revoke_until_ms is not None and member.revoke_until_ms <= now_ms
             if late or member.deadline_ms <= now_ms:
-                self._remove(member, now_ms)
+                self.remove(member)
 
     def next_ms(self) -> int | None:
         times = [member.deadline_ms for member in self.members.values()]

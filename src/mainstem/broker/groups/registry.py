@@ -86,6 +86,26 @@ class Groups:
     def share(self, group_id: str) -> ShareGroup | None:
         return self._of_kind(group_id, ShareGroup)
 
+    def upgrade(self, group_id: str, take_over: Callable[[ClassicGroup, ConsumerGroup], bool]) -> ConsumerGroup | None:
+        """A member of KIP-848 comes to a classic group with members; None if they cannot be taken over."""
+        classic = self.groups.get(group_id)
+        if not isinstance(classic, ClassicGroup):
+            return None
+        made = ConsumerGroup(group_id, self._make_id, self.limits)
+        if not take_over(classic, made):
+            return None
+        self.groups[group_id] = made
+        made.changed = True
+        return made
+
+    def mixed(self, group_id: str) -> ConsumerGroup | None:
+        """The KIP-848 group that a classic member meets there, if it has members."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) and group.members else None
+
+    def make_id(self) -> str:
+        return self._make_id()
+
     def _of_kind(self, group_id: str, kind: type[G]) -> G | None:
         group = self.groups.get(group_id)
         if isinstance(group, kind):

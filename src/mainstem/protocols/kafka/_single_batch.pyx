@@ -26,6 +26,7 @@ cdef enum:
     NAME_BYTES_MAX = 249
     ANSWER_BYTES_MAX = 80 + NAME_BYTES_MAX
     PLACES_MAX = 10_000
+    WRITE_NOW_BYTES_MIN = 1 << 18  # while it lies in the processor's cache: the write reads it from there
     TRANSACTIONAL = 0x10
 
 cdef int KAFKA = Origin.KAFKA
@@ -327,6 +328,8 @@ cdef class SingleBatches:
         single.wait(ticket, self._connection, state, head)
         if <int64_t>log.unsynced_bytes > _UNSYNCED_BYTES_MAX:
             self._connection.hold_for(log)
+        if head.size >= WRITE_NOW_BYTES_MIN:
+            self._service.ticker.write_now()
         return True
 
     def _find(self, SingleBatch single):

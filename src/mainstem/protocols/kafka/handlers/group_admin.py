@@ -21,7 +21,7 @@ from mainstem.protocols.kafka.tickets import when_durable
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
-MEMBER_TYPE_CONSUMER = 1
+MEMBER_TYPE_CLASSIC, MEMBER_TYPE_CONSUMER = 0, 1
 
 
 def describe_groups(request: Request) -> Any:
@@ -146,7 +146,7 @@ def _described_member(group: ConsumerGroup, member: Any) -> Any:
         subscribed_topic_regex=member.pattern or None,
         assignment=_assignment(group, member.assigned),
         target_assignment=_assignment(group, group.target.get(member.member_id, set())),
-        member_type=MEMBER_TYPE_CONSUMER,
+        member_type=MEMBER_TYPE_CONSUMER if member.seat is None else MEMBER_TYPE_CLASSIC,
     )
 
 

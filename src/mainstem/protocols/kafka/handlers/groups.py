@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.groups.classic import ClassicGroup, Join, Joined, Synced
-from mainstem.broker.groups.consumer import Beat, BeatAnswer
+from mainstem.broker.groups.consumer import Beat, BeatAnswer, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
+from mainstem.protocols.kafka.handlers import mixed_groups
 from mainstem.protocols.kafka.handlers.permission import may, may_see
 from mainstem.protocols.kafka.messages import (
     ConsumerGroupHeartbeatResponse,
@@ -48,11 +49,13 @@ def _known_classic(request: Request) -> tuple[GroupFault, ClassicGroup | None]:
     return fault, group if isinstance(group, ClassicGroup) else None
 
 
+def _mixed(request: Request) -> ConsumerGroup | None:
+    """The KIP-848 group that this request of a classic member is for, if it is."""
+    return request.service.groups.mixed(request.group_key(request.body.group_id))
+
+
 def join_group(request: Request) -> Any:
     body = request.body
-    fault, group = _classic(request)
-    if group is None:
-        return JoinGroupResponse(error_code=code_of_fault(fault), member_id=body.member_id)
     ask = Join(
         body.member_id,
         body.group_instance_id,
@@ -84,6 +87,13 @@ def join_group(request: Request) -> Any:
             )
         )
 
+    mixed = _mixed(request)
+    if mixed is not None:
+        reply(mixed_groups.join(request, mixed, ask))
+        return None
+    fault, group = _classic(request)
+    if group is None:
+        return JoinGroupResponse(error_code=code_of_fault(fault), member_id=body.member_id)
     group.join(ask, request.service.monotonic_ms(), reply)
     request.service.groups.keep(group)
     return None
@@ -91,6 +101,8 @@ def join_group(request: Request) -> Any:
 
 def sync_group(request: Request) -> Any:
     body = request.body
+    if (mixed := _mixed(request)) is not None:
+        return mixed_groups.sync(request, mixed)
     fault, group = _known_classic(request)
     if group is None:
         return SyncGroupResponse(error_code=code_of_fault(fault))
@@ -121,6 +133,8 @@ def sync_group(request: Request) -> Any:
 
 def heartbeat(request: Request) -> Any:
     body = request.body
+    if (mixed := _mixed(request)) is not None:
+        return HeartbeatResponse(error_code=code_of_fault(mixed_groups.heartbeat(request, mixed)))
     fault, group = _known_classic(request)
     if group is not None:
         now_ms = request.service.monotonic_ms()
@@ -130,17 +144,25 @@ def heartbeat(request: Request) -> Any:
 
 def leave_group(request: Request) -> Any:
     body = request.body
-    fault, group = _known_classic(request)
+    mixed = _mixed(request)
+    fault, classic = _known_classic(request)
+    group = mixed or classic
     if group is None:
         return LeaveGroupResponse(error_code=code_of_fault(fault))
-    now_ms = request.service.monotonic_ms()
+
+    def leave(member_id: str, instance_id: str | None) -> GroupFault:
+        if mixed is not None:
+            return mixed_groups.leave(request, mixed, member_id, instance_id)
+        assert classic is not None
+        return classic.leave(member_id, instance_id, request.service.monotonic_ms())
+
     if request.version < 3:
-        fault = group.leave(body.member_id, None, now_ms)
+        fault = leave(body.member_id, None)
         request.service.groups.keep(group)
         return LeaveGroupResponse(error_code=code_of_fault(fault))
     answer = LeaveGroupResponse()
     for one in body.members:
-        fault = group.leave(one.member_id, one.group_instance_id, now_ms)
+        fault = leave(one.member_id, one.group_instance_id)
         answer.members.append(
             LeaveGroupResponse.MemberResponse(
                 member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code_of_fault(fault)
@@ -160,10 +182,11 @@ def consumer_group_heartbeat(request: Request) -> Any:
     if body.member_epoch != 0 and service.groups.find(key) is None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     group = service.groups.consumer(key)
+    if group is None and body.member_epoch == 0:
+        group = mixed_groups.upgraded(request, key)
     if group is None:
         return ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"{body.group_id} has members of the classic protocol; stop them first",
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"{body.group_id} is not a group of consumers"
         )
     beat = Beat(
         body.member_id,
