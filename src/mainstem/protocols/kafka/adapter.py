@@ -51,6 +51,7 @@ PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
 SEND_NOW_BYTES_MIN = 64 * 1024
+FEW_CONNECTIONS = 4  # a request that comes alone then need not wait for others that could share its write
 TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
 Handler = Callable[["Request"], Any]
@@ -224,18 +225,22 @@ class KafkaConnection(Connection):
             return  # said goodbye already; what it still sends is not ours to answer
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
-        self._take(self.session.filled(size))
+        if self._take(self.session.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
+            self.service.broker.ticker.write_now()
 
     def on_data(self, data: bytes) -> None:
         self._take(self.session.feed(data))
 
-    def _take(self, requests: Iterator[memoryview]) -> None:
+    def _take(self, requests: Iterator[memoryview]) -> int:
+        """Returns how many there were."""
+        taken = 0
         try:
             for request in requests:
+                taken += 1
                 if self.singles is None or not self.singles.take(request):
                     self._handle(request)
                 if self.closing:
-                    return
+                    return taken
         except PeerViolation as fault:
             self.close(fault.message)
         except MainstemError as fault:
@@ -246,6 +251,7 @@ class KafkaConnection(Connection):
             self.close("internal error")
         if self.session.crowded or self.waiting:
             self.hold(HOLD_QUEUE)
+        return taken
 
     def _handle(self, data: memoryview) -> None:
         head = wire.decode_head(data)
