@@ -117,6 +117,10 @@ def test_the_wrong_protocol_is_told(broker: Broker) -> None:
     done = run("pub", f"kafka://127.0.0.1:{broker.http_port}/a", "x")
     assert done.returncode == 1
     assert "error[MS-6002]" in done.stderr
+    for scheme, port in (("kafka", broker.mqtt_port), ("amqp", broker.kafka_port), ("mqtt", broker.amqp_port)):
+        done = run("pub", f"{scheme}://127.0.0.1:{port}/a", "x")
+        assert done.returncode == 1
+        assert "is it the port of another protocol?" in done.stderr or "another version of AMQP" in done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -75,6 +76,11 @@ def show_ticks(text: str) -> Markup:
     )
 
 
+def show_key(text: str) -> Markup:
+    """A dotted name that may be broken at its parts, and nowhere else."""
+    return Markup(re.sub(r"([._])", r"\1<wbr>", str(escape(text))))
+
+
 def make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -91,6 +97,7 @@ def make_environment() -> jinja2.Environment:
         clock=show_clock,
         setting=show_setting,
         ticks=show_ticks,
+        key=show_key,
     )
     return environment
 

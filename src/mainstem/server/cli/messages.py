@@ -17,6 +17,7 @@ import click
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.clients.client import Address, Message, Start, read_address, read_start
 
+PROGRESS_FROM = 1_000  # messages; less is over before a bar is drawn
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -99,14 +100,14 @@ def pub(url: str, payload: str | None, count: int, every: str | None, **given: A
                     client.flush()
                     time.sleep(pause_s)
         client.flush()
-    if sent != 1:
+    if sent != 1 and count < PROGRESS_FROM:  # else the progress has said it
         click.echo(f"published {sent} messages", err=True)
 
 
 @contextlib.contextmanager
 def _progress(kind: Any, count: int) -> Iterator[Any]:
     """A bar only where there is something to wait for."""
-    if count < 1000:
+    if count < PROGRESS_FROM:
         yield lambda done: None
         return
     with kind("published", count, unit="messages") as progress:

@@ -107,7 +107,11 @@ class AmqpClient:
         token = f"\0{address.user or 'guest'}\0{address.password or 'guest'}"
         properties: Any = {
             "product": "mainstem",
-            "capabilities": {"publisher_confirms": True, "consumer_cancel_notify": True},
+            "capabilities": {
+                "publisher_confirms": True,
+                "consumer_cancel_notify": True,
+                "authentication_failure_close": True,
+            },
         }
         self._send(commands.Connection.StartOk(properties, "PLAIN", token, "en_US"), 0)
         tune = self._expect(commands.Connection.Tune)

@@ -141,6 +141,7 @@ class Stream:
         if address.secure:
             self.socket = secured(self.socket, address.host, address.options, self.where)
         self._buffer = bytearray()
+        self._heard = False
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         try:
@@ -176,6 +177,7 @@ class Stream:
             raise self._lost(error) from error
         if not data:
             raise self._lost(None)
+        self._heard = True
         self._buffer += data
 
     def close(self) -> None:
@@ -183,6 +185,12 @@ class Stream:
 
     def _lost(self, error: OSError | None) -> WrongPeer:
         why = f" ({error.strerror or error})" if error else ""
+        if not self._heard:
+            usual = ", ".join(f"{name} {port}" for name, port in {**PORTS, **TLS_PORTS}.items())
+            return WrongPeer(
+                f"{self.where} closed the connection without a word{why}",
+                fix=f"is it the port of another protocol? Usual are {usual}",
+            )
         return WrongPeer(
             f"{self.where} closed the connection{why}", fix="mainstem conn ls, or the broker's log, may say why"
         )
