@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mainstem.model.amqp_content import Content
+from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import PeerViolation
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import METHODS, decode, encode
@@ -30,10 +31,10 @@ BODY_BYTES_MAX = 1 << 16
 def implementations() -> list[ModuleType]:
     """The plain one first."""
     found = [importlib.import_module("mainstem.protocols.amqp._wire_reference")]
-    try:
-        found.append(importlib.import_module("mainstem.protocols.amqp._wire"))
-    except ImportError:
-        print("the compiled module is not built; only the plain one runs")
+    if COMPILED:
+        found.append(importlib.import_module("mainstem.protocols.amqp.wire"))
+    else:
+        print("the compiled modules are not built; only the plain one runs")
     return found
 
 

@@ -14,7 +14,7 @@ from mainstem.model.compiled import MODULES
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FILE_LINES_MAX = 600
-COMPILED_LINES_MAX = 950  # a hot loop and what it inlines stay in one file
+COMPILED_LINES_MAX = 650  # a hot loop and what it inlines stay in one file
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "manager", "misc", "base"}
 

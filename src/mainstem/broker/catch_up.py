@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads, read_frame_head
 from mainstem.log.log import Log
 from mainstem.log.rewriting import without_front
 from mainstem.model.errors import MainstemError, StorageFault
+from mainstem.storage.engine import Slice
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -64,13 +66,23 @@ class Looked:
 
 
 class CatchUp:
-    """Reads forward from a stamp over the logs of some filters. Holds no data between chunks, only the position."""
+    """Reads forward from a stamp over the logs of some filters.
+
+    Between chunks it holds the position and, of each log, the frame behind the last chunk: it had to be read to know where
+    the chunk ends, and is the first of the next. Whoever goes on with the same reader reads each frame once.
+    """
 
     def __init__(self, namespace: Namespace, filters: Sequence[bytes], position: int, *, chunk_bytes: int = 0) -> None:
         self._namespace = namespace
         self._filters = filters
         self.position = position
         self._chunk_bytes = chunk_bytes or CHUNK_BYTES
+        self._ended: dict[Log, tuple[int, int]] = {}  # the stamp and offset where the last chunk ended
+        self._behind: dict[Log, Slice] = {}  # the frame there
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(piece.data) for piece in self._behind.values())
 
     def read(self, head_stamp: int) -> tuple[list[Piece], int]:
         """`look`, then `fetch`, both here: for the loop, when little is left."""
@@ -82,23 +94,27 @@ class CatchUp:
         for log, topic in self._logs().items():
             if log.last_stamp < self.position:
                 continue
-            start = max(log.offset_of_stamp(self.position), log.low_mark)
+            stamp, start = self._ended.get(log, (-1, 0))
+            exact = stamp == self.position
+            if not exact:
+                start = log.offset_of_stamp(self.position)
+            start = max(start, log.low_mark)
             if topic is not None:
                 wanted.append(Wanted(log, topic, start, EMPTY, log.written))
                 continue
-            offsets, scanned = self._search(log, start)
+            offsets, scanned = self._search(log, start, exact)
             wanted.append(Wanted(log, b"", offsets[0] if offsets else scanned, offsets, scanned))
         return Looked(head_stamp, wanted)
 
-    def _search(self, log: Log, start: int) -> tuple[array[int], int]:
+    def _search(self, log: Log, start: int, exact: bool) -> tuple[array[int], int]:
         """The next matches of a shared log. `start` is where the position's frame begins; a large frame may have more
         matches before the position than one search returns, so then it begins at the position itself."""
         assert log.index is not None and log.bitmaps is not None and log.low_marks is not None
         bitmap = log.bitmaps.of_any(self._filters)
         offsets, scanned = log.index.find_many(bitmap, start, min(log.written, start + SCAN_OFFSETS_MAX), MATCHES_MAX)
-        if scanned < log.written and (exact := self._offset_in_frame(log, start)) > start:
-            end = min(log.written, exact + SCAN_OFFSETS_MAX)
-            offsets, scanned = log.index.find_many(bitmap, exact, end, MATCHES_MAX)
+        if not exact and scanned < log.written and (inside := self._offset_in_frame(log, start)) > start:
+            end = min(log.written, inside + SCAN_OFFSETS_MAX)
+            offsets, scanned = log.index.find_many(bitmap, inside, end, MATCHES_MAX)
         return log.low_marks.visible(offsets), scanned
 
     def _offset_in_frame(self, log: Log, start: int) -> int:
@@ -148,12 +164,18 @@ class CatchUp:
     def _fetch_chosen(self, wanted: Wanted) -> Piece:
         """The frames that hold the offsets, a chunk of them, however far they lie apart."""
         log, parts, size, taken = wanted.log, list[memoryview](), 0, 0
-        for data, inside in pieces_of(log, wanted.offsets, wanted.scanned, self._chunk_bytes):
-            parts.append(data)
-            size += len(data)
-            taken = inside
-            if size >= self._chunk_bytes:
-                break
+        behind = self._behind.pop(log, None)
+        if behind is not None and behind.base_offset <= wanted.offsets[0] < behind.end_offset:
+            parts.append(behind.data)
+            size, taken = len(behind.data), bisect_left(wanted.offsets, behind.end_offset)
+        if size < self._chunk_bytes and taken < len(wanted.offsets):
+            before = taken
+            for data, inside in pieces_of(log, wanted.offsets[before:], wanted.scanned, self._chunk_bytes - size):
+                parts.append(data)
+                size += len(data)
+                taken = before + inside
+                if size >= self._chunk_bytes:
+                    break
         whole = taken == 0 or taken == len(wanted.offsets)
         end = wanted.scanned if whole else wanted.offsets[taken]
         joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
@@ -163,9 +185,12 @@ class CatchUp:
         """The stamp of the record at `offset` (or of the next one there is): what lies before it has a smaller one."""
         piece = log.read(offset, 1)
         if piece is None:
+            self._ended.pop(log, None)
             return END_OF_STAMPS
         head = frame_heads(piece.data, log.id)[0]
-        return head.stamp + max(0, offset - head.base_offset)
+        stamp = head.stamp + max(0, offset - head.base_offset)
+        self._ended[log], self._behind[log] = (stamp, max(offset, head.base_offset)), piece
+        return stamp
 
 
 class Pump:

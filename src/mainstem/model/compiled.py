@@ -37,6 +37,8 @@ MODULES = (
     "mainstem.protocols.mqtt._outbound",
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",
+    "mainstem.protocols.amqp._outbound",
+    "mainstem.protocols.amqp._properties",
     "mainstem.protocols.amqp._wire",
     "mainstem.protocols.kafka._single_batch",
 )

@@ -17,6 +17,7 @@ from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_
 from mainstem.model.errors import CorruptFrame
 from mainstem.broker.queues.lane_events import Events
 
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 cdef int ORIGIN_AMQP = 3
 cdef int ORIGIN_KAFKA = 2
 cdef int DEFAULT_EXCHANGE = 16
@@ -270,7 +271,7 @@ cdef class Backlog:
         self.last_topic = None
 
     def plan(self, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of, wants=None,
-             bint admitted=False):
+             bint admitted=False, int64_t cold_before=NEVER):
         cdef const uint8_t[::1] view = data
         cdef const uint8_t* at
         cdef const uint8_t* end
@@ -299,7 +300,7 @@ cdef class Backlog:
                      (wanted < offsets.shape[0] and offsets[wanted] < fields.base_offset + <int64_t>fields.count)):
                 planned, sources = self.tail, len(self.sources)
                 try:
-                    fault = check_frame(at, &fields, True)
+                    fault = check_frame(at, &fields, fields.stamp < cold_before)
                     if fault != FAULT_NONE:
                         raise CorruptFrame(frame_error(fault, at - &view[0]))
                     self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, topic_of, wants,

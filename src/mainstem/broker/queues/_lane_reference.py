@@ -239,9 +239,11 @@ class Backlog:
         topic_of: dict[int, bytes],
         wants: Callable[[RecordRef], bool] | None = None,
         admitted: bool = False,
+        cold_before: int = 1 << 63,
     ) -> int:
         """Add the frames' records in [from_stamp, to_stamp) that the queue takes; `offsets` (sorted) chooses among them,
-        empty = all. `wants` asks instead of the bindings; `admitted` looks into transactions too. How many were added."""
+        empty = all. `wants` asks instead of the bindings; `admitted` looks into transactions too; frames younger than
+        `cold_before` are in the page cache as they were written, their checksums not worth a look. How many were added."""
         if not len(self):
             self.clear()
         ref, wanted, at, before = self._ref, set(offsets), 0, len(self._planned)

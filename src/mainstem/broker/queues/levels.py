@@ -44,6 +44,7 @@ class Level:
         self.backlog = Backlog(queue.lane)
         self.scanned = start  # the log was looked through up to here
         self.reading = False
+        self._reader: CatchUp | None = None  # given up with what was read
         path = queue.queues.service.index_path(queue.id, priority)
         self.index = ReadyIndex(path) if queue.settings.priority_max else None
 
@@ -54,14 +55,14 @@ class Level:
         if self.index is not None:
             return self._read_index(self.index)
         while not len(self.backlog) and self._begin() < self.queue.head_stamp:
-            pieces, complete = self.reader_from(self._begin()).read(self.queue.head_stamp)
+            pieces, complete = self._reader_on().read(self.queue.head_stamp)
             self.take_read(pieces, complete)
         return len(self.backlog) > 0
 
     def begin_read(self) -> CatchUp | None:
         """A reader to be run in a thread, where the next records are old and may lie on the disk only."""
         cold = self.queue.head_stamp - self._begin() > HOT_NS
-        return self.reader_from(self._begin()) if cold and self.index is None else None
+        return self._reader_on() if cold and self.index is None else None
 
     def take_read(self, pieces: list[Piece], complete: int) -> None:
         """Plan what a read brought."""
@@ -75,11 +76,28 @@ class Level:
         """Give the memory back; what was planned is read again."""
         self.backlog.clear()
         self.scanned = self.cursor.next
+        self._reader = None
         if self.index is not None:
             self.index.rewind(self.cursor.next)
 
+    def caught_up(self) -> None:
+        """Nothing is unread."""
+        self.scanned = self.cursor.next
+        self._reader = None
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        return self.backlog.bytes + (self._reader.held_bytes if self._reader is not None else 0)
+
     def _begin(self) -> int:
         return max(self.cursor.next, self.scanned)
+
+    def _reader_on(self) -> CatchUp:
+        """The reader that goes on where the last read ended: it need not look for the place again."""
+        if self._reader is None:
+            self._reader = self.reader_from(self._begin())
+        self._reader.position = self._begin()
+        return self._reader
 
     def reader_from(self, position: int) -> CatchUp:
         return CatchUp(self.queue.namespace, self.queue.filters, position, chunk_bytes=READ_BYTES)
@@ -92,7 +110,16 @@ class Level:
         wants = None if not queue.picky else queue.takes if every_priority else self._wants
         backlog.constant_from = queue.reaches.constant_from
         for piece in pieces:
-            backlog.plan(piece.log, piece.data, piece.offsets, begin, complete, queue.namespace.topic_of, wants)
+            backlog.plan(
+                piece.log,
+                piece.data,
+                piece.offsets,
+                begin,
+                complete,
+                queue.namespace.topic_of,
+                wants,
+                cold_before=queue.head_stamp - HOT_NS,
+            )
         if len(pieces) > 1:
             backlog.sort()
 

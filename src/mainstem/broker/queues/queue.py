@@ -376,7 +376,7 @@ class Queue:
             totals.delivered += len(events.leased)
             totals.delivered_no_ack += events.passed
             if not cursor.unread and not len(level.backlog):
-                level.scanned = cursor.next
+                level.caught_up()
             if level.index is not None:
                 level.index.settle(cursor.next)
         self.ready_bytes = max(0, self.ready_bytes + events.entered_bytes - events.handed_bytes)

@@ -223,7 +223,7 @@ class QueueService:
 
     def note_read_ahead(self, level: Level) -> None:
         """The level was served and keeps what its consumers had no credit for."""
-        kept = level.backlog.bytes
+        kept = level.read_ahead_bytes
         self._read_ahead_bytes += kept - self._read_ahead.pop(level, 0)
         if kept:
             self._read_ahead[level] = kept

@@ -29,14 +29,8 @@ if TYPE_CHECKING or not COMPILED:
         check_properties,
     )
 else:
-    from mainstem.protocols.amqp._wire import (
-        ChannelWire,
-        Consumer,
-        Inbound,
-        Outbound,
-        Target,
-        TargetTable,
-        check_properties,
-    )
+    from mainstem.protocols.amqp._outbound import ChannelWire, Consumer, Outbound
+    from mainstem.protocols.amqp._properties import check_properties
+    from mainstem.protocols.amqp._wire import Inbound, Target, TargetTable
 
 __all__ = ["ChannelWire", "Consumer", "Inbound", "Outbound", "Target", "TargetTable", "check_properties"]

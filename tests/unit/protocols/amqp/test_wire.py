@@ -22,7 +22,7 @@ from mainstem.protocols.amqp.methods import encode
 if not COMPILED:
     pytest.skip("the compiled modules are not built", allow_module_level=True)
 
-from mainstem.protocols.amqp import _wire as compiled
+from mainstem.protocols.amqp import wire as compiled
 
 WIRES = [plain, compiled]
 
