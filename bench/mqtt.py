@@ -4,6 +4,9 @@ mosquitto is started from the installed package, without persistence, once with 
 better of the two counts, workload by workload. The servers take turns within each round, each pinned to one core, the
 generator to another; the median of the rounds is kept. Our log is on, and our acks leave after fdatasync.
 
+Two more figures stand beside ours, to compare with: what this disk takes when nobody else writes, and how many messages
+a program moves that only copies bytes from one socket to another, where no two can share a system call.
+
 A target that is not reached is printed as MISSED. Results go to bench/results/mqtt.md.
 """
 
@@ -11,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import resource
 import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,9 +34,13 @@ from mainstem.testing.load.mqtt import Workload, idle_bytes, run
 
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 10.0
-WARM_TOPICS_SECONDS = 3.0
+WARM_TOPICS_SECONDS = 1.0  # each topic is seen once, by mosquitto too
 IDLE_CONNECTIONS = 10_000
 IDLE_BYTES_MAX = 6_000
+DISK_WRITES = ((4096, 1 << 20), (1 << 20, 256 << 20), (16 << 20, 512 << 20))  # bytes of a write, and of all
+COPIER = (
+    "import socket; from mainstem.testing.load._copier import copy_forever; copy_forever(socket.socket(fileno={fd}))"
+)
 PROGRAM = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 CONFIGURATION = """listener {port} 127.0.0.1
 allow_anonymous true
@@ -101,6 +110,50 @@ def mosquitto(nodelay: str) -> Iterator[Server]:
             process.wait()
 
 
+@contextlib.contextmanager
+def copier() -> Iterator[Server]:
+    """The bare copy: see `_copier.pyx`."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
+        command = [sys.executable, "-c", COPIER.format(fd=listener.fileno())]
+        process = subprocess.Popen(command, pass_fds=(listener.fileno(),))
+        try:
+            yield Server(listener.getsockname()[1], process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def disk() -> str:
+    """What the disk under the log takes in the log's own way: write a piece behind the last, sync, and again."""
+    with tempfile.TemporaryDirectory(prefix="mainstem-bench-") as directory:
+        fd = os.open(Path(directory) / "file", os.O_WRONLY | os.O_CREAT)
+        try:
+            small, middle, large = (_synced_writes(fd, size, total) for size, total in DISK_WRITES)
+        finally:
+            os.close(fd)
+    return (
+        f"this disk alone, each write synced: {1e6 / small:,.0f} µs for 4 KiB, {middle * 1.048576:,.0f} MB/s in pieces of "
+        f"1 MiB, {large * 16.777216:,.0f} MB/s in pieces of 16 MiB"
+    )
+
+
+def _synced_writes(fd: int, size: int, total: int) -> float:
+    """How many a second."""
+    piece, began = os.urandom(size), time.monotonic()
+    for at in range(0, total, size):
+        os.pwrite(fd, piece, at)
+        os.fdatasync(fd)
+    return total / size / (time.monotonic() - began)
+
+
+def bare_copy(seconds: float, rounds: int) -> str:
+    shape = PAIRS.named(name="QoS 0, 50 pairs, window 1, 64 B")
+    with copier() as server:
+        results = [measure(shape, server, seconds) for _ in range(rounds)]
+    rate, cpu = _median(results, "rate"), _median(results, "server_cpu_us")
+    return f"{'  the same by a bare copy of bytes':<34}{rate:>12,.0f}/s{cpu:>9.2f} µs"
+
+
 def _wait_for(port: int) -> None:
     deadline = time.monotonic() + START_S_MAX
     while True:
@@ -116,7 +169,7 @@ def _wait_for(port: int) -> None:
 
 def measure(shape: Workload, server: Server, seconds: float) -> Result:
     pin(SERVER_CORE, server.pid)
-    warm_seconds = 0.5 if shape.topics == 1 else WARM_TOPICS_SECONDS  # each topic was seen once, by both
+    warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
     return run(shape, "127.0.0.1", server.port, seconds=seconds, pid=server.pid, warm_seconds=warm_seconds)
 
 
@@ -170,7 +223,7 @@ def idle(servers: dict[str, Server], connections: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
@@ -185,9 +238,12 @@ def main() -> None:
             if options.only in work.shape.name:
                 lines.append(compare(work, servers, options.seconds, options.rounds))
                 print(lines[-1], flush=True)
+                if work.shape.name == "QoS 0, 50 pairs, window 1, 64 B":
+                    lines.append(bare_copy(options.seconds, options.rounds))
+                    print(lines[-1], flush=True)
         if not options.only:
-            lines.append(idle(servers, IDLE_CONNECTIONS))
-            print(lines[-1], flush=True)
+            lines += (idle(servers, IDLE_CONNECTIONS), disk())
+            print("\n".join(lines[-2:]), flush=True)
     if not options.only:
         write_result("mqtt", "MQTT beside mosquitto", "\n".join(lines))
 

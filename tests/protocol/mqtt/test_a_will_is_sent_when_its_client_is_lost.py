@@ -1,7 +1,7 @@
 import time
 
 from mainstem.protocols.mqtt.properties import Property, encode_property
-from tests.protocol.mqtt.raw import Raw, unique
+from tests.protocol.mqtt.raw import Raw, connect_packet, unique
 
 
 def test_when_the_connection_breaks(port: int) -> None:
@@ -99,3 +99,13 @@ def test_a_clean_start_ends_the_session_and_so_sends_the_will(port: int) -> None
             pass
         with Raw.connected(port, client_id, **options):
             assert watcher.message().payload == b"ended"
+
+
+def test_a_will_that_nobody_may_publish_is_refused_with_its_connect(port: int) -> None:
+    for topic in ("$SYS/broker/clients/total", "$delayed/1/x", "$share/g/x"):
+        with Raw(port) as client:
+            client.send(connect_packet("willing", will=(topic, b"x", 0, False)))
+            assert client.closed() == b"\x20\x02\x00\x05"
+        with Raw(port, version=5) as client:
+            client.send(connect_packet("willing", version=5, will=(topic, b"x", 0, False)))
+            assert client.packet()[1][1] == 0x87
