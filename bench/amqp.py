@@ -229,7 +229,7 @@ def report_memory(servers: list[object], backlog: int, idle: dict[str, int]) -> 
             )
             grown = resident_bytes(server.pid) - before
             stored = round(done.rate * done.seconds)
-            why = "" if stored >= backlog else f" (all it took in {limit_s:.0f} s)"
+            why = "" if stored >= backlog * 0.99 else f" (all it took in {limit_s:.0f} s)"
             kept = f"+{grown / (1 << 20):.0f} MiB for {stored:,}{why}"
         with start() as server:  # type: ignore[operator]
             count = idle[server.name]
