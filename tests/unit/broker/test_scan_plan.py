@@ -11,6 +11,7 @@ import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
+from mainstem.broker.scans import plan as plan_module
 from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
@@ -129,6 +130,25 @@ async def test_a_lease_keeps_files_until_it_ends_and_not_longer(tmp_path: Path) 
     assert not first.exists()
     with pytest.raises(NotFound, match="has ended"):
         broker.scans.renew(plan["plan"])
+    await broker.close()
+
+
+async def test_beyond_the_limit_the_plan_that_was_renewed_longest_ago_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "PLANS_MAX", 2)
+    clock = ManualClock()
+    broker = await opened(tmp_path, clock)
+    publish(broker, range(10))
+    plans = []
+    for _ in range(2):
+        plans.append((await planned(broker, 0, 10))["plan"])
+        clock.advance_ms(1_000)
+    broker.scans.renew(plans[0])
+    plans.append((await planned(broker, 0, 10))["plan"])
+    with pytest.raises(NotFound, match="has ended"):
+        broker.scans.renew(plans[1])
+    assert broker.scans.renew(plans[0]) and broker.scans.renew(plans[2])
     await broker.close()
 
 
