@@ -57,7 +57,7 @@ ASKED = {
     "scan of values": 'select count(*) from {} where cast(value as string) like \'%"site": "north"%\'',
     "group by key": "select key, count(*) c from {} group by key order by c desc, key limit 10",
 }
-DUCK = {"cast(value as string)": "decode(value)"}
+DUCK = {"cast(value as string)": "decode(value)", "where offset": 'where "offset"'}
 PIECES = ("descriptors", "alone", "rows", "connector", "sql")
 
 

@@ -73,8 +73,8 @@ def losing(tmp_path: Path) -> Iterator[Broker]:
 
 def drop(broker: Broker) -> None:
     assert broker.app is not None
-    assert broker._loop is not None
-    asyncio.run_coroutine_threadsafe(broker.app.broker.maintenance.round(), broker._loop).result(60)
+    assert broker.loop is not None
+    asyncio.run_coroutine_threadsafe(broker.app.broker.maintenance.round(), broker.loop).result(60)
 
 
 def test_what_retention_took_ends_the_archive_unless_the_loss_is_accepted(

@@ -117,8 +117,8 @@ def forgetful(tmp_path: Path) -> Iterator[Broker]:
 def forget(broker: Broker) -> None:
     """A round of retention, now."""
     assert broker.app is not None
-    assert broker._loop is not None
-    asyncio.run_coroutine_threadsafe(broker.app.broker.maintenance.round(), broker._loop).result(60)
+    assert broker.loop is not None
+    asyncio.run_coroutine_threadsafe(broker.app.broker.maintenance.round(), broker.loop).result(60)
 
 
 def start_of(broker: Broker, topic_filter: str) -> int:
