@@ -141,7 +141,7 @@ class Stream:
         if address.secure:
             self.socket = secured(self.socket, address.host, address.options, self.where)
         self._buffer = bytearray()
-        self._heard = False
+        self._greeting = b""  # how the peer began: AMQP and HTTP say their names
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         try:
@@ -177,7 +177,7 @@ class Stream:
             raise self._lost(error) from error
         if not data:
             raise self._lost(None)
-        self._heard = True
+        self._greeting = self._greeting or data[:4]
         self._buffer += data
 
     def close(self) -> None:
@@ -185,10 +185,12 @@ class Stream:
 
     def _lost(self, error: OSError | None) -> WrongPeer:
         why = f" ({error.strerror or error})" if error else ""
-        if not self._heard:
+        if self._greeting in (b"", b"AMQP", b"HTTP"):
             usual = ", ".join(f"{name} {port}" for name, port in {**PORTS, **TLS_PORTS}.items())
             return WrongPeer(
-                f"{self.where} closed the connection without a word{why}",
+                f"{self.where} closed the connection "
+                + (f"after saying {self._greeting.decode()}" if self._greeting else "without a word")
+                + why,
                 fix=f"is it the port of another protocol? Usual are {usual}",
             )
         return WrongPeer(
