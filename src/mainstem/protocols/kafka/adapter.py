@@ -51,6 +51,7 @@ PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
 SEND_NOW_BYTES_MIN = 64 * 1024
+HOLD_TURN = 8  # beside the reasons to hold that all protocols have: it was served in this turn of the loop
 FEW_CONNECTIONS = 4  # a request that comes alone then need not wait for others that could share its write
 TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
@@ -225,8 +226,12 @@ class KafkaConnection(Connection):
             return  # said goodbye already; what it still sends is not ours to answer
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
+        large = self.session.filling
         if self._take(self.session.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
             self.service.broker.ticker.write_now()
+        if large and not self.session.filling and not self.closing:  # the others' turn, however much it sends
+            self.hold(HOLD_TURN)
+            asyncio.get_running_loop().call_soon(self.release, HOLD_TURN)
 
     def on_data(self, data: bytes) -> None:
         self._take(self.session.feed(data))

@@ -92,6 +92,11 @@ class KafkaSession:
     def crowded(self) -> bool:
         return len(self._slots) >= PENDING_MAX
 
+    @property
+    def filling(self) -> bool:
+        """A large request is not yet whole."""
+        return self._open is not None
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
