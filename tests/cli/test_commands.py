@@ -475,14 +475,14 @@ def test_a_session_is_forgotten_once_its_client_is_away(broker: Broker) -> None:
         ("pub mqtt://localhost/", "names no topic"),
         ("pub http://localhost/a x", "is not an address"),
         ("sub mqtt://localhost/a --from yesterday", "is not understood"),
-        ("pub mqtt://localhost/a @nofile", "cannot be read"),
+        ("pub mqtt://127.0.0.1:MQTT_PORT/a @nofile", "cannot be read"),
         ("view create v a/#/+b", "'+'"),
         ("explain MS-9999", "there is no error code"),
         ("conn rm mqtt-1", "there is no connection"),
     ],
 )
-def test_what_is_wrong_is_said_with_a_way_out(given: str, told: str) -> None:
-    done = run(*given.split())
+def test_what_is_wrong_is_said_with_a_way_out(broker: Broker, given: str, told: str) -> None:
+    done = run(*given.replace("MQTT_PORT", str(broker.mqtt_port)).split())
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
