@@ -13,7 +13,6 @@ from mainstem.log._gather cimport Ticket
 from mainstem.broker.access import Action
 from mainstem.broker.producers import Verdict
 from mainstem.codec.batch import check_batch
-from mainstem.log.log import UNSYNCED_BYTES_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.protocols.kafka.errors import code_of
@@ -32,7 +31,6 @@ cdef enum:
 cdef int KAFKA = Origin.KAFKA
 cdef object _PUBLISH = Action.PUBLISH
 cdef object _APPEND = Verdict.APPEND
-cdef int64_t _UNSYNCED_BYTES_MAX = UNSYNCED_BYTES_MAX
 
 
 cdef class SingleBatch:
@@ -326,7 +324,7 @@ cdef class SingleBatches:
         single.start_offset = place.partition.start_offset
         self._session.expect(single)
         single.wait(ticket, self._connection, state, head)
-        if <int64_t>log.unsynced_bytes > _UNSYNCED_BYTES_MAX:
+        if log.unsynced_bytes > log.unsynced_bytes_max:
             self._connection.hold_for(log)
         if head.size >= WRITE_NOW_BYTES_MIN:
             self._service.ticker.write_now()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action
 from mainstem.broker.producers import Verdict
 from mainstem.codec.batch import check_batch
-from mainstem.log.log import UNSYNCED_BYTES_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.protocols.kafka.errors import code_of
@@ -243,7 +242,7 @@ class SingleBatches:
         single.start_offset = place.partition.start_offset
         self._session.expect(single)
         single.wait(appended.ticket, self._connection, state, head)
-        if place.log.unsynced_bytes > UNSYNCED_BYTES_MAX:
+        if place.log.unsynced_bytes > place.log.unsynced_bytes_max:
             self._connection.hold_for(place.log)
         if head.size >= WRITE_NOW_BYTES_MIN:
             service.ticker.write_now()

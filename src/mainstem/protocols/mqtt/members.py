@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action
 from mainstem.broker.live import RecordRef
-from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.lane import Taker
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
@@ -78,7 +78,7 @@ def _declare(connection: MqttConnection, name: str, topic_filter: bytes, setting
     broker = connection.service.broker
     queues = broker.queues.of(connection.namespace)
     broker.ticker.write_now()  # what was published before belongs before
-    queue, _ = queues.declare(name, settings, reaches=[Reach(ANYTHING, topic_filter, start=broker.stamps.next)])
+    queue, _ = queues.declare(name, settings, reaches=[Reach(ANYTHING, topic_filter, start=NOW)])
     return queue
 
 
