@@ -64,6 +64,13 @@ class Scan:
     def latest_offsets(self) -> Offsets:
         return self._all("end")
 
+    def aged_out(self, start: Offsets, end: Offsets) -> bool:
+        """Whether the log now begins behind what is to be read: then a batch must tell the loss, although it has no rows."""
+        if start == end:
+            return False
+        first = self._all("start")
+        return any(offset < first.get(t, {}).get(p, offset) for t, p, offset in pairs(start))
+
     def initial_offsets(self) -> Offsets:
         return self._at(self._options.start, starting=True)
 

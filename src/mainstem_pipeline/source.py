@@ -232,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is None and limit is None:
             rows = self.options.rows_per_trigger_max
         end, pending = scan.limited(start, end, rows_max=rows, bytes_max=size)
-        if not pending and not self._must_move(start, end):
+        if not pending and not self._must_move(start, end) and not scan.aged_out(start, end):
             end = start  # others' records went by: no reason for an empty batch
         else:
             self._moved_s = time.monotonic()
