@@ -93,9 +93,8 @@ class SliceReader:
             first = os.pread(fd, 48, at)
             if int.from_bytes(first[16:24], "big") != self._piece["frame"]:
                 raise CorruptFrame("another frame stands where the plan named one")
-            buffer = bytearray(
-                min(CHUNK_BYTES, end - at)
-            )  # filled again and again: fresh memory costs more than reading
+            # One buffer, filled again and again: fresh memory costs more than reading.
+            buffer = bytearray(min(CHUNK_BYTES, end - at))
             while at < end and not decoder.finished:
                 size = os.preadv(fd, [memoryview(buffer)[: end - at]], at)
                 decoder.feed(memoryview(buffer)[:size])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,19 @@ def test_a_file_rewritten_and_damaged_is_read_on_through_the_broker_from_the_sam
     found = [row for task in tasks for row in rows_of(task)]
     check(found, before, after)
     assert len(after) < len(found) < len(before)  # some of it from the file
+
+
+def test_a_file_where_another_frame_stands_than_the_plan_named_is_not_read(files: Files, tmp_path: Path) -> None:
+    files.write(300, keys=300)
+    before = files.stored()
+    tasks = files.plan(taskBytes="1000000")
+    piece = tasks[0].slices[0]
+    data, at = Path(piece["path"]).read_bytes(), piece["at"]
+    frame_bytes = 48 + int.from_bytes(data[at + 8 : at + 12], "big")
+    moved = tmp_path / "moved.log"
+    moved.write_bytes(data[:at] + data[at + frame_bytes :])  # every frame in it is whole, and of this log
+    tasks[0] = replace(tasks[0], slices=[{**piece, "path": str(moved)}, *tasks[0].slices[1:]])
+    assert [row for task in tasks for row in rows_of(task)] == before
 
 
 def check(found: list[Row], before: list[Row], after: list[Row]) -> None:
