@@ -19,7 +19,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, verify_frame
 from mainstem.log.gather import Ticket
@@ -40,6 +40,19 @@ INFLATED_BYTES_MAX = 64 << 20
 class Owner(NamedTuple):
     apply: Callable[[bytes, bytes | None], None]
     dump: Callable[[], Iterable[tuple[bytes, bytes]]]
+
+
+class StateKeeper(Protocol):
+    """What those who keep small durable state need of the journal."""
+
+    def register(
+        self,
+        kind: str,
+        apply: Callable[[bytes, bytes | None], None],
+        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+    ) -> None: ...
+
+    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
 
 
 class Journal:

@@ -11,20 +11,20 @@ promised less than `sync`. Refusing it would stop a client for good; what duplic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainstem.broker.journal import StateKeeper
 from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, decode_batch, frame_heads, read_batch_head
 from mainstem.codec.control import read_marker
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead
-    from mainstem.log.gather import Ticket
     from mainstem.log.log import Log
 
 BATCHES_KEPT = 5
@@ -177,23 +177,12 @@ def _add(sequence: int, delta: int) -> int:
     return total if total <= SEQUENCE_MAX else total - SEQUENCE_MAX - 1
 
 
-class Journal(Protocol):
-    def register(
-        self,
-        kind: str,
-        apply: Callable[[bytes, bytes | None], None],
-        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
-    ) -> None: ...
-
-    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
-
-
 class Producers:
     """The state of every partition, by log and (in a shared log) topic id."""
 
     KIND = "kafka-producers"
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: StateKeeper) -> None:
         self._journal = journal
         self._partitions: dict[tuple[int, int], PartitionProducers] = {}
         journal.register(self.KIND, self._apply, self._dump)

@@ -23,6 +23,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainstem.broker.journal import StateKeeper
 from mainstem.log.gather import Ticket
 
 EPOCH_MAX = 32_766
@@ -81,17 +82,6 @@ class Transaction(msgspec.Struct):
         return self.state is TransactionState.PREPARE_COMMIT
 
 
-class Journal(Protocol):
-    def register(
-        self,
-        kind: str,
-        apply: Callable[[bytes, bytes | None], None],
-        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
-    ) -> None: ...
-
-    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
-
-
 class Work(Protocol):
     """What the coordinator needs done in the world."""
 
@@ -107,7 +97,7 @@ class Work(Protocol):
 class Transactions:
     KIND = "kafka-transaction"
 
-    def __init__(self, journal: Journal, work: Work, finish_offsets: Callable[[int, bool], None]) -> None:
+    def __init__(self, journal: StateKeeper, work: Work, finish_offsets: Callable[[int, bool], None]) -> None:
         """`finish_offsets(producer id, commit)` settles the offsets that were sent with the transaction."""
         self.by_id: dict[str, Transaction] = {}
         self._journal = journal

@@ -15,12 +15,13 @@ import json
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mainstem.broker.groups.classic import ClassicGroup, GroupLimits, Member, State
 from mainstem.broker.groups.consumer import ConsumerGroup, TopicLookup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.share import ShareGroup
+from mainstem.broker.journal import StateKeeper
 from mainstem.log.gather import Ticket
 
 GROUPS_MAX = 100_000
@@ -48,19 +49,8 @@ class Commit(NamedTuple):
         return Commit(offset, leader_epoch, data[_COMMIT.size :].decode(), commit_ms)
 
 
-class Journal(Protocol):
-    def register(
-        self,
-        kind: str,
-        apply: Callable[[bytes, bytes | None], None],
-        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
-    ) -> None: ...
-
-    def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
-
-
 class Groups:
-    def __init__(self, journal: Journal, make_id: Callable[[], str], limits: GroupLimits | None = None) -> None:
+    def __init__(self, journal: StateKeeper, make_id: Callable[[], str], limits: GroupLimits | None = None) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, Commit]] = {}
         self.pending: dict[int, dict[tuple[str, TopicPartition], Commit]] = {}  # producer id → its open commits
