@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine import write_result
+from bench.machine import back_memory, write_result
 from mainstem.testing import BrokerProcess
 from mainstem.testing.load.amqp import Workload, idle_bytes, run
 from mainstem.testing.load.measure import Result, resident_bytes
@@ -166,6 +166,7 @@ def measure(
         for start in servers:
             with start() as server:  # type: ignore[operator]
                 for work in works:
+                    back_memory()
                     result = run(work.shape, server.host, server.port, seconds=seconds, pid=server.pid)
                     assert result.lost == result.reordered == 0, f"{server.name}: {result}"
                     found.setdefault((server.name, work.shape.name), []).append(result)

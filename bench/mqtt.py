@@ -27,13 +27,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine import write_result
+from bench.machine import back_memory, write_result
 from mainstem.testing import BrokerProcess
 from mainstem.testing.load.measure import Result, pin
 from mainstem.testing.load.mqtt import Workload, idle_bytes, run
 
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 10.0
+LATENCY_TIMES = 4  # as long as a rate is measured: a p99 of one second at 1,000/s would be the tenth worst message
 WARM_TOPICS_SECONDS = 1.0  # each topic is seen once, by mosquitto too
 IDLE_CONNECTIONS = 10_000
 IDLE_BYTES_MAX = 6_000
@@ -169,7 +170,9 @@ def _wait_for(port: int) -> None:
 
 def measure(shape: Workload, server: Server, seconds: float) -> Result:
     pin(SERVER_CORE, server.pid)
+    back_memory()
     warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
+    seconds *= LATENCY_TIMES if shape.rate else 1
     return run(shape, "127.0.0.1", server.port, seconds=seconds, pid=server.pid, warm_seconds=warm_seconds)
 
 
