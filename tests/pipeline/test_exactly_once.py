@@ -70,13 +70,13 @@ def check_copied(spark: SparkSession, broker: BrokerProcess, sent: list[bytes]) 
 
 @pytest.mark.timeout(400)
 def test_driver_and_tasks_killed(own_broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    sent = [b"%04d" % n * 100 for n in range(1000)]
-    produce(own_broker, "in.a", sent[:600], **{"batch.size": 16_000})
+    sent = [b"%04d" % n * 100 for n in range(500)]
+    produce(own_broker, "in.a", sent[:300], **{"batch.size": 16_000})
     stalled = tmp_path / "stalled"
     with job(own_broker, tmp_path, "--stall", str(stalled)) as first:
         eventually(stalled.exists, "the sink's first commit", 120)
         kill(first)  # the sink has the batch, Spark's commit log has not
-    produce(own_broker, "in.b", sent[600:], **{"batch.size": 16_000})
+    produce(own_broker, "in.b", sent[300:], **{"batch.size": 16_000})
     with job(own_broker, tmp_path, "--slow") as second:
         killed = 0
 
