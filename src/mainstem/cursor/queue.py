@@ -27,12 +27,14 @@ business of the queue above; the cursor ignores settling of positions that are n
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from mainstem.cursor.key_order import KeyOrder
+from mainstem.cursor.leases import Leases
 from mainstem.cursor.queue_journal import Change, Op, decode_change, encode_change
 
 EXCEPTIONS_MAX = 1_000_000
@@ -78,9 +80,10 @@ class QueueCursor:
         self.next = self.head = start
         self.unread = 0
         self.dead: dict[int, Dead] = {}
-        self._leased: dict[int, int] = {}  # first leases, ascending: position -> deadline in ms, 0 = none
-        self._leased_again: dict[int, int] = {}  # leases of released positions
-        self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, position), only leases that have one
+        self._leased = Leases()  # first leases
+        self._leased_again: set[int] = set()  # leases of released positions
+        self._deadline_of: dict[int, int] = {}  # position -> deadline in ms, only leases that have one
+        self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, position)
         self._released: list[int] = []  # heap
         self._is_released: set[int] = set()
         self._delayed: dict[int, int] = {}  # position -> due ms
@@ -170,20 +173,19 @@ class QueueCursor:
         self.unread += count
         self._note_head()
 
-    def lease_many(self, positions: Sequence[int], deadline_ms: int = 0) -> None:
+    def lease_many(self, positions: Sequence[int] | array[int], deadline_ms: int = 0) -> None:
         """Hand out unread positions: ascending, the first at or beyond `next`, none left out in between."""
         if not positions:
             return
         assert positions[0] >= self.next, "an unread position lies at or beyond next"
-        self._leased.update(dict.fromkeys(positions, deadline_ms))
+        self._leased.add(_packed(positions))
         if deadline_ms:
-            for position in positions:
-                heappush(self._deadlines, (deadline_ms, position))
+            self.extend(positions, deadline_ms)
         self._advance(positions[-1] + 1, len(positions))
         self._note(Op.LEASE, positions)
         self._note_head()
 
-    def hand_out(self, leased: Sequence[int], passed: int, end: int) -> None:
+    def hand_out(self, leased: array[int], passed: int, end: int) -> None:
         """Take the unread positions below `end`: lease some, settle the `passed` others, which nobody will ack."""
         self.lease_many(leased)
         if passed:
@@ -273,10 +275,9 @@ class QueueCursor:
     def lease_released(self, count: int, deadline_ms: int = 0) -> list[int]:
         """Hand out released positions again, lowest first."""
         taken = self._take_released(count)
-        for position in taken:
-            self._leased_again[position] = deadline_ms
-            if deadline_ms:
-                heappush(self._deadlines, (deadline_ms, position))
+        self._leased_again.update(taken)
+        if deadline_ms:
+            self.extend(taken, deadline_ms)
         if taken:
             self._note(Op.LEASE_AGAIN, taken)
         return taken
@@ -304,8 +305,21 @@ class QueueCursor:
 
     def ack_many(self, positions: Iterable[int]) -> list[int]:
         """Settle leases; those that were leased."""
-        leased, again = self._leased, self._leased_again
-        done = [p for p in positions if leased.pop(p, None) is not None or (again and again.pop(p, None) is not None)]
+        return list(self._ack(_packed(positions)))
+
+    def ack_all(self, positions: array[int]) -> int:
+        """`ack_many` of what a turn brought; how many were leased."""
+        return len(self._ack(positions))
+
+    def _ack(self, positions: array[int]) -> array[int]:
+        done = self._leased.take(positions)
+        if self._leased_again and len(done) < len(positions):
+            again = self._leased_again.intersection(positions)
+            self._leased_again -= again
+            done.extend(again)
+        if self._deadline_of:
+            for position in done:
+                self._deadline_of.pop(position, None)
         self._end_keys(done)
         self._forget(done)
         return done
@@ -356,9 +370,8 @@ class QueueCursor:
         """Move the deadline of leases; how many there were."""
         extended = 0
         for position in positions:
-            holder = self._leased if position in self._leased else self._leased_again
-            if position in holder:
-                holder[position] = deadline_ms
+            if self.is_leased(position):
+                self._deadline_of[position] = deadline_ms
                 heappush(self._deadlines, (deadline_ms, position))
                 extended += 1
         return extended
@@ -368,10 +381,10 @@ class QueueCursor:
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             deadline_ms, position = heappop(self._deadlines)
-            if deadline_ms in (self._leased.get(position), self._leased_again.get(position)):
+            if self._deadline_of.get(position) == deadline_ms:
                 expired.append(position)
-        if len(self._deadlines) > 2 * self.leased + 1024:  # leases that were acked leave their deadlines behind
-            self._deadlines = [(d, p) for p, d in chain(self._leased.items(), self._leased_again.items()) if d]
+        if len(self._deadlines) > 2 * len(self._deadline_of) + 1024:  # leases that were acked leave theirs behind
+            self._deadlines = [(d, p) for p, d in self._deadline_of.items()]
             heapify(self._deadlines)
         return self.release(expired, now_ms)
 
@@ -451,11 +464,11 @@ class QueueCursor:
                 self.next, self.unread = max(self.next, int(a[0])), int(a[1])
                 self.head = max(self.head, self.next)
             case Op.LEASE:
-                self._leased.update((int(p), 0) for p in a if int(p) >= self.next)
+                self._leased.add(array("q", [int(p) for p in a if int(p) >= self.next]))
                 self.next = max(self.next, int(a[-1]) + 1)
                 self.head = max(self.head, self.next)
             case Op.RESTORE_LEASED:
-                self._leased.update((int(p), 0) for p in a)
+                self._leased.add(array("q", [int(p) for p in a]))
             case Op.RESTORE_RELEASED:
                 for position in a:
                     self._give_back(int(position))
@@ -479,7 +492,7 @@ class QueueCursor:
             return
         if op is Op.LEASE_AGAIN:
             positions &= self._is_released
-            self._leased_again.update(dict.fromkeys(positions, 0))
+            self._leased_again |= positions
         else:
             for position in positions:
                 self._unlease(position)
@@ -524,9 +537,14 @@ class QueueCursor:
         heappush(self._due, (due_ms, position))
 
     def _unlease(self, position: int) -> bool:
-        return self._leased.pop(position, None) is not None or self._leased_again.pop(position, None) is not None
+        if not self._leased.discard(position):
+            if position not in self._leased_again:
+                return False
+            self._leased_again.remove(position)
+        self._deadline_of.pop(position, None)
+        return True
 
-    def _forget(self, positions: list[int]) -> None:
+    def _forget(self, positions: Sequence[int]) -> None:
         if not positions:
             return
         if self._attempts:
@@ -542,3 +560,7 @@ class QueueCursor:
     def _note(self, op: Op, arguments: Sequence[int] | tuple[int, int, int, str]) -> None:
         if self.journaled:
             self._pending.append((op, arguments))
+
+
+def _packed(positions: Iterable[int]) -> array[int]:
+    return positions if isinstance(positions, array) else array("q", positions)

@@ -29,6 +29,7 @@ MODULES = (
     "mainstem.codec._column_batches",
     "mainstem.model._level_tree",
     "mainstem.model._topic_tries",
+    "mainstem.cursor._leases",
     "mainstem.log._gather",
     "mainstem.log._topic_chunks",
     "mainstem.log._topic_index",

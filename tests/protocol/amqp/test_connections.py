@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -323,6 +324,32 @@ def test_users_are_checked_once_there_are_any(name: str) -> None:
             pika.exceptions.ProbableAuthenticationError, match="ACCESS_REFUSED - Login was refused using"
         ):
             pika.BlockingConnection(parameters(broker))
+
+
+def test_megabytes_sent_at_once_come_whole_and_in_order(broker: Broker, connect: Connect, name: str) -> None:
+    count, size = 8_192, 2_048
+    channel = connect().channel()
+    queue = declared(channel, name)
+    method = encode("basic.publish", exchange="", routing_key=queue)
+    header = struct.pack(">HHQ", 60, 0, size) + b"\x10\0\x01"
+    front = struct.pack(">BHI", 1, 1, len(method)) + method + b"\xce"
+    front += struct.pack(">BHI", 2, 1, len(header)) + header + b"\xce" + struct.pack(">BHI", 3, 1, size)
+    publisher = Raw(broker).open().channel()
+    sent = b"".join(front + n.to_bytes(size, "big") + b"\xce" for n in range(count))
+    sending = threading.Thread(target=publisher.socket.sendall, args=(sent,))
+    sending.start()
+    got: list[int] = []
+    for delivery, _, body in channel.consume(queue, inactivity_timeout=20):
+        assert delivery is not None, f"{len(got)} of {count} came"
+        channel.basic_ack(delivery.delivery_tag)
+        got.append(int.from_bytes(body, "big"))
+        if len(got) == count:
+            break
+    sending.join()
+    publisher.socket.close()
+    assert got == list(range(count))
+    channel.cancel()
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
 def set_low_mark(broker: Broker, free_bytes: int) -> None:

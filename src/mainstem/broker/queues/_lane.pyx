@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The fast lane of a queue. See `lane.py`."""
 
+from array import array
+
+from cpython cimport array as arrays
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
-from cpython.long cimport PyLong_FromLongLong
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
 from mainstem.codec._batch cimport FRAME_HEAD_SIZE, KIND_DATA
@@ -25,6 +26,7 @@ cdef int QUEUE_ID_SIZE = 4
 cdef int EXPIRATION_BIT = 0x01
 cdef Py_ssize_t KEPT_STAMPS_MAX = 1 << 16  # a buffer larger than this is given back once empty
 cdef Py_ssize_t ENTRIES_MAX = 10_000
+cdef arrays.array POSITIONS = array("q")
 cdef int ATTRIBUTE_CODEC = 0x07
 cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
 cdef int ATTRIBUTE_CONTROL = 0x20
@@ -53,13 +55,10 @@ cdef inline int add_stamp(Stamps* stamps, int64_t stamp) except -1:
     return 0
 
 
-cdef list take_stamps(Stamps* stamps):
-    cdef Py_ssize_t n
-    cdef list taken = PyList_New(stamps.count)
-    for n in range(stamps.count):
-        stamp = PyLong_FromLongLong(stamps.at[n])
-        Py_INCREF(stamp)
-        PyList_SET_ITEM(taken, n, stamp)
+cdef arrays.array take_stamps(Stamps* stamps):
+    cdef arrays.array taken = arrays.clone(POSITIONS, stamps.count, False)
+    if stamps.count:
+        memcpy(taken.data.as_voidptr, stamps.at, stamps.count * sizeof(int64_t))
     stamps.count = 0
     if stamps.capacity > KEPT_STAMPS_MAX:
         PyMem_Free(stamps.at)

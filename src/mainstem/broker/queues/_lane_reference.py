@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +72,13 @@ class Lane(Sink):
         self.dirty = False
         self.turns: list[int] = []
         self.groups: list[list[Taker]] = []
-        self._acked: list[int] = []
+        self._acked = array("q")
         self._clear()
 
     def _clear(self) -> None:
         self._entered = self._entered_bytes = 0
         self._entered_last = self._handed_last = -1
-        self._leased: list[int] = []
+        self._leased = array("q")
         self._passed = self._handed_bytes = 0
 
     def set_takers(self, takers: list[Taker]) -> None:
@@ -199,8 +200,8 @@ class Lane(Sink):
         self._acked.append(position)
         return len(self._acked) == 1
 
-    def take_acked(self) -> list[int]:
-        acked, self._acked = self._acked, []
+    def take_acked(self) -> array[int]:
+        acked, self._acked = self._acked, array("q")
         return acked
 
 

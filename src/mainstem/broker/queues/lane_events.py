@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 
@@ -11,7 +12,7 @@ class Events(NamedTuple):
     entered: int
     entered_bytes: int
     entered_last: int
-    leased: list[int]
+    leased: array[int]
     passed: int
     handed_bytes: int
     handed_last: int

@@ -482,7 +482,7 @@ class Queue:
             return
         self.apply_events()
         cursor = self._first.cursor
-        self.totals.acked += len(cursor.ack_many(acked))
+        self.totals.acked += cursor.ack_all(acked)
         if cursor.ready and self.lane.wanted:
             self.wake()
         else:

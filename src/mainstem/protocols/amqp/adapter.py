@@ -33,6 +33,9 @@ logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
+HOLD_TURN = 128  # the socket alone: what it has brought is written and handed on before it is read again
+TURN_BYTES_MAX = 512 * 1024  # of all clients, between two ticks
+READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
     BY_NAME[name].number for name in ("channel.open", "channel.close", "channel.close-ok")
@@ -70,6 +73,7 @@ class AmqpServer(Server):
         self._vhosts: dict[str, Vhost] = {}
         self._beats: dict[int, list[AmqpConnection]] = {}
         self._space_low = False
+        self._turn = self._turn_bytes = 0  # how much was read since that tick
         self._described: dict[tuple[bytes, int, bytes | None, bytes | None], bytes] = {}
 
     def make_connection(self) -> asyncio.Protocol:
@@ -111,6 +115,18 @@ class AmqpServer(Server):
 
     def plan_beat(self, connection: AmqpConnection, in_s: int) -> None:
         self._beats.setdefault(self.deadlines.second + in_s, []).append(connection)
+
+    def turn_is_full(self, size: int) -> bool:
+        """So much more was read; whether that is enough until the next tick.
+
+        Without a limit a turn may take in megabytes, of which the consumers' output holds one: the rest would have to be
+        read back from the log. So a fast publisher and its consumer go hand in hand.
+        """
+        ticks = self.broker.ticker.ticks
+        if self._turn != ticks:
+            self._turn, self._turn_bytes = ticks, 0
+        self._turn_bytes += size
+        return self._turn_bytes >= TURN_BYTES_MAX
 
     # What the wire asks of a record that is to be delivered.
 
@@ -208,6 +224,9 @@ class AmqpConnection(Connection):
                 return
         self.inbound.receive(data)
         self.drain()
+        if len(data) >= READ_BYTES_COUNTED and self.server.turn_is_full(len(data)):
+            self.hold(HOLD_TURN)
+            self.outbound.touch()
 
     def _read_header(self, data: bytes) -> bytes:
         """The first eight bytes, however they are cut; what follows them."""
@@ -237,7 +256,7 @@ class AmqpConnection(Connection):
         before = inbound.messages
         if self.publisher is not None:
             self.publisher.check()
-        while not self.held and not self.closing:
+        while not self.held & ~HOLD_TURN and not self.closing:
             try:
                 event = inbound.next(time_ms)
                 if event is None:
@@ -408,6 +427,8 @@ class AmqpConnection(Connection):
             waiting, self.to_confirm = self.to_confirm, []
             for channel in waiting:
                 channel.released(None)
+        if self.held & HOLD_TURN:
+            self.release(HOLD_TURN)
         out = self.outbound
         data = out.take()
         if data and self.transport is not None:
