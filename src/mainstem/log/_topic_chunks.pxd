@@ -24,6 +24,7 @@ cdef class Chunk:
 cdef class ColumnChunk(Chunk):
     cdef uint32_t* column
     cdef uint32_t* previous      # place + 1 of the record before it of the same topic in this chunk, 0 = none
+    cdef void skip_to(self, int64_t place) noexcept
 
 @cython.final
 cdef class PackedChunk(Chunk):

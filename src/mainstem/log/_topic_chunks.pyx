@@ -2,16 +2,18 @@
 """Chunks of the topic index, compiled. `_topic_index_reference.py` says the same in plain Python.
 
 Buffers that other threads may be scanning without the GIL never move: a column is allocated whole (the system backs it
-with memory as it fills), and a chunk lives as long as somebody holds it.
+with memory as it fills), and a chunk lives as long as somebody holds it. One chunk's columns are kept for the next: memory
+that the system has just backed costs more than all that is written to it. Nothing in them is zero unless it was set so.
 """
 
 from array import array
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from mainstem.log.topic_index_format import (
     CHUNK_BITS, CHUNK_RECORDS, HEAD_SIZE, ChunkHead, check_body, pack_head, parse_head,
@@ -22,6 +24,8 @@ cdef enum:
 
 assert CHUNK_BITS == BITS and CHUNK_RECORDS == RECORDS
 cdef uint32_t _END = 0xFFFFFFFF
+cdef Py_ssize_t _HEAD_SIZE = HEAD_SIZE
+cdef uint32_t* _spare = NULL  # both columns of a chunk that is no more
 
 
 cdef class Offsets:
@@ -96,15 +100,28 @@ cdef bint _scan_for(const uint32_t* column, uint32_t number, int64_t start, int6
 
 cdef class ColumnChunk(Chunk):
     def __cinit__(self, int64_t base_offset):
+        global _spare
         self.base_offset = base_offset
-        self.column = <uint32_t*>calloc(RECORDS, sizeof(uint32_t))
-        self.previous = <uint32_t*>calloc(RECORDS, sizeof(uint32_t))
-        if self.column == NULL or self.previous == NULL:
-            raise MemoryError()
+        self.column, _spare = _spare, NULL
+        if self.column == NULL:
+            self.column = <uint32_t*>malloc(2 * RECORDS * sizeof(uint32_t))
+            if self.column == NULL:
+                raise MemoryError()
+        self.previous = self.column + RECORDS
 
     def __dealloc__(self):
-        free(self.column)
-        free(self.previous)
+        global _spare
+        if _spare == NULL:
+            _spare = self.column
+        else:
+            free(self.column)
+
+    cdef void skip_to(self, int64_t place) noexcept:
+        """What lies before it and was not added has no topic."""
+        if place > self.place_count:
+            memset(self.column + self.place_count, 0, (place - self.place_count) * sizeof(uint32_t))
+            memset(self.previous + self.place_count, 0, (place - self.place_count) * sizeof(uint32_t))
+            self.place_count = <uint32_t>place
 
     cdef int find_one_c(self, uint32_t number, int64_t start, int64_t end, int64_t limit, Offsets found) except -1:
         cdef bint done
@@ -167,7 +184,8 @@ cdef class ColumnChunk(Chunk):
         cdef uint32_t* starts = <uint32_t*>malloc((<size_t>count + 1) * sizeof(uint32_t))
         cdef uint8_t* lists = <uint8_t*>malloc(<size_t>count * PLACE_BYTES_MAX + 16)
         cdef uint64_t list_bytes = 0
-        cdef bytearray body
+        cdef bytes packed, front
+        cdef uint8_t* body
         try:
             if order == NULL or numbers == NULL or starts == NULL or lists == NULL:
                 raise MemoryError()
@@ -179,8 +197,11 @@ cdef class ColumnChunk(Chunk):
             if counts == NULL:
                 raise MemoryError()
             width = 1 if topics <= 0xFF else 2 if topics <= 0xFFFF else 4
-            body = bytearray((count * width + 3) // 4 * 4 + 8 * topics + 4 + list_bytes)
-            _write_body(body, self.column, count, width, counts, numbers, starts, topics, lists, list_bytes)
+            packed = PyBytes_FromStringAndSize(
+                NULL, _HEAD_SIZE + (count * width + 3) // 4 * 4 + 8 * topics + 4 + list_bytes)
+            body = <uint8_t*>PyBytes_AS_STRING(packed) + _HEAD_SIZE
+            with nogil:
+                _write_body(body, self.column, count, width, counts, numbers, starts, topics, lists, list_bytes)
         finally:
             free(counts)
             free(order)
@@ -188,7 +209,9 @@ cdef class ColumnChunk(Chunk):
             free(starts)
             free(lists)
         head = ChunkHead(self.base_offset, covered_end, generation, names_end, count, topics, width, list_bytes)
-        return pack_head(head, body) + bytes(body)
+        front = pack_head(head, memoryview(packed)[_HEAD_SIZE:])
+        memcpy(PyBytes_AS_STRING(packed), PyBytes_AS_STRING(front), _HEAD_SIZE)
+        return packed
 
 
 cdef uint32_t* _count(const uint32_t* column, uint32_t count) noexcept nogil:
@@ -268,27 +291,27 @@ cdef uint64_t _pack_lists(const uint32_t* order, uint32_t* starts, uint32_t topi
     return at - lists
 
 
-cdef int _write_body(bytearray body, const uint32_t* column, uint32_t count, uint32_t width, const uint32_t* ranks,
-                     const uint32_t* numbers, const uint32_t* starts, uint32_t topics, const uint8_t* lists,
-                     uint64_t list_bytes) except -1:
-    cdef uint8_t* at = <uint8_t*><char*>body
+cdef void _write_body(uint8_t* at, const uint32_t* column, uint32_t count, uint32_t width, const uint32_t* ranks,
+                      const uint32_t* numbers, const uint32_t* starts, uint32_t topics, const uint8_t* lists,
+                      uint64_t list_bytes) noexcept nogil:
     cdef uint32_t place
-    with nogil:
-        if width == 4:
-            memcpy(at, column, <size_t>count * 4)
-        elif width == 2:
-            for place in range(count):
-                (<uint16_t*>at)[place] = <uint16_t>ranks[column[place]]
-        else:
-            for place in range(count):
-                at[place] = <uint8_t>ranks[column[place]]
-        at += (<size_t>count * width + 3) // 4 * 4
-        memcpy(at, numbers, <size_t>topics * 4)
-        at += <size_t>topics * 4
-        memcpy(at, starts, <size_t>(topics + 1) * 4)
-        at += <size_t>(topics + 1) * 4
-        memcpy(at, lists, list_bytes)
-    return 0
+    if width == 4:
+        memcpy(at, column, <size_t>count * 4)
+    elif width == 2:
+        for place in range(count):
+            (<uint16_t*>at)[place] = <uint16_t>ranks[column[place]]
+    else:
+        for place in range(count):
+            at[place] = <uint8_t>ranks[column[place]]
+    at += <size_t>count * width
+    for place in range((4 - count * width % 4) % 4):
+        at[0] = 0
+        at += 1
+    memcpy(at, numbers, <size_t>topics * 4)
+    at += <size_t>topics * 4
+    memcpy(at, starts, <size_t>(topics + 1) * 4)
+    at += <size_t>(topics + 1) * 4
+    memcpy(at, lists, list_bytes)
 
 
 @cython.final
@@ -326,10 +349,10 @@ cdef class PackedChunk(Chunk):
                 if self.width == 4:
                     chunk.column[place] = value
                     value = <uint32_t>(self.rank_of(value) + 1) if value else 0
-                elif value:
-                    chunk.column[place] = self.numbers[value - 1]
+                else:
+                    chunk.column[place] = self.numbers[value - 1] if value else 0
+                chunk.previous[place] = last[value]
                 if value:
-                    chunk.previous[place] = last[value]
                     last[value] = place + 1
         free(last)
         chunk.place_count = self.place_count

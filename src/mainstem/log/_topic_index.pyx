@@ -77,9 +77,11 @@ cdef class IndexCore:
         cdef int64_t first = max(<int64_t>0, <int64_t>chunk.place_count - place)
         cdef int64_t base = chunk.base_offset
         cdef uint32_t number
+        chunk.skip_to(place)
         for at in range(first, count):
             number = numbers[at]
             chunk.column[place + at] = number
+            chunk.previous[place + at] = 0
             if number and offset + at >= self.start_offset:
                 if number >= self.last_capacity:
                     self.know(number)
