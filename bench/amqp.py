@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.machine import back_memory, write_result
+from mainstem.server.clients.client import Address
+from mainstem.server.load.amqp import Workload, idle_bytes, run
+from mainstem.server.load.measure import Result, Timing, resident_bytes
 from mainstem.testing import BrokerProcess
-from mainstem.testing.load.amqp import Workload, idle_bytes, run
-from mainstem.testing.load.measure import Result, resident_bytes
 
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 60.0
@@ -66,8 +67,7 @@ WORKS = (
 @dataclass(frozen=True, slots=True)
 class Server:
     name: str
-    host: str
-    port: int
+    address: Address
     pid: int
 
 
@@ -83,7 +83,7 @@ def mainstem() -> Iterator[Server]:
         broker = BrokerProcess(Path(place) / "data")
         with broker:
             pin(broker.pid, SERVER_CORE)
-            yield Server("Mainstem", broker.host, broker.amqp_port, broker.pid)
+            yield Server("Mainstem", Address("amqp", broker.host, broker.amqp_port), broker.pid)
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def rabbitmq() -> Iterator[Server]:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
         try:
             _wait_for(port, process, folder / "out")
-            yield Server("RabbitMQ", "127.0.0.1", port, process.pid)
+            yield Server("RabbitMQ", Address("amqp", "127.0.0.1", port), process.pid)
         finally:
             _end(process)
             # Erlang's name server goes on by itself, in a session of its own; ours has a port of its own.
@@ -167,7 +167,7 @@ def measure(
             with start() as server:  # type: ignore[operator]
                 for work in works:
                     back_memory()
-                    result = run(work.shape, server.host, server.port, seconds=seconds, pid=server.pid)
+                    result = run(work.shape, server.address, Timing(seconds, pid=server.pid))
                     assert result.lost == result.reordered == 0, f"{server.name}: {result}"
                     found.setdefault((server.name, work.shape.name), []).append(result)
     return found
@@ -225,16 +225,14 @@ def report_memory(servers: list[object], backlog: int, idle: dict[str, int]) -> 
             before = resident_bytes(server.pid)
             shape = Workload("backlog", consumers=0, size=1024, persistent=True, window=2_000)
             limit_s = BACKLOG_S_MAX[server.name]
-            done = run(
-                shape, server.host, server.port, seconds=limit_s, pid=server.pid, warm_seconds=0, messages=backlog
-            )
+            done = run(shape, server.address, Timing(limit_s, 0, messages=backlog, pid=server.pid))
             grown = resident_bytes(server.pid) - before
             stored = round(done.rate * done.seconds)
             why = "" if stored >= backlog * 0.99 else f" (all it took in {limit_s:.0f} s)"
             kept = f"+{grown / (1 << 20):.0f} MiB for {stored:,}{why}"
         with start() as server:  # type: ignore[operator]
             count = idle[server.name]
-            each = idle_bytes(server.host, server.port, server.pid, connections=count)
+            each = idle_bytes(server.address, server.pid, connections=count)
             yield f"| {server.name} | {kept} | {each / 1024:.1f} KiB each of {count:,} |"
 
 

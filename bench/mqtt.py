@@ -20,17 +20,19 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
+from bench.compiling import compiled
 from bench.machine import back_memory, write_result
+from mainstem.server.clients.client import Address
+from mainstem.server.load.measure import Result, Timing, pin
+from mainstem.server.load.mqtt import Workload, idle_bytes, run
 from mainstem.testing import BrokerProcess
-from mainstem.testing.load.measure import Result, pin
-from mainstem.testing.load.mqtt import Workload, idle_bytes, run
 
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 10.0
@@ -39,9 +41,6 @@ WARM_TOPICS_SECONDS = 1.0  # each topic is seen once, by mosquitto too
 IDLE_CONNECTIONS = 10_000
 IDLE_BYTES_MAX = 6_000
 DISK_WRITES = ((4096, 1 << 20), (1 << 20, 256 << 20), (16 << 20, 512 << 20))  # bytes of a write, and of all
-COPIER = (
-    "import socket; from mainstem.testing.load._copier import copy_forever; copy_forever(socket.socket(fileno={fd}))"
-)
 PROGRAM = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 CONFIGURATION = """listener {port} 127.0.0.1
 allow_anonymous true
@@ -115,13 +114,14 @@ def mosquitto(nodelay: str) -> Iterator[Server]:
 def copier() -> Iterator[Server]:
     """The bare copy: see `_copier.pyx`."""
     with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
-        command = [sys.executable, "-c", COPIER.format(fd=listener.fileno())]
-        process = subprocess.Popen(command, pass_fds=(listener.fileno(),))
+        process = get_context("fork").Process(target=compiled("_copier").copy_forever, args=(listener,), daemon=True)
+        process.start()
+        assert process.pid is not None
         try:
             yield Server(listener.getsockname()[1], process.pid)
         finally:
             process.kill()
-            process.wait()
+            process.join()
 
 
 def disk() -> str:
@@ -173,7 +173,11 @@ def measure(shape: Workload, server: Server, seconds: float) -> Result:
     back_memory()
     warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
     seconds *= LATENCY_TIMES if shape.rate else 1
-    return run(shape, "127.0.0.1", server.port, seconds=seconds, pid=server.pid, warm_seconds=warm_seconds)
+    return run(shape, _address(server), Timing(seconds, warm_seconds, pid=server.pid))
+
+
+def _address(server: Server) -> Address:
+    return Address("mqtt", "127.0.0.1", server.port)
 
 
 def compare(work: Work, servers: dict[str, Server], seconds: float, rounds: int) -> str:
@@ -219,7 +223,7 @@ def idle(servers: dict[str, Server], connections: int) -> str:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     connections = min(connections, most - 200)
-    ours = idle_bytes("127.0.0.1", servers["mainstem"].port, servers["mainstem"].pid, connections=connections)
+    ours = idle_bytes(_address(servers["mainstem"]), servers["mainstem"].pid, connections=connections)
     reached = "reached" if ours <= IDLE_BYTES_MAX else "MISSED"
     return f"{connections:,} idle connections: {ours:,.0f} bytes each  target {IDLE_BYTES_MAX:,} at most: {reached}"
 

@@ -175,7 +175,8 @@ CATALOGUE = {
     "MS-6003": Explanation(
         "An extra is not installed",
         "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"
-        "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both.",
+        "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both. mainstem bench needs Linux and\n"
+        "compiled modules: apt install gcc python3-dev, then make setup.",
     ),
     "MS-7001": Explanation(
         "A pipeline file has problems",

@@ -83,13 +83,21 @@ def owner_of(port: int) -> str:
     """The process that listens on a port of this machine, as far as this user may know."""
     import psutil
 
+    pid = listening_pid(port)
     try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+        return f"{psutil.Process(pid).name()} (pid {pid})" if pid else "another process"
+    except psutil.Error:
+        return "another process"
+
+
+def listening_pid(port: int) -> int | None:
+    import psutil
+
+    try:
+        found = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
-        pass
-    return "another process"
+        return None
+    return next((one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port), None)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
     "conn": ("connections:conn", "List, describe and end connections."),
     "user": ("connections:user", "List, add and remove users; allow and deny."),
     "top": ("watch:top", "What moves right now, each second."),
-    "bench": ("watch:bench", "Publish and consume as fast as it goes, by each protocol."),
+    "bench": ("bench:bench", "Load any broker by MQTT, Kafka or AMQP: how fast, how late, what was lost."),
     "doctor": ("doctor:doctor", "Check this machine, the data directory and the broker, with fixes."),
     "config": ("settings:config", "Check, show and document the configuration."),
     "explain": ("settings:explain", "What an error code means and what to do."),

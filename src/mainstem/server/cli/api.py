@@ -38,12 +38,12 @@ class Api:
         self.port = parts.port or (7443 if parts.scheme == "https" else 7070)
         self._secure = parts.scheme == "https"
         self._timeout_s = timeout_s
-        user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
-        password = unquote(parts.password or os.environ.get("MAINSTEM_PASSWORD", ""))
+        self.user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
+        self.password = unquote(parts.password or os.environ.get("MAINSTEM_PASSWORD", ""))
         if login is not None:
-            user, password = login
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._login = {"Authorization": f"Basic {token}"} if user else {}
+            self.user, self.password = login
+        token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        self._login = {"Authorization": f"Basic {token}"} if self.user else {}
 
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, query=query)

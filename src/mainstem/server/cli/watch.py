@@ -1,4 +1,4 @@
-"""`top` and `bench`: watching it work, and making it work."""
+"""`top`: watching it work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.server.cli.api import Api, url_option
 from mainstem.server.cli.output import show_bytes
 
@@ -51,7 +52,7 @@ def _screen(api: Api, sort: str) -> Any:
     cursors = api.get("/v1/cursors", limit=100)["items"]
     connections = api.get("/v1/connections", limit=20)["items"]
     head = (
-        f"Mainstem {facts['version']}  up {facts['uptime_s']:.0f} s  {facts['topics']} topics  "
+        f"Mainstem {facts['version']}  up {facts['uptime_s']:.0f} s  {counted(facts['topics'], 'topic')}  "
         f"{show_bytes(facts['resident_bytes'])} memory\n"
         f"{show_bytes(facts['disk']['free_bytes'])} free on disk  loop lag {facts['loop_lag_ms']} ms"
     )
@@ -73,33 +74,3 @@ def _screen(api: Api, sort: str) -> Any:
     for row in connections[:15]:
         clients.add_row(row["client"], row["protocol"], row["address"], row["state"])
     return Group(head, rates, held, clients)
-
-
-@click.command()
-@click.option("--proto", type=click.Choice(["all", "mqtt", "kafka", "amqp"]), default="all", show_default=True)
-@click.option("--size", default=128, show_default=True, help="Bytes of a message.")
-@click.option("--seconds", default=5.0, show_default=True, help="How long each protocol publishes.")
-@click.option("--rate", default=0, show_default=True, help="Messages a second; 0 is as fast as it goes.")
-@click.option("--host", default="localhost", show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, writable=True), help="Write the results as JSON.")
-@url_option
-def bench(proto: str, size: int, seconds: float, rate: int, host: str, out: str | None, url: str) -> None:
-    """Publish by one client of each protocol, consume by another, and say how fast and how late.
-
-    The clients are this command's own, in plain Python: they are the bottleneck long before the broker is. For real
-    figures beside other brokers use `make bench`.
-    """
-    from pathlib import Path
-
-    from mainstem.server.cli.output import print_rows
-    from mainstem.server.load import measure
-
-    ports = Api(url).get("/v1/overview")["listeners"]
-    wanted = [name for name in ("mqtt", "kafka", "amqp") if name in ports and proto in ("all", name)]
-    rows = [measure(name, host, ports[name], size=size, seconds=seconds, rate=rate) for name in wanted]
-    columns = ["protocol", "published", "per_second", "received", "p50_ms", "p99_ms", "max_ms"]
-    print_rows(rows, columns, as_json=False)
-    if any(row["sender_busy"] > 0.95 for row in rows):
-        click.echo("the sender was the bottleneck; the broker could do more", err=True)
-    if out:
-        Path(out).write_text(json.dumps(rows, indent=2) + "\n")

@@ -27,10 +27,10 @@ class Address:
     scheme: str
     host: str
     port: int
-    user: str
-    password: str
-    path: str  # the topic, filter, routing key or queue, in the protocol's own spelling
-    options: dict[str, str]
+    user: str = ""
+    password: str = ""
+    path: str = ""  # the topic, filter, routing key or queue, in the protocol's own spelling
+    options: dict[str, str] = field(default_factory=dict)
     secure: bool = False  # over TLS; options ca, cert, key and insecure say how
 
 

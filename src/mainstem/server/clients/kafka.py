@@ -24,6 +24,8 @@ VERSIONS = {
     "Produce": 9,
     "Fetch": 11,
     "ListOffsets": 6,
+    "CreateTopics": 4,
+    "DeleteTopics": 3,
     "SaslHandshake": 1,
     "SaslAuthenticate": 2,
 }
@@ -41,7 +43,7 @@ WAIT_FOR_TOPIC_S = 0.5
 
 class KafkaClient:
     def __init__(self, address: Address) -> None:
-        self._stream = Stream(address)
+        self.stream = Stream(address)
         self._correlation = itertools.count(1)
         self._client_id = address.options.get("client_id") or f"mainstem-cli-{os.getpid()}"
         self._partitions: dict[str, int] = {}
@@ -53,8 +55,8 @@ class KafkaClient:
         self._offsets: dict[int, int] = {}
         if address.user:
             self._log_in(address)
-        elif self._call("ApiVersions").error_code not in (0, 35):
-            raise WrongPeer(f"{self._stream.where} does not answer like Kafka")
+        elif self.call("ApiVersions").error_code not in (0, 35):
+            raise WrongPeer(f"{self.stream.where} does not answer like Kafka")
 
     # -- producing
 
@@ -81,10 +83,10 @@ class KafkaClient:
             batch = rebuild_batches(records, leader_epoch=-1)
             data.partition_data.append(kind.PartitionProduceData(index=partition, records=batch))
         self._pending, self._pending_bytes, self._pending_count = {}, 0, 0
-        answer = self._call("Produce", acks=-1, timeout_ms=int(ANSWER_S * 1000), topic_data=list(topics.values()))
+        answer = self.call("Produce", acks=-1, timeout_ms=int(ANSWER_S * 1000), topic_data=list(topics.values()))
         for topic in answer.responses:
             for partition in topic.partition_responses:
-                _check(partition.error_code, f"{topic.name}-{partition.index}", partition.error_message)
+                check(partition.error_code, f"{topic.name}-{partition.index}", partition.error_message)
 
     # -- consuming
 
@@ -112,7 +114,7 @@ class KafkaClient:
                 return
 
     def close(self) -> None:
-        self._stream.close()
+        self.stream.close()
 
     def _fetch(self, wait_ms: int) -> list[Message]:
         kind = message("FetchRequest")
@@ -121,12 +123,12 @@ class KafkaClient:
             for p, at in self._offsets.items()
         ]
         topics = [kind.FetchTopic(topic=self._topic, partitions=wanted)]
-        answer = self._call("Fetch", max_wait_ms=wait_ms, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
-        _check(answer.error_code, "fetch")
+        answer = self.call("Fetch", max_wait_ms=wait_ms, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
+        check(answer.error_code, "fetch")
         found: list[Message] = []
         for topic in answer.responses:
             for partition in topic.partitions:
-                _check(partition.error_code, f"{self._topic}-{partition.partition_index}")
+                check(partition.error_code, f"{self._topic}-{partition.partition_index}")
                 found += self._records_of(partition.partition_index, partition.records)
         return found
 
@@ -172,7 +174,7 @@ class KafkaClient:
         deadline = time.monotonic() + ANSWER_S
         while True:
             topics = [kind.MetadataRequestTopic(name=topic)]
-            answer = self._call("Metadata", topics=topics, allow_auto_topic_creation=create)
+            answer = self.call("Metadata", topics=topics, allow_auto_topic_creation=create)
             found = answer.topics[0]
             if not found.error_code and found.partitions:
                 self._partitions[topic] = len(found.partitions)
@@ -184,35 +186,36 @@ class KafkaClient:
                 raise NotFound(
                     f"there is no topic {topic}", fix=f"mainstem topic create {topic}, or publish to it first"
                 )
-            _check(found.error_code, topic)
+            check(found.error_code, topic)
 
     def _list_offsets(self, count: int, timestamp: int) -> dict[int, int]:
         kind = message("ListOffsetsRequest")
         wanted = [kind.ListOffsetsPartition(partition_index=p, timestamp=timestamp) for p in range(count)]
         topics = [kind.ListOffsetsTopic(name=self._topic, partitions=wanted)]
-        answer = self._call("ListOffsets", replica_id=-1, topics=topics)
+        answer = self.call("ListOffsets", replica_id=-1, topics=topics)
         found = {}
         for partition in answer.topics[0].partitions:
-            _check(partition.error_code, f"{self._topic}-{partition.partition_index}")
+            check(partition.error_code, f"{self._topic}-{partition.partition_index}")
             found[partition.partition_index] = partition.offset
         return found
 
     def _log_in(self, address: Address) -> None:
-        shaken = self._call("SaslHandshake", mechanism="PLAIN")
-        _check(shaken.error_code, f"login (mechanisms: {', '.join(shaken.mechanisms)})")
+        shaken = self.call("SaslHandshake", mechanism="PLAIN")
+        check(shaken.error_code, f"login (mechanisms: {', '.join(shaken.mechanisms)})")
         token = f"\0{address.user}\0{address.password}".encode()
-        answer = self._call("SaslAuthenticate", auth_bytes=token)
-        _check(answer.error_code, "login", answer.error_message)
+        answer = self.call("SaslAuthenticate", auth_bytes=token)
+        check(answer.error_code, "login", answer.error_message)
 
-    def _call(self, name: str, **fields: Any) -> Any:
+    def call(self, name: str, **fields: Any) -> Any:
+        """Ask, and wait for the answer."""
         version, correlation = VERSIONS[name], next(self._correlation)
         request = message(f"{name}Request")(**fields)
         parts = encode_request(f"{name}Request", version, request, correlation=correlation, client_id=self._client_id)
-        self._stream.send(*parts)
-        (size,) = struct.unpack(">i", self._stream.read(4))
+        self.stream.send(*parts)
+        (size,) = struct.unpack(">i", self.stream.read(4))
         if not 4 <= size <= ANSWER_BYTES_MAX:
-            raise WrongPeer(f"{self._stream.where} does not answer like Kafka")
-        body = self._stream.read(size)
+            raise WrongPeer(f"{self.stream.where} does not answer like Kafka")
+        body = self.stream.read(size)
         api, _ = shape_of(f"{name}Response")
         return decode(f"{name}Response", version, body, 5 if api.is_flexible(version) and api.key != 18 else 4)
 
@@ -228,6 +231,6 @@ def _whole_batches(data: Any) -> Iterator[tuple[int, Any]]:
         at += head.size
 
 
-def _check(code: int, what: str, said: str | None = None) -> None:
+def check(code: int, what: str, said: str | None = None) -> None:
     if code:
         raise Refused(f"{what}: {said or f'Kafka error {code}'}")

@@ -8,17 +8,19 @@ are due, whether or not the broker keeps up, and latency is counted from then. C
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from mainstem.protocols.amqp.methods import encode
-from mainstem.testing.load.measure import CpuMeter, Result, resident_bytes
+from mainstem.server.cli.failures import Refused, WrongPeer
+from mainstem.server.clients.client import Address, Stream
+from mainstem.server.load.measure import PIPELINED, Result, Timing, drive, resident_bytes
 
-PIPELINED = 64 * 1024
-DRAIN_SECONDS = 20.0  # until a backlog is consumed
+FRAME_BYTES_MAX = 131_072
+SIZE_MAX = FRAME_BYTES_MAX - 8  # of a message: it is one frame
+CLOSES = {encode("connection.close")[:4], encode("channel.close")[:4]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +37,28 @@ class Workload:
     rate: float = 0.0  # messages a second in all; 0: closed loop
     pairs: bool = False
     fanout: int = 0
+    prefix: str = "load"  # of queues and exchanges
 
 
 class Client:
     """A blocking AMQP connection with one channel, good for declaring; then its socket goes to the generator."""
 
-    def __init__(self, host: str, port: int, *, heartbeat: int = 0) -> None:
-        self.socket = socket.create_connection((host, port), timeout=30)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
-        self.socket.sendall(b"AMQP\0\0\x09\x01")
+    def __init__(self, address: Address) -> None:
+        self.stream = Stream(address)
+        self.stream.send(b"AMQP\0\0\x09\x01")
         self.expect("connection.start")
-        self.send(0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
-        self.expect("connection.tune")
-        self.send(0, "connection.tune-ok", channel_max=2047, frame_max=131_072, heartbeat=heartbeat)
-        self.call(0, "connection.open", virtual_host="/")
+        login = f"\0{address.user or 'guest'}\0{address.password or 'guest'}".encode()
+        able = {"capabilities": {"authentication_failure_close": True}}
+        self.send(0, "connection.start-ok", client_properties=able, mechanism="PLAIN", response=login, locale="en_US")
+        channels_max, frame_max = struct.unpack_from(">HI", self.expect("connection.tune"), 4)
+        frame_max = min(frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        self.send(0, "connection.tune-ok", channel_max=channels_max, frame_max=frame_max, heartbeat=0)
+        self.call(0, "connection.open", virtual_host=address.path or "/")
         self.call(1, "channel.open")
 
     def send(self, channel: int, name: str, **values: Any) -> None:
         payload = encode(name, **values)
-        self.socket.sendall(struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce")
+        self.stream.send(struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce")
 
     def call(self, channel: int, name: str, **values: Any) -> bytes:
         self.send(channel, name, **values)
@@ -63,22 +67,21 @@ class Client:
     def expect(self, name: str) -> bytes:
         wanted = encode(name)[:4]
         while True:
-            head = self._exactly(7)
+            head = self.stream.read(7)
             kind, _, size = struct.unpack(">BHI", head)
-            payload = self._exactly(size + 1)[:-1]
+            if kind not in (1, 2, 3, 8) or size > FRAME_BYTES_MAX:
+                raise WrongPeer(f"{self.stream.where} does not answer like AMQP 0-9-1")
+            payload = self.stream.read(size + 1)[:-1]
+            if payload[:4] in CLOSES:
+                said = payload[7 : 7 + payload[6]].decode(errors="replace")
+                raise Refused(
+                    f"{self.stream.where} refuses {name.removesuffix('-ok')}: {said}",
+                    fix="amqp://USER:PASSWORD@HOST:PORT/VHOST",
+                )
             if kind == 1:
                 if payload[:4] != wanted:
-                    raise ConnectionError(f"{payload!r} instead of {name}")
+                    raise WrongPeer(f"{self.stream.where} answers with {payload[:4].hex()} instead of {name}")
                 return payload
-
-    def _exactly(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            piece = self.socket.recv(65536)
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            self._buffer += piece
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
-        return data
 
 
 def publish_frames(exchange: str, key: str, size: int, *, persistent: bool) -> bytes:
@@ -99,36 +102,37 @@ def _topology(client: Client, workload: Workload) -> tuple[list[tuple[str, str]]
     """Declare what the workload needs: where each publisher sends, what each consumer takes."""
     durable = workload.persistent
     count = workload.publishers if workload.pairs else workload.fanout or 1
-    queues = [f"load.{n}" for n in range(count)]
+    queues = [f"{workload.prefix}.{n}" for n in range(count)]
     for queue in queues:
         client.call(1, "queue.delete", queue=queue)
         client.call(1, "queue.declare", queue=queue, durable=durable)
     if workload.fanout:
-        client.call(1, "exchange.delete", exchange="load.fanout")
-        client.call(1, "exchange.declare", exchange="load.fanout", type="fanout", durable=durable)
+        exchange = f"{workload.prefix}.fanout"
+        client.call(1, "exchange.delete", exchange=exchange)
+        client.call(1, "exchange.declare", exchange=exchange, type="fanout", durable=durable)
         for queue in queues:
-            client.call(1, "queue.bind", queue=queue, exchange="load.fanout")
-        return [("load.fanout", "")] * workload.publishers, queues
+            client.call(1, "queue.bind", queue=queue, exchange=exchange)
+        return [(exchange, "")] * workload.publishers, queues
     targets = [("", queues[n] if workload.pairs else queues[0]) for n in range(workload.publishers)]
     return targets, queues if workload.pairs else queues * workload.consumers
 
 
-def run(
-    workload: Workload,
-    host: str,
-    port: int,
-    *,
-    seconds: float,
-    pid: int | None = None,
-    warm_seconds: float = 0.5,
-    messages: int = 0,
-) -> Result:
-    """One run of one workload; the server's CPU is that of `pid`. Without consumers the backlog is left in the queues."""
-    from mainstem.testing.load._amqp import Load
+def remove(workload: Workload, address: Address) -> None:
+    """Take away what `run` declared."""
+    with contextlib.ExitStack() as stack:
+        client = _connect(stack, address)
+        for n in range(workload.publishers if workload.pairs else workload.fanout or 1):
+            client.call(1, "queue.delete", queue=f"{workload.prefix}.{n}")
+        if workload.fanout:
+            client.call(1, "exchange.delete", exchange=f"{workload.prefix}.fanout")
+
+
+def run(workload: Workload, address: Address, timing: Timing) -> Result:
+    """One run of one workload. Without consumers the backlog is left in the queues."""
+    from mainstem.server.load._amqp import Load
 
     with contextlib.ExitStack() as stack:
-        maker = _connect(stack, host, port)
-        targets, taken = _topology(maker, workload)
+        targets, taken = _topology(_connect(stack, address), workload)
         if not workload.consumers:
             taken = []
         load = Load(
@@ -141,50 +145,32 @@ def run(
             in_order=len(set(taken)) == len(taken),
         )
         for exchange, key in targets:
-            client = _connect(stack, host, port)
+            client = _connect(stack, address)
             if workload.persistent:
                 client.call(1, "confirm.select")
             frames = publish_frames(exchange, key, workload.size, persistent=workload.persistent)
-            load.add_publisher(client.socket.fileno(), frames)
+            load.add_publisher(client.stream.socket.fileno(), frames)
         for queue in taken:
-            client = _connect(stack, host, port)
+            client = _connect(stack, address)
             client.call(1, "basic.consume", queue=queue, consumer_tag="c")
-            client.socket.setblocking(False)
-            load.add_consumer(client.socket.fileno())
-        meter = CpuMeter(pid)
-        meter.start()
-        done = load.run(seconds, drain_seconds=DRAIN_SECONDS, warm_seconds=warm_seconds, messages=messages)
-        server_seconds, own_share = meter.server_seconds(), meter.own_share()
-    count = done["received_total"] or done["sent_total"]
-    return Result(
-        workload.name,
-        done["seconds"],
-        done["received"] / done["seconds"],
-        done["lost"],
-        done["duplicated"],
-        done["reordered"],
-        None if server_seconds is None or not count else server_seconds * 1e6 / count,
-        own_share,
-        load.percentile_us(0.5),
-        load.percentile_us(0.99),
-        load.percentile_us(0.999),
-    )
+            load.add_consumer(client.stream.socket.fileno())
+        return drive(workload.name, load, timing)
 
 
-def _connect(stack: contextlib.ExitStack, host: str, port: int) -> Client:
-    client = Client(host, port)
-    stack.callback(client.socket.close)
+def _connect(stack: contextlib.ExitStack, address: Address) -> Client:
+    client = Client(address)
+    stack.callback(client.stream.close)
     return client
 
 
-def idle_bytes(host: str, port: int, pid: int, *, connections: int) -> float:
+def idle_bytes(address: Address, pid: int, *, connections: int) -> float:
     """Memory of the server for each connection that is there and does nothing."""
     with contextlib.ExitStack() as stack:
         for _ in range(50):  # whatever is allocated once is not the connections'
-            _connect(stack, host, port)
+            _connect(stack, address)
         time.sleep(0.5)
         before = resident_bytes(pid)
         for _ in range(connections):
-            _connect(stack, host, port)
+            _connect(stack, address)
         time.sleep(1.5)
         return (resident_bytes(pid) - before) / connections

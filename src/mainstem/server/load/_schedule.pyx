@@ -6,11 +6,13 @@ Every message begins with who sent it, its number and when it was meant to be se
     message := u32 publisher · u64 number · i64 intended time, ns (CLOCK_MONOTONIC) · filler      (little-endian)
 
 so that a receiver knows without any table outside this file whether one is missing, repeated or out of order.
-A protocol subclasses `Schedule`: `put` writes one message to a peer's output, `parse` reads what came.
+A protocol subclasses `Schedule`: `put` writes one message to a peer's output, `seal` ends what is sent at once, `parse`
+reads what came. Latency is counted up to the read that brought a message: one look at the clock for all of them.
 """
 
 import errno
 
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
@@ -48,10 +50,14 @@ cdef extern from "time.h" nogil:
     int clock_gettime(int clock, timespec* time)
     int CLOCK_MONOTONIC
 
+cdef extern from *:
+    int leading_zeros "__builtin_clzll" (unsigned long long value) noexcept nogil
+
 cdef enum:
     READ_BYTES = 262144
     EVENTS = 512
     WAIT_MS = 100
+    TELL_NS = 100000000  # between two reports of progress
     BUCKETS = 64 * 64  # of the latency histogram: 64 steps in each power of two of nanoseconds
 
 
@@ -62,12 +68,11 @@ cdef int64_t now_ns() noexcept nogil:
 
 
 cdef inline int bucket_of(int64_t ns) noexcept nogil:
-    cdef int power = 0
+    cdef int power
     if ns < 64:
         return <int>ns if ns > 0 else 0
-    while ns >> (power + 1) >= 64:
-        power += 1
-    return (power + 1) * 64 + <int>((ns >> power) - 64 if (ns >> power) >= 64 else 0)
+    power = 57 - leading_zeros(<unsigned long long>ns)  # six bits below the highest remain
+    return (power + 1) * 64 + <int>((ns >> power) - 64)
 
 
 cdef class Schedule:
@@ -105,6 +110,10 @@ cdef class Schedule:
         """Handle the whole packets of `data` (`receive` for each message); returns how much of it was used."""
         raise NotImplementedError
 
+    cdef int seal(self, Peer* peer) except -1:
+        """What was put is sent now."""
+        return 0
+
     cdef int after_read(self, Peer* peer) except -1:
         """Everything that one read brought was parsed."""
         return 0
@@ -136,11 +145,16 @@ cdef class Schedule:
         assert self.publishers == self.count, "publishers come before receivers"
         cdef Peer* peer = self.add(fd)
         peer.is_publisher = 1
-        peer.front_size = len(front)
-        if front:
-            peer.front = <uint8_t*>PyMem_Malloc(peer.front_size)
-            memcpy(peer.front, <char*>front, peer.front_size)
+        self.set_front(peer, front)
         self.publishers += 1
+
+    cdef int set_front(self, Peer* peer, bytes front) except -1:
+        peer.front_size = len(front)
+        peer.front = <uint8_t*>PyMem_Malloc(max(1, peer.front_size))
+        if peer.front == NULL:
+            raise MemoryError
+        memcpy(peer.front, <char*>front, peer.front_size)
+        return 0
 
     cdef Peer* add_receiver(self, int fd, uint64_t first) except NULL:
         """`first` is the number it gets first of each publisher."""
@@ -153,14 +167,18 @@ cdef class Schedule:
 
     # -- the loop
 
-    def run(self, double seconds, double drain_seconds=5.0, double warm_seconds=0.0, uint64_t messages=0):
-        """Send for `seconds` (or `messages` in all), then wait until everything arrived; returns what happened."""
-        cdef int64_t start, stop, end, now, measured_from, measured_to = 0
+    def run(self, double seconds, double drain_seconds=5.0, double warm_seconds=0.0, uint64_t messages=0,
+            tell=None):
+        """Send for `seconds` (or `messages` in all), then wait until everything arrived; returns what happened.
+
+        `tell` is called ten times a second with the seconds since the start and what was done until then.
+        """
+        cdef int64_t start, stop, end, now, measured_from, measured_to = 0, told
         cdef uint64_t before = 0, after = 0
         cdef int n
         self.sending = True
         self.failure = None
-        start = measured_from = now_ns()
+        start = measured_from = told = now_ns()
         self.measuring = warm_seconds == 0
         stop = start + <int64_t>((warm_seconds + seconds) * 1e9)
         end = stop + <int64_t>(drain_seconds * 1e9)
@@ -176,6 +194,10 @@ cdef class Schedule:
                 measured_to, after = now, self._progress()
             if not self.sending and (now >= end or self._done()):
                 break
+            if tell is not None and now - told >= TELL_NS:
+                told = now
+                tell((now - start) / 1e9, self._progress())
+            PyErr_CheckSignals()
             self._turn(now)
             if self.failure is not None:
                 raise ConnectionError(self.failure)
@@ -262,6 +284,7 @@ cdef class Schedule:
             if self.interval_ns:
                 peer.due_ns += self.interval_ns * self.publishers
         if peer.out_size:
+            self.seal(peer)
             self._flush(peer)
         return not full and peer.out_size == 0
 
@@ -318,6 +341,7 @@ cdef class Schedule:
                 return 0
             self.failure = f"the broker closed connection {peer - self.peers}"
             return 0
+        self.read_ns = now_ns()
         if peer.tail_size:
             self._keep(peer, self.read_buffer, size)
             used = self.parse(peer, peer.tail, peer.tail_size)
@@ -335,11 +359,13 @@ cdef class Schedule:
     cdef int _keep(self, Peer* peer, const uint8_t* data, Py_ssize_t size) except -1:
         """The packet that a read cut off waits for its rest."""
         cdef void* grown
+        cdef Py_ssize_t capacity
         if peer.tail_size + size > peer.tail_capacity:
-            grown = PyMem_Realloc(peer.tail, peer.tail_size + size)
+            capacity = max(peer.tail_size + size, 2 * peer.tail_capacity)
+            grown = PyMem_Realloc(peer.tail, capacity)
             if grown == NULL:
                 raise MemoryError
-            peer.tail, peer.tail_capacity = <uint8_t*>grown, peer.tail_size + size
+            peer.tail, peer.tail_capacity = <uint8_t*>grown, capacity
         memcpy(peer.tail + peer.tail_size, data, size)
         peer.tail_size += size
         return 0
@@ -348,7 +374,7 @@ cdef class Schedule:
         """A message arrived; `at` is its first byte, `repeated` what the broker says of it."""
         cdef uint32_t publisher
         cdef uint64_t number
-        cdef int64_t intended, passed
+        cdef int64_t intended
         memcpy(&publisher, at, 4)
         memcpy(&number, at + 4, 8)
         memcpy(&intended, at + 12, 8)
@@ -365,9 +391,8 @@ cdef class Schedule:
         else:
             self.reordered += 1
         self.peers[publisher].received += 1
-        if self.measuring and self.interval_ns:
-            passed = now_ns() - intended
-            self.histogram[min(bucket_of(passed), BUCKETS - 1)] += 1
+        if self.measuring:
+            self.histogram[min(bucket_of(self.read_ns - intended), BUCKETS - 1)] += 1
             self.latencies += 1
         return 0
 

@@ -17,8 +17,9 @@ cdef struct Peer:
     int wants_write
     # a publisher
     uint64_t sent, acked, received  # receptions of its messages, by all receivers together
+    uint64_t opened  # what it had sent before the batch that it fills now
     int64_t due_ns
-    uint8_t* front  # what goes before each message, if that is always the same
+    uint8_t* front  # what goes before each message, if that is always the same; what a receiver asks with
     Py_ssize_t front_size
     # a receiver: what it expects next of each publisher, and the last tag it saw and acknowledged
     uint64_t* expected
@@ -33,7 +34,7 @@ cdef class Schedule:
     cdef Py_ssize_t size, send_bytes
     cdef uint8_t* read_buffer
     cdef uint64_t window, receivers, step
-    cdef int64_t interval_ns
+    cdef int64_t interval_ns, read_ns
     cdef bint in_order  # each receiver gets a publisher's messages in the order of their numbers
     cdef bint acks_wanted  # a message counts as done only when the broker has acknowledged it, too
     cdef uint64_t[4096] histogram
@@ -45,11 +46,13 @@ cdef class Schedule:
     # What a protocol says.
     cdef int put(self, Peer* peer, int64_t intended) except -1
     cdef Py_ssize_t parse(self, Peer* peer, uint8_t* data, Py_ssize_t size) except -1
+    cdef int seal(self, Peer* peer) except -1
     cdef int after_read(self, Peer* peer) except -1
 
     # What a protocol calls.
     cdef Peer* add(self, int fd) except NULL
     cdef Peer* add_receiver(self, int fd, uint64_t first) except NULL
+    cdef int set_front(self, Peer* peer, bytes front) except -1
     cdef uint8_t* reserve(self, Peer* peer, Py_ssize_t size) except NULL
     cdef void write_head(self, uint8_t* at, Peer* peer, int64_t intended) noexcept
     cdef int receive(self, Peer* peer, const uint8_t* at, bint repeated) except -1

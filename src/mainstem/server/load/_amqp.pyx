@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from mainstem.codec._batch cimport get_u32, get_u64, put_u32, put_u64
-from mainstem.testing.load._schedule cimport HEAD, Peer, Schedule
+from mainstem.server.load._schedule cimport HEAD, Peer, Schedule
 
 cdef enum:
     DELIVER = 0x003C003C

@@ -1,13 +1,20 @@
-"""What a run is measured by, whatever the protocol: the server's CPU by its process, our own, and the machine's name."""
+"""What a run is measured by, whatever the protocol: what arrived, how late, the server's CPU by its process, and our own."""
 
 from __future__ import annotations
 
 import os
-import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
+
+from mainstem.server.cli.failures import Refused
+
+PIPELINED = 64 * 1024  # bytes of one send, where nothing else is asked for
+
+Tell = Callable[[float, int], None]  # seconds since the start, and messages until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,45 @@ class Result:
     p50_us: float | None = None
     p99_us: float | None = None
     p999_us: float | None = None
+    server_cpu_share: float | None = None  # of one core
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a run is, whose CPU it reports, and who is told of its progress."""
+
+    seconds: float
+    warm_seconds: float = 0.5
+    drain_seconds: float = 20.0  # at most, for what is still on its way
+    messages: int = 0  # ends it earlier
+    pid: int | None = None
+    tell: Tell | None = None
+
+
+def drive(name: str, load: Any, timing: Timing) -> Result:
+    """Run a generator whose peers are connected."""
+    meter = CpuMeter(timing.pid)
+    meter.start()
+    try:
+        done = load.run(timing.seconds, timing.drain_seconds, timing.warm_seconds, timing.messages, timing.tell)
+    except ConnectionError as error:
+        raise Refused(f"{name}: {error}", fix="the broker's log may say why") from error
+    server_seconds = meter.server_seconds()
+    count = done["received_total"] or done["sent_total"]
+    return Result(
+        name,
+        done["seconds"],
+        done["received"] / done["seconds"],
+        done["lost"],
+        done["duplicated"],
+        done["reordered"],
+        None if server_seconds is None or not count else server_seconds * 1e6 / count,
+        meter.own_share(),
+        load.percentile_us(0.5),
+        load.percentile_us(0.99),
+        load.percentile_us(0.999),
+        None if server_seconds is None else server_seconds / done["whole_seconds"],
+    )
 
 
 class CpuMeter:
@@ -68,21 +114,3 @@ def pin(core: int, pid: int = 0) -> None:
     for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
         for thread in one.threads():
             os.sched_setaffinity(thread.id, {core})
-
-
-def machine() -> str:
-    model = platform.processor() or platform.machine()
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory_gib = psutil.virtual_memory().total / (1 << 30)
-    return f"{model}, {psutil.cpu_count()} cores, {memory_gib:.0f} GiB, Linux {platform.release()}"
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.readlines()
-    except OSError:
-        return []
