@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem_pipeline.client import DEFAULT_URL, BrokerClient
 
@@ -303,7 +304,8 @@ def list_tables(warehouse: str, catalog: str, as_json: bool) -> None:
         else:
             size = f"{one['bytes'] / 1e6:,.1f} MB"
             click.echo(
-                f"{one['table']}: {one['rows']:,} rows, {one['files']} files, {size}, {one['snapshots']} snapshots"
+                f"{one['table']}: {counted(one['rows'], 'row')}, {counted(one['files'], 'file')}, {size}, "
+                f"{counted(one['snapshots'], 'snapshot')}"
             )
 
 

@@ -18,25 +18,9 @@ import pytest
 
 from mainstem.server.cli import VERBS
 from mainstem.testing import Broker
+from tests.cli.commands import free_port, rows, run, said
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments: str, given: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mainstem", *arguments]
-    settled = {**os.environ, "MAINSTEM_CONFIG": "", **environment}
-    settled = {name: value for name, value in settled.items() if value}
-    return subprocess.run(command, capture_output=True, text=True, input=given, timeout=60, env=settled, check=False)
-
-
-def said(*arguments: str, given: str | None = None, **environment: str) -> str:
-    done = run(*arguments, given=given, **environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def rows(*arguments: str, **environment: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in said(*arguments, "--json", **environment).splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +32,6 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture(autouse=True)
 def address(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 # -- without a broker
@@ -228,7 +205,7 @@ def test_tables_are_for_people() -> None:
 
 def test_views_are_made_and_read(broker: Broker) -> None:
     said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/viewed/1", "one")
-    assert "1 records stored so far" in said("view", "create", "viewed-all", "viewed/#")
+    assert "1 record stored so far" in said("view", "create", "viewed-all", "viewed/#")
     assert [row["name"] for row in rows("view", "ls")] == ["viewed-all"]
     assert said("sub", f"kafka://127.0.0.1:{broker.kafka_port}/viewed-all", "--from", "earliest", "-n", "1") == "one\n"
     said("view", "rm", "viewed-all")
@@ -411,7 +388,7 @@ def test_damage_of_acked_data_is_found_and_given_up_only_on_request(start_broker
 
 def test_a_queue_is_made_used_and_removed(broker: Broker) -> None:
     said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/queued/1", "before")
-    assert "1 messages are ready" in said("queue", "create", "cli-jobs", "queued/#", "--from", "earliest")
+    assert "1 message ready" in said("queue", "create", "cli-jobs", "queued/#", "--from", "earliest")
     said("pub", f"kafka://127.0.0.1:{broker.kafka_port}/queued.2", "after")
     url = f"amqp://127.0.0.1:{broker.amqp_port}/?queue=cli-jobs"
     assert said("sub", url, "--count", "2") == "before\nafter\n"
@@ -425,7 +402,7 @@ def test_limits_of_a_queue_are_changed_while_it_holds_messages(broker: Broker) -
     said("queue", "create", "narrow", "cli/narrow")
     assert "0 messages" in said("queue", "create", "wide", "cli/#")  # what was published before is not counted
     said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/cli/narrow", "-", "--lines", given="1\n2\n3\n")
-    assert "1 messages" in said("queue", "alter", "narrow", "--length", "1")
+    assert "1 message ready" in said("queue", "alter", "narrow", "--length", "1")
     assert said("sub", f"amqp://127.0.0.1:{broker.amqp_port}/?queue=narrow", "--count", "1") == "3\n"
     settings = rows("queue", "alter", "narrow", "--length", "none", "--ttl", "1h", "--attempts", "3")[0]["settings"]
     assert (settings["length_max"], settings["message_ttl_ms"], settings["deliveries_max"]) == (None, 3_600_000, 3)

@@ -255,7 +255,7 @@ def test_one_dead_letter_is_redriven_by_its_position(broker: Broker, speakers: d
         for partition, offset, _ in kafka.take():
             kafka.settle(partition, offset, offset, REJECT)
         first = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"][0]
-        assert "1 messages" in mainstem(broker, "queue", "redrive", jobs, "--position", str(first["position"]))
+        assert "1 message of" in mainstem(broker, "queue", "redrive", jobs, "--position", str(first["position"]))
         assert len(kafka.take()) == 1
     settled(broker, jobs, dead=1)
 

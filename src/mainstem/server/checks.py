@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mainstem import __version__
 from mainstem.model.compiled import COMPILED, missing_modules
+from mainstem.model.counted import counted
 from mainstem.model.errors import MainstemError
 from mainstem.server.config import load_config
 from mainstem.server.listeners import LABELS, LISTENERS, owner_of
@@ -129,7 +130,7 @@ def _configuration(file: str | None) -> Check:
     except MainstemError as error:
         return Check("configuration", "bad", str(error).splitlines()[0], "mainstem config check")
     changed = len(config.sources)
-    return Check("configuration", "ok", f"{chosen or 'no file'}, {changed} setting(s) given")
+    return Check("configuration", "ok", f"{chosen or 'no file'}, {counted(changed, 'setting')} given")
 
 
 def _chosen(file: str | None) -> Path | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.model.topic_filter import check_filter
 from mainstem.server.settings import ALIASES, SECTIONS, Config, Policy, Setting
@@ -51,7 +52,7 @@ class ConfigProblems(ConfigError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
-        number = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        number = counted(len(problems), "problem")
         text = "\n".join(problem.render() for problem in problems)
         code = problems[0].code
         text += f"\n{number}; nothing was started. Check again: mainstem config check    More: mainstem explain {code}"

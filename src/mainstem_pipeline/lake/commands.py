@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import is_pattern
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
@@ -87,7 +88,10 @@ def maintained(
             done = compact(spark, opened, name, lake.file_properties(), target_mb << 20)
             expired = expire(opened, name, keep, grace_ms / 1000)
             removed = remove_unreferenced(opened, name, grace_ms / 1000)
-            text = f"{name}: {done.before} files to {done.after}, {expired} snapshots expired, {removed} files removed"
+            text = (
+                f"{name}: {counted(done.before, 'file')} to {done.after}, {counted(expired, 'snapshot')} expired, "
+                f"{counted(removed, 'file')} removed"
+            )
             facts = {"before": done.before, "after": done.after, "expired": expired, "removed": removed}
             yield {"table": name, **facts, "text": text}
     finally:

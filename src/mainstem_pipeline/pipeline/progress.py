@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TextIO
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import MainstemError
 from mainstem_pipeline.client import BrokerClient
 
@@ -85,9 +86,10 @@ class Lines:
 
     def close(self, flows: list[FlowProgress], seconds: float) -> None:
         for flow in flows:
-            bad = f", {flow.bad_total} dead letters" if flow.bad_total else ""
+            bad = f", {counted(flow.bad_total, 'dead letter')}" if flow.bad_total else ""
             self.note(
-                f"{flow.flow}: {flow.state}, {flow.rows_total:,} rows{bad} in {flow.batch + 1} batches, {seconds:.1f} s"
+                f"{flow.flow}: {flow.state}, {counted(flow.rows_total, 'row')}{bad} in "
+                f"{counted(flow.batch + 1, 'batch', 'batches')}, {seconds:.1f} s"
             )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
 from mainstem_pipeline.lake.commits import Committer, ensure_table
@@ -147,7 +148,7 @@ class Sinks:
 
     def _to_console(self, frame: DataFrame, batch: BatchOf) -> None:
         rows = frame.limit(20).collect()
-        self._show(f"batch {batch.batch}: {len(rows)} rows" + (" or more" if len(rows) == 20 else ""))
+        self._show(f"batch {batch.batch}: {counted(len(rows), 'row')}" + (" or more" if len(rows) == 20 else ""))
         for row in rows:
             self._show("  " + "  ".join(f"{name}={value}" for name, value in row.asDict().items()))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import DamagedLog, NotFound
 from mainstem.server.cli.api import Api, url_option
 from mainstem.server.cli.output import Progress, json_option, print_facts, print_rows, show_bytes
@@ -135,7 +136,10 @@ def log_verify(log_ids: tuple[int, ...], data: str) -> None:
         with Progress(f"log {log_id}", size, unit="B") as progress:
             result = verify(directory, progress.set)
             progress.set(result.size_bytes)
-        click.echo(f"log {log_id}: {result.frames} frames, {result.records} offsets, {show_bytes(result.size_bytes)}")
+        click.echo(
+            f"log {log_id}: {counted(result.frames, 'frame')}, {counted(result.records, 'offset')}, "
+            f"{show_bytes(result.size_bytes)}"
+        )
         for tail in result.tail:
             click.echo(click.style(f"  not acked, cut at the next start: {tail}", fg="yellow"))
         for damage in result.damage:
@@ -143,7 +147,7 @@ def log_verify(log_ids: tuple[int, ...], data: str) -> None:
         damaged += result.damage
     if damaged:
         raise DamagedLog(
-            f"{len(damaged)} damaged piece(s) of acked data",
+            f"{counted(len(damaged), 'damaged piece')} of acked data",
             fix=f"restore a backup, or give them up: mainstem log repair --quarantine LOG --data {data}",
         )
 
@@ -216,7 +220,9 @@ def _print_report(text: str, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_facts(facts, as_json=True)
     else:
-        click.echo(f"{text}: {facts['logs']} logs, {facts['files']} files, {show_bytes(facts['size_bytes'])}")
+        click.echo(
+            f"{text}: {counted(facts['logs'], 'log')}, {counted(facts['files'], 'file')}, {show_bytes(facts['size_bytes'])}"
+        )
 
 
 def _existing(data: str) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.clients.client import Address, Message, Start, read_address, read_start
 
@@ -101,7 +102,7 @@ def pub(url: str, payload: str | None, count: int, every: str | None, **given: A
                     time.sleep(pause_s)
         client.flush()
     if sent != 1 and count < PROGRESS_FROM:  # else the progress has said it
-        click.echo(f"published {sent} messages", err=True)
+        click.echo(f"published {counted(sent, 'message')}", err=True)
 
 
 @contextlib.contextmanager

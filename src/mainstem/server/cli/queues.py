@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
@@ -73,7 +74,7 @@ def queue_create(
         "dead_letter_exchange": dead_letter,
     }
     answer = Api(url).post("/v1/queues", body)
-    click.echo(f"created queue {name}: {answer['ready']} messages are ready")
+    click.echo(f"created queue {name}: {counted(answer['ready'], 'message')} ready")
 
 
 @queue.command("alter")
@@ -107,7 +108,7 @@ def queue_alter(name: str, as_json: bool, url: str, **given: Any) -> None:
     if as_json:
         print_facts(facts, as_json=True)
     else:
-        click.echo(f"changed queue {name}: {facts['ready']} messages are ready")
+        click.echo(f"changed queue {name}: {counted(facts['ready'], 'message')} ready")
 
 
 @queue.command("purge")
@@ -119,7 +120,7 @@ def queue_purge(name: str, yes: bool, url: str) -> None:
     if not yes:
         click.confirm(f"Purge queue {name}?", abort=True)
     answer = Api(url).post(f"/v1/queues/{segment(name)}/purge")
-    click.echo(f"purged {answer['purged']} messages from {name}")
+    click.echo(f"purged {counted(answer['purged'], 'message')} from {name}")
 
 
 @queue.command("dead")
@@ -140,7 +141,7 @@ def queue_dead(name: str, as_json: bool, url: str) -> None:
 def queue_redrive(name: str, position: int | None, url: str) -> None:
     """Dead letters become ready again, their attempts forgotten. Nothing is copied."""
     answer = Api(url).post(f"/v1/queues/{segment(name)}/redrive", {"position": position})
-    click.echo(f"{answer['redriven']} messages of {name} are ready again")
+    click.echo(f"{counted(answer['redriven'], 'message')} of {name} ready again")
 
 
 @queue.command("rm")
@@ -199,7 +200,7 @@ def group_lag(name: str | None, as_json: bool, url: str) -> None:
 def group_create(name: str, topic: str, start: str, url: str) -> None:
     """Give a group its place in TOPIC (as Kafka spells it) before its consumers start."""
     facts = Api(url).post("/v1/groups", {"name": name, "topic": topic, "from": start})
-    click.echo(f"created group {name}: {facts['lag']} records of {topic} are ahead of it")
+    click.echo(f"created group {name}: {counted(facts['lag'], 'record')} of {topic} ahead of it")
 
 
 @group.command("reset")

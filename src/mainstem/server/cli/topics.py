@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows, show_time_ns
@@ -147,7 +148,7 @@ def erase(name: str, yes: bool, url: str) -> None:
     """Take a topic's records off the disk, also those it had before it was removed. Other topics keep their offsets."""
     _confirm(f"Erase all records of {name} from the disk?", yes)
     facts = Api(url).delete(f"/v1/stored/{segment(name)}")
-    click.echo(f"erased {facts['records']} records of {name}")
+    click.echo(f"erased {counted(facts['records'], 'record')} of {name}")
 
 
 @click.group()
@@ -192,7 +193,7 @@ def view_create(name: str, topic_filter: str, where: str | None, last_by: str | 
     wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by}
     facts = Api(url).post("/v1/views", wanted)
     counts = [part["records"] for part in facts["partitions"] if part.get("records") is not None]
-    stored = f": {sum(counts)} records stored so far" if counts else ""
+    stored = f": {counted(sum(counts), 'record')} stored so far" if counts else ""
     _done(
         f"created view {name}{stored}; read it as Kafka topic {facts['spellings']['kafka']}",
         facts,
