@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from mainstem import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 LIBRARIES = ("uvloop", "rocksdict", "crc32c")
@@ -111,10 +113,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    version = "unknown"
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        version = metadata.version("mainstem")
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return f"{version} ({found.stdout.strip()})" if found.returncode == 0 else version
+    return f"{__version__} ({found.stdout.strip()})" if found.returncode == 0 else __version__
