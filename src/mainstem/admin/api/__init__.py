@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.admin.api import connections, cursors, messages, series, system, topics, users, views
+from mainstem.admin.api import connections, cursors, messages, queues, series, system, topics, users, views
 from mainstem.admin.calls import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -11,6 +11,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *views.OPERATIONS,
     *messages.OPERATIONS,
     *cursors.OPERATIONS,
+    *queues.OPERATIONS,
     *connections.OPERATIONS,
     *series.OPERATIONS,
     *users.OPERATIONS,

@@ -74,8 +74,8 @@ async def publish(call: Call) -> Any:
 
 
 async def durable(ticket: Any) -> None:
-    """Wait until what the ticket stands for is stored as its topic's policy demands."""
-    if ticket.stable:
+    """Wait until what the ticket stands for is stored as its topic's policy demands; None stands for nothing."""
+    if ticket is None or ticket.stable:
         return
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -1,0 +1,145 @@
+"""/v1/queues: what every protocol may take from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.cursors import dead_row, queue_row, queues_of
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
+from mainstem.model.errors import InvalidArgument
+from mainstem.model.topic_filter import check_filter
+
+
+def named_queue(call: Call) -> Queue:
+    return queues_of(call.running, call.namespace).get(call.path["name"])
+
+
+def queue_facts(queue: Queue) -> dict[str, Any]:
+    return {**queue_row(queue), "settings": queue.settings.to_document()}
+
+
+async def list_queues(call: Call) -> Any:
+    queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
+    after = call.query.get("after", "")
+    shown = [one for one in queues if one.name > after]
+    rows = [queue_row(one) for one in shown[: call.limit]]
+    return page(rows, rows[-1]["name"] if len(shown) > call.limit else None)
+
+
+async def describe_queue(call: Call) -> Any:
+    return queue_facts(named_queue(call))
+
+
+async def create_queue(call: Call) -> Any:
+    """As MQTT's `$queue/NAME/FILTER` makes one: every protocol may take from it."""
+    body, namespace = call.body, call.namespace
+    topic_filter = body["filter"].encode()
+    check_filter(topic_filter)
+    start = 0 if body.get("from") == "earliest" else NOW
+    settings = QueueSettings(
+        message_ttl_ms=body.get("message_ttl_ms"),
+        length_max=body.get("length_max"),
+        deliveries_max=body.get("deliveries_max") or 0,
+        lock_ms=body.get("lock_ms") or LOCK_MS,
+        dead_letter_exchange=body.get("dead_letter_exchange"),
+    )
+    queues = queues_of(call.running, namespace)
+    reaches = [Reach(ANYTHING, topic_filter, start=start)]
+    queue, written = queues.declare(body["name"], settings, reaches=reaches, condition=body.get("where") or "")
+    if written is not None:
+        await written
+    return queue_row(queue)
+
+
+async def alter_queue(call: Call) -> Any:
+    """What it was declared with by AMQP stays as it is, so that declaring it again still finds it the same."""
+    queue = named_queue(call)
+    if not call.body:
+        raise InvalidArgument("nothing to change", fix=f"one of {', '.join(one.name for one in QUEUE_LIMITS)}")
+    changes: dict[str, Any] = dict(call.body)
+    for name in ("deliveries_max", "lock_ms"):  # these have a value for "no limit"
+        if name in changes:
+            changes[name] = changes[name] or getattr(QueueSettings(), name)
+    written = queue.queues.alter(queue, replace(queue.settings, **changes))
+    if written is not None:
+        await written
+    return queue_facts(queue)
+
+
+async def purge_queue(call: Call) -> Any:
+    return {"purged": named_queue(call).purge()}
+
+
+async def list_dead(call: Call) -> Any:
+    """Dead letters that a queue without a dead-letter exchange keeps: where they lie, why and since when."""
+    queue = named_queue(call)
+    found = queue.browse_dead(call.limit)
+    return page([dead_row(taken, reason, time_ms) for taken, reason, time_ms in found], None, total=queue.dead_count)
+
+
+async def redrive_queue(call: Call) -> Any:
+    """Nothing is copied: their state is forgotten, so they are ready again."""
+    queue = named_queue(call)
+    position = call.body.get("position")
+    return {"redriven": queue.redrive(None if position is None else [position])}
+
+
+async def delete_queue(call: Call) -> Any:
+    queue = named_queue(call)
+    written = queue.queues.delete(queue)
+    if written is not None:
+        await written
+    return {"deleted": call.path["name"]}
+
+
+QUEUE_LIMITS = (
+    Field("message_ttl_ms", "integer", "How long a message may wait."),
+    Field("length_max", "integer", "Messages it holds; the oldest go first."),
+    Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
+    Field("lock_ms", "integer", "How long a consumer that pulls may hold a message; 30,000 by default."),
+    Field("dead_letter_exchange", "string", "Where dead letters are published; without, the queue keeps them."),
+)
+
+OPERATIONS = (
+    Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", ADMIN, query=(LIMIT, AFTER)),
+    Operation(
+        "POST",
+        "/v1/queues",
+        create_queue,
+        "Make a durable queue over a topic filter.",
+        ADMIN,
+        body=(
+            Field("name", "string", "Its name.", required=True),
+            Field("filter", "string", "What enters it, for example jobs/#.", required=True),
+            Field("where", "string", "A condition on key and headers, as for views."),
+            Field("from", "string", "earliest: what is already stored enters too."),
+            *QUEUE_LIMITS,
+        ),
+    ),
+    Operation(
+        "PATCH",
+        "/v1/queues/{name}",
+        alter_queue,
+        "Change the limits of a queue while it is used; null takes one away.",
+        ADMIN,
+        body=QUEUE_LIMITS,
+    ),
+    Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
+    Operation(
+        "GET", "/v1/queues/{name}/dead", list_dead, "Dead letters a queue keeps, oldest first.", ADMIN, query=(LIMIT,)
+    ),
+    Operation(
+        "POST",
+        "/v1/queues/{name}/redrive",
+        redrive_queue,
+        "Dead letters a queue keeps become ready again, their attempts forgotten.",
+        ADMIN,
+        body=(Field("position", "integer", "Only this one, by the position that the list tells."),),
+    ),
+    Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", ADMIN),
+    Operation("DELETE", "/v1/queues/{name:path}", delete_queue, "Remove a queue; the records stay in the log.", ADMIN),
+)
