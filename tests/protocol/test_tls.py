@@ -19,6 +19,7 @@ import paho.mqtt.client as paho
 import pika
 import pytest
 import trustme
+from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mainstem.model.errors import ConfigError
@@ -145,6 +146,16 @@ def test_the_console_over_tls(broker: Broker, files: Files) -> None:
         assert http.post("/v1/messages", json={"topic": "a", "value": "x"}, headers=origin).status_code == 200
         foreign = {"origin": "https://elsewhere.example"}
         assert http.post("/v1/messages", json={"topic": "a", "value": "x"}, headers=foreign).status_code == 403
+
+
+def test_kafka_tells_each_listeners_clients_a_port_of_their_own(files: Files) -> None:
+    """Behind a proxy: who came by TLS must not be sent to the plain port, nor the other way round."""
+    given = ("kafka.advertised_host=broker.example", "kafka.advertised_port=1111", "kafka.advertised_tls_port=2222")
+    with Broker(*files.settings, *given) as own:
+        for name, secure, told in (("kafka", {}, 1111), ("kafkas", {"security.protocol": "ssl"}, 2222)):
+            settings = {"bootstrap.servers": f"localhost:{own.ports[name]}", "ssl.ca.location": str(files.ca), **secure}
+            brokers = AdminClient({**settings, "log_level": 0}).list_topics(timeout=WAIT_S).brokers.values()
+            assert [(one.host, one.port) for one in brokers] == [("broker.example", told)]
 
 
 @pytest.mark.parametrize(("scheme", "topic"), [("mqtts", "tls/cli/a"), ("kafkas", "tls.cli.b"), ("amqps", "tls.cli.c")])

@@ -255,6 +255,7 @@ class Kafka:
 
     advertised_host: str = setting("", TEXT, "Host told to clients; empty tells each the address it dialled.")
     advertised_port: int = setting(0, count(0, 65_535), "Port told to clients; 0 tells the listener's.")
+    advertised_tls_port: int = setting(0, count(0, 65_535), "Port told to clients that use TLS; likewise.")
     cluster_id: str = setting("", TEXT, "Cluster id; empty makes one at the first start.")
     request_bytes_max: int = setting(100 * MIB, SIZE, "Largest request.")
     fetch_bytes_max: int = setting(64 * MIB, SIZE, "Largest fetch answer.")

@@ -214,9 +214,11 @@ class KafkaConnection(Connection):
     def dialled(self) -> tuple[str, int]:
         """The address told to the client: the configured one, else the one it dialled."""
         kafka = self.service.config.kafka
-        local = self.transport.get_extra_info("sockname") if self.transport is not None else None
+        told = self.transport.get_extra_info if self.transport is not None else lambda _: None
+        local = told("sockname")
         host, port = (local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 9092)
-        return kafka.advertised_host or host, kafka.advertised_port or port
+        given_port = kafka.advertised_tls_port if told("ssl_object") is not None else kafka.advertised_port
+        return kafka.advertised_host or host, given_port or port
 
     # -- requests --------------------------------------------------------------------------------------------------
 
