@@ -34,10 +34,21 @@ cdef enum FrameFault:
     FAULT_BATCH_COUNT = 13
     FAULT_BATCH_CRC = 14
 
+
+ctypedef struct PackedBatches:
+    Py_ssize_t size
+    Py_ssize_t records
+    int64_t next_offset
+
+
 # Both return a FrameFault. `size` is what the buffer holds from `at` on.
 cdef int parse_frame(const uint8_t* at, Py_ssize_t size, uint64_t log_id, FrameFields* fields) noexcept nogil
 cdef int check_frame(const uint8_t* at, const FrameFields* fields, bint with_crc) noexcept nogil
 cdef object frame_error(int fault, Py_ssize_t pos)
+cdef int pack_frames(
+    uint8_t* at, Py_ssize_t size, uint64_t log_id, int64_t start_offset, int64_t end_offset, Py_ssize_t bytes_max,
+    PackedBatches* packed,
+) noexcept nogil
 
 
 cdef class FrameHead:

@@ -4,10 +4,10 @@
 Nothing is believed before it is checked: head checksum, bounds, batch checksum; records are `_records.pyx`'s.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, crc32c_c, get_u16, get_u32, get_u64, put_u64,
@@ -279,6 +279,65 @@ def sent_batches(buf, uint64_t log_id, int64_t start_offset, Py_ssize_t bytes_ma
     finally:
         PyBuffer_Release(&view)
     return (slices if joined is None else [joined]), total, records
+
+
+cdef int pack_frames(
+    uint8_t* at, Py_ssize_t size, uint64_t log_id, int64_t start_offset, int64_t end_offset, Py_ssize_t bytes_max,
+    PackedBatches* packed,
+) noexcept nogil:
+    """`pack_batches`, of `size` bytes at `at`; False for None."""
+    cdef FrameFields fields
+    cdef Py_ssize_t pos = 0, first = 0, payload_size
+    cdef int64_t base_offset, frame_end
+    packed.size = packed.records = 0
+    packed.next_offset = start_offset
+    while size - pos >= FRAME_HEAD_SIZE:
+        if is_sent(at + pos, size - pos):
+            payload_size = <Py_ssize_t>get_u32(at + pos + 8)
+            base_offset = <int64_t>get_u64(at + pos + 16)
+            frame_end = base_offset + <int64_t>get_u32(at + pos + 40)
+            if base_offset >= end_offset:
+                break
+            if frame_end > start_offset:
+                if not packed.size:
+                    first = pos
+                elif pos + FRAME_HEAD_SIZE + payload_size - first > bytes_max:
+                    break
+                packed.records += <Py_ssize_t>get_u32(at + pos + FRAME_HEAD_SIZE + 57)
+                memmove(at + packed.size, at + pos + FRAME_HEAD_SIZE, payload_size)
+                packed.size += payload_size
+        else:
+            if parse_frame(at + pos, size - pos, log_id, &fields) != FAULT_NONE:
+                break  # cut off, or damaged
+            payload_size = <Py_ssize_t>fields.payload_size
+            frame_end = fields.base_offset + <int64_t>fields.count
+            if fields.base_offset >= end_offset:
+                break
+            if fields.kind == KIND_DATA:
+                if fields.origin == ORIGIN_KAFKA:
+                    break  # its head is whole, but not of this batch
+                if frame_end > start_offset:
+                    return False
+        if frame_end > start_offset:
+            packed.next_offset = frame_end
+        pos += FRAME_HEAD_SIZE + payload_size
+    return packed.size > 0
+
+
+def pack_batches(buf, uint64_t log_id, int64_t start_offset, int64_t end_offset, Py_ssize_t bytes_max):
+    """The batches of Kafka clients among the frames in a writable buffer are moved together at its front, from the one that
+    holds `start_offset` to the last that begins below `end_offset`: as (bytes, records, offset behind them). As many as fit
+    into `bytes_max` with their heads, and the first in any case. The last frame may be cut off; a damaged one ends it.
+
+    None where there is no such batch, or a frame of another origin among them: the buffer is spoiled then.
+    """
+    cdef Py_buffer view
+    cdef PackedBatches packed
+    cdef bint found
+    PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+    found = pack_frames(<uint8_t*>view.buf, view.len, log_id, start_offset, end_offset, bytes_max, &packed)
+    PyBuffer_Release(&view)
+    return (packed.size, packed.records, packed.next_offset) if found else None
 
 
 def record_count(buf):

@@ -166,6 +166,45 @@ def sent_batches(buf: Buffer, log_id: int, start_offset: int, bytes_max: int) ->
     return (found if total >= len(found) * SLICE_BYTES_MIN else [b"".join(found)]), total, records
 
 
+def pack_batches(
+    buf: bytearray | memoryview, log_id: int, start_offset: int, end_offset: int, bytes_max: int
+) -> tuple[int, int, int] | None:
+    """The batches of Kafka clients among the frames in a writable buffer are moved together at its front, from the one that
+    holds `start_offset` to the last that begins below `end_offset`: as (bytes, records, offset behind them). As many as fit
+    into `bytes_max` with their heads, and the first in any case. The last frame may be cut off; a damaged one ends it.
+
+    None where there is no such batch, or a frame of another origin among them: the buffer is spoiled then.
+    """
+    view = memoryview(buf)
+    size = records = pos = first = 0
+    next_offset = start_offset
+    while pos < len(view):
+        try:
+            head = read_frame_head(view, pos, log_id)
+            if head.kind == KIND_DATA and head.origin == Origin.KAFKA:
+                check_frame(view, head, False)
+        except CorruptFrame:
+            break
+        frame_end = head.base_offset + head.count
+        if head.base_offset >= end_offset:
+            break
+        if frame_end > start_offset:
+            if head.kind == KIND_DATA:
+                if head.origin != Origin.KAFKA:
+                    return None
+                if not size:
+                    first = pos
+                elif pos + head.size - first > bytes_max:
+                    break
+                batch = bytes(view[pos + FRAME_HEAD.size : pos + head.size])
+                view[size : size + len(batch)] = batch
+                size += len(batch)
+                records += record_count(batch)
+            next_offset = frame_end
+        pos += head.size
+    return (size, records, next_offset) if size else None
+
+
 def record_count(buf: Buffer) -> int:
     """How many records the batches in a buffer say they have."""
     total = at = 0

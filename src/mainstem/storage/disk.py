@@ -34,6 +34,9 @@ class Disk(Protocol):
 
     def pread(self, fd: int, size: int, position: int) -> bytes: ...
 
+    def pread_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        """The same into memory that is there; returns how much came."""
+
     def size(self, fd: int) -> int: ...
 
     def truncate(self, fd: int, size: int) -> None: ...
@@ -100,6 +103,9 @@ class RealDisk:
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         return os.pread(fd, size, position)
+
+    def pread_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        return os.preadv(fd, [buffer], position)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

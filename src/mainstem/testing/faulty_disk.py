@@ -163,6 +163,11 @@ class FaultyDisk:
         self._step("pread")
         return bytes(self._fds[fd].seen[position : position + size])
 
+    def pread_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        data = self.pread(fd, len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self, fd: int) -> int:
         return len(self._fds[fd].seen)
 

@@ -47,6 +47,20 @@ def test_only_committed_records_are_read_and_in_order(broker: Broker) -> None:
     assert len(every) == 10
 
 
+def test_readers_of_uncommitted_records_do_not_wait_for_an_open_transaction(broker: Broker) -> None:
+    topic = create_topic(broker, unique("open"))
+    send(broker, topic, [b"plain"])
+    sender = transactional(broker, unique("id"))
+    sender.begin_transaction()
+    for number in range(3):
+        sender.produce(topic, b"open %d" % number)
+        sender.flush(10)
+        every = read_all(broker, topic, number + 2, isolation_level="read_uncommitted", fetch_message_max_bytes=1)
+        assert len(every) == number + 2
+    assert committed(broker, topic, 1) == [b"plain"]
+    sender.abort_transaction(10)
+
+
 def test_http_readers_and_views_are_shown_committed_records_only(broker: Broker) -> None:
     topic, view = create_topic(broker, unique("browsed")), unique("view")
     sender = transactional(broker, unique("id"))

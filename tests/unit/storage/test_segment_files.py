@@ -72,6 +72,27 @@ def test_files_hold_exactly_their_frames(tmp_path: Path) -> None:
     assert writer.next_offset == 20
 
 
+def test_stored_bytes_are_read_into_memory_that_is_there(tmp_path: Path) -> None:
+    engine = open_log(tmp_path, segment_bytes=1 << 20)
+    fill(engine, 100)
+    (path,) = tmp_path.glob("*.log")
+    stored = path.read_bytes()[: engine.stat().size_bytes]
+    buffer = bytearray(20_000)
+    for offset in (0, 1, 50, 99):
+        size = engine.read_into(offset, memoryview(buffer))
+        wanted = engine.read(offset, 1)
+        assert wanted is not None
+        begin = stored.index(buffer[:size])
+        at = stored.index(wanted.data)
+        assert begin <= at <= begin + 4096
+        assert size == min(len(buffer), len(stored) - begin)
+    assert engine.read_into(100, memoryview(buffer)) == 0
+    engine.close()
+    path.unlink()
+    engine._files.close_all()
+    assert engine.read_into(0, memoryview(buffer)) == 0
+
+
 def test_a_clean_log_is_opened_without_reading_a_segment(tmp_path: Path) -> None:
     engine = open_log(tmp_path)
     fill(engine, 200)

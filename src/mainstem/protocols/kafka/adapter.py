@@ -39,6 +39,7 @@ from mainstem.protocols.kafka.handlers import (
     topics,
     transactions,
 )
+from mainstem.protocols.kafka.plain_fetch import PlainFetches
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
@@ -148,6 +149,7 @@ class Reading(asyncio.BufferedProtocol):
 
 class KafkaConnection(Connection):
     __slots__ = (
+        "fetches",
         "login",
         "namespace",
         "parked",
@@ -170,6 +172,7 @@ class KafkaConnection(Connection):
             buffers=service.buffers,
         )
         self.singles: SingleBatches | None = None  # none before the login
+        self.fetches: PlainFetches | None = None  # none before the login
         self.principal: Principal | None = None
         self.namespace: Namespace | None = None
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
@@ -194,7 +197,7 @@ class KafkaConnection(Connection):
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)
         self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
-        self.singles = SingleBatches(self)
+        self.singles, self.fetches = SingleBatches(self), PlainFetches(self)
 
     def on_lost(self) -> None:
         for session_id in self.sessions:
@@ -244,7 +247,7 @@ class KafkaConnection(Connection):
         try:
             for request in requests:
                 taken += 1
-                if self.singles is None or not self.singles.take(request):
+                if not self._take_quickly(request):
                     self._handle(request)
                 if self.closing:
                     return taken
@@ -259,6 +262,11 @@ class KafkaConnection(Connection):
         if self.session.crowded or self.waiting:
             self.hold(HOLD_QUEUE)
         return taken
+
+    def _take_quickly(self, request: memoryview) -> bool:
+        """The two requests that matter most, where they are simple."""
+        singles, fetches = self.singles, self.fetches
+        return singles is not None and fetches is not None and (singles.take(request) or fetches.take(request))
 
     def _handle(self, data: memoryview) -> None:
         head = wire.decode_head(data)
@@ -381,6 +389,27 @@ class KafkaConnection(Connection):
         """More of the log is unsynced than may be: read on when what was sent so far is stable."""
         self.hold(HOLD_LOG)
         self.service.watches.of(log).when_stable(log, log.next_offset, lambda: self.release(HOLD_LOG))
+
+    # -- fetching --------------------------------------------------------------------------------------------------
+
+    def readable_partition(
+        self, name: bytes, index: int, *, by_id: bool
+    ) -> tuple[Partition, dict[bytes, Topic], PartitionProducers] | None:
+        """A partition that has had but one log, its own, in files: itself, its namespace's topics, its producers."""
+        namespace, service = self.namespace, self.service
+        assert namespace is not None
+        catalog = service.catalog(namespace)
+        try:
+            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
+        except (MainstemError, UnicodeDecodeError):
+            return None
+        partition = found.partition(index) if found is not None else None
+        if partition is None or not partition.topic.declared or len(partition.spans) != 1:
+            return None
+        span = partition.spans[0]
+        if span.shared or span.end is not None or not hasattr(span.log.engine, "read_into"):
+            return None
+        return partition, namespace.topics, service.producers.of(span.log, partition.topic.id)
 
 
 class KafkaServer(KafkaService):

@@ -25,7 +25,7 @@ from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.open_files import OpenFile, OpenFiles
-from mainstem.storage.segment.reading import find_frame, read_frames
+from mainstem.storage.segment.reading import find_frame, read_frames, read_into
 from mainstem.storage.segment.recovery import Progress, recover
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
 from mainstem.storage.segment.torn import forget_torn
@@ -170,6 +170,11 @@ class SegmentEngine:
                     return found
             else:
                 return None
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Stored bytes as they are, from the frame that holds `offset`, or one at most INTERVAL_BYTES before it: as many as
+        the segment has and the buffer takes, so the last frame may be cut off. 0 where `read` has to look further."""
+        return read_into(self._files, self._indexes, self._segments, self._log_id, offset, buffer)
 
     def find_stamp(self, stamp: int) -> int:
         files, indexes = self._files, self._indexes

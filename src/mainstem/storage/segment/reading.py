@@ -6,14 +6,19 @@ walked; what lies between is not looked at, however many small frames it holds.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
+
 from mainstem.codec.batch import FrameHead
-from mainstem.model.errors import CorruptFrame
+from mainstem.model.errors import CorruptFrame, StorageFault
 from mainstem.storage.engine import Slice
 from mainstem.storage.segment.index import INTERVAL_BYTES
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.open_files import OpenFiles
 from mainstem.storage.segment.scan import READ_BYTES_MIN, Window
 from mainstem.storage.segment.segment import Segment
+
+_BASE_OFFSET = attrgetter("base_offset")
 
 
 def read_frames(
@@ -51,6 +56,33 @@ def read_frames(
             window.load(begin, end - begin)
         data = memoryview(window.data)[begin - window.start : end - window.start]
         return Slice(data, first.base_offset, last.base_offset + last.count)
+
+
+def read_into(
+    files: OpenFiles,
+    indexes: IndexCache,
+    segments: tuple[Segment, ...],
+    log_id: int,
+    offset: int,
+    buffer: memoryview,
+) -> int:
+    """See `SegmentEngine.read_into`."""
+    at = bisect_right(segments, offset, key=_BASE_OFFSET) - 1
+    if at < 0 or offset >= segments[at].end_offset:
+        return 0
+    segment = segments[at]
+    begin = indexes.get(segment, log_id).before_offset(offset)
+    try:
+        file = files.take(segment.path)
+        try:
+            files.ask_page_cache(file.fd, begin)
+            return files.disk.pread_into(file.fd, buffer[: segment.size - begin], begin)
+        finally:
+            files.give_back(file)
+    except FileNotFoundError:
+        return 0  # trimmed or replaced meanwhile
+    except OSError as error:
+        raise StorageFault(f"{segment.path}: cannot read: {error}") from error
 
 
 def _first(window: Window, position: int, size: int, offset: int) -> tuple[int, FrameHead] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from mainstem.codec import _frames_reference
-from mainstem.codec.batch import BatchBuilder, make_frame, make_marker, record_count, sent_batches
+from mainstem.codec.batch import BatchBuilder, make_frame, make_marker, pack_batches, record_count, sent_batches
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin
 
@@ -65,6 +66,49 @@ def test_a_damaged_head_is_never_sent() -> None:
         for implementation in (sent_batches, _frames_reference.sent_batches):
             with pytest.raises(CorruptFrame):
                 implementation(bytes(data), LOG_ID, 0, 1 << 20)
+
+
+PACKERS = (pack_batches, _frames_reference.pack_batches)
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+@pytest.mark.parametrize("largest", [50, 20_000])
+def test_batches_are_packed_where_they_were_read(pack: Any, largest: int) -> None:
+    rng = random.Random(largest)
+    data, batches = frames([rng.randrange(largest // 2, largest) for _ in range(20)])
+    for start, end in ((0, 100), (1, 100), (2, 40), (17, 30), (38, 39), (0, 1)):
+        buffer = bytearray(data)
+        expected = batches[(start + 1) // 2 : (end + 1) // 2]
+        size, records, after = pack(buffer, LOG_ID, start, end, 1 << 30)
+        assert bytes(buffer[:size]) == b"".join(expected)
+        assert (records, after) == (len(expected), min(end, 40))
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_what_is_packed_ends_at_the_limit_at_a_cut_or_at_damage(pack: Any) -> None:
+    data, batches = frames([100] * 5 + [9_000] * 5)
+    step = len(data) - len(frames([100] * 5 + [9_000] * 4)[0])
+    small = 96 + len(batches[0])  # a frame and the lost offset behind it
+    for limit, count in ((0, 1), (small - 48, 1), (2 * small - 49, 1), (2 * small - 48, 2), (1 << 20, 10)):
+        buffer = bytearray(data)
+        assert pack(buffer, LOG_ID, 0, 100, limit)[:2] == (sum(map(len, batches[:count])), count)
+        assert bytes(buffer).startswith(b"".join(batches[:count]))
+    for cut in (1, 47, 48, 49, 100, step - 1, step, step + 20):
+        assert pack(bytearray(data[:-cut]), LOG_ID, 0, 100, 1 << 20)[1] == 10 - (cut + step - 49) // step
+    for at in (0, 4, 8, 20, 43, 48 + 5, 48 + 11, 48 + 16):
+        damaged = bytearray(data)
+        damaged[3 * small + at] ^= 1
+        assert pack(damaged, LOG_ID, 0, 100, 1 << 20)[1] == 3
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_nothing_is_packed_where_a_batch_has_no_whole_frame_or_another_origin(pack: Any) -> None:
+    data, _ = frames([100])
+    foreign = frames([10, 10], origin=Origin.MQTT)[0]
+    for buffer, start in ((b"", 0), (data[:150], 0), (data, 1), (foreign, 0), (data[:0] + foreign, 1)):
+        assert pack(bytearray(buffer), LOG_ID, start, 100, 1 << 20) is None
+    with pytest.raises((BufferError, TypeError)):
+        pack(data, LOG_ID, 0, 100, 1 << 20)
 
 
 def test_records_are_counted_without_being_opened() -> None:

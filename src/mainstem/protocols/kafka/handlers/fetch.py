@@ -275,6 +275,7 @@ class Polling:
         self, one: Asked, answer: Any, source: Any, wanted: int, end: int, aborted_in: Any, *, first: bool, final: bool
     ) -> int:
         limit = end if self._committed else None
+        end = end if self._committed else answer.high_watermark
         fetched = source.read(one.scanned, wanted, limit) if one.scanned < end else None
         one.records = 0
         if fetched is None or not fetched.parts:
