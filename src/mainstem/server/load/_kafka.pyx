@@ -31,6 +31,8 @@ from mainstem.codec._batch cimport (
 )
 from mainstem.server.load._schedule cimport HEAD, Peer, Schedule
 
+from mainstem.protocols.kafka.errors import ErrorCode
+
 cdef extern from "time.h" nogil:
     long time(void* where)
 
@@ -40,6 +42,10 @@ cdef enum:
     ROOM = 24  # of a record, besides its value
     COMPRESSED = 7
     CONTROL = 32
+
+
+def error_name(int code):
+    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"error {code}"
 
 
 cdef class Load(Schedule):
@@ -127,7 +133,7 @@ cdef class Load(Schedule):
     cdef int _produced(self, Peer* peer, const uint8_t* at) except -1:
         cdef int16_t error = <int16_t>get_u16(at + 18 + get_u16(at + 8))
         if error:
-            self.failure = f"Kafka error {error} to a Produce request"
+            self.failure = f"Produce is answered with {error_name(error)}"
         peer.acked += <uint32_t>(get_u32(at) - <uint32_t>peer.acked)
         return 0
 
@@ -150,7 +156,7 @@ cdef class Load(Schedule):
                 self._batches(peer, get_u32(at), at + 42 + 16 * max(0, aborted), max(0, size))
                 at += 42 + 16 * max(0, aborted) + max(0, size)
         if error:
-            self.failure = f"Kafka error {error} to a Fetch request"
+            self.failure = f"Fetch is answered with {error_name(error)}"
         return 0
 
     cdef int _batches(self, Peer* peer, uint32_t partition, const uint8_t* at, Py_ssize_t size) except -1:

@@ -20,6 +20,7 @@ from mainstem.server.load.measure import PIPELINED, Result, Timing, drive, resid
 
 FRAME_BYTES_MAX = 131_072
 SIZE_MAX = FRAME_BYTES_MAX - 8  # of a message: it is one frame
+REFUSED = {"connection.tune": "the login"}  # what was asked for, where the answer is named otherwise
 CLOSES = {encode("connection.close")[:4], encode("channel.close")[:4]}
 
 
@@ -75,7 +76,7 @@ class Client:
             if payload[:4] in CLOSES:
                 said = payload[7 : 7 + payload[6]].decode(errors="replace")
                 raise Refused(
-                    f"{self.stream.where} refuses {name.removesuffix('-ok')}: {said}",
+                    f"{self.stream.where} refuses {REFUSED.get(name, name.removesuffix('-ok'))}: {said}",
                     fix="amqp://USER:PASSWORD@HOST:PORT/VHOST",
                 )
             if kind == 1:

@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.wire import encode_request, message
 from mainstem.server.cli.failures import Refused
 from mainstem.server.clients.client import Address
-from mainstem.server.clients.kafka import KafkaClient, check
+from mainstem.server.clients.kafka import LATEST, KafkaClient, check
 from mainstem.server.load.measure import PIPELINED, Result, Timing, drive
 
 ANSWER_MS = 30_000
@@ -112,7 +111,8 @@ def _topic(address: Address, partitions: int) -> Iterator[tuple[str, Address]]:
         made = client.call("CreateTopics", topics=[wanted], timeout_ms=ANSWER_MS)
         check(made.topics[0].error_code, f"topic {name}", made.topics[0].error_message)
         try:
-            _wait_for(client, name, partitions)
+            with contextlib.closing(KafkaClient(leader)) as one:
+                _wait_for(one, name, partitions)
             yield name, leader
         finally:
             # By another connection: this one may have been idle for too long. What went wrong before says more.
@@ -130,13 +130,15 @@ def _leader(client: KafkaClient, address: Address) -> tuple[int, Address]:
 
 
 def _wait_for(client: KafkaClient, topic: str, partitions: int) -> None:
-    """A topic that was just made may not be led by anyone yet."""
-    kind: Any = message("MetadataRequest")
+    """A topic that was just made may not be led by anyone yet, whatever the metadata says: ask the leader itself."""
+    kind = message("ListOffsetsRequest")
+    wanted = [kind.ListOffsetsPartition(partition_index=n, timestamp=LATEST) for n in range(partitions)]
     deadline = time.monotonic() + LEADER_S_MAX
     while True:
-        asked = [kind.MetadataRequestTopic(name=topic)]
-        found = client.call("Metadata", topics=asked, allow_auto_topic_creation=False).topics[0]
-        if not found.error_code and sum(not one.error_code for one in found.partitions) == partitions:
+        answer = client.call(
+            "ListOffsets", replica_id=-1, topics=[kind.ListOffsetsTopic(name=topic, partitions=wanted)]
+        )
+        if not any(one.error_code for one in answer.topics[0].partitions):
             return
         if time.monotonic() > deadline:
             raise Refused(f"topic {topic} has no leader after {LEADER_S_MAX:.0f} s")
