@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from pathlib import Path
+from typing import cast
 
 from mainstem.codec.batch import frame_heads
 from mainstem.storage.engine import Part
+from mainstem.storage.flusher import FlushLine
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.index_cache import IndexCache
@@ -19,12 +22,40 @@ DIRECTORY = Path("/log")
 RESERVED_OFFSETS = 8
 
 
+class SimulatedLine:
+    """A `FlushLine` on the simulated disk: what is requested is synced when the simulation says so, and told later."""
+
+    def __init__(self, disk: FaultyDisk) -> None:
+        self._disk = disk
+        self._requested = self._completed = 0
+        self._fd = -1
+
+    def request(self, fd: int) -> int:
+        if self._requested > self._completed and self._fd != fd:
+            return 0
+        self._fd, self._requested = fd, self._requested + 1
+        return self._requested
+
+    def work(self) -> None:
+        if self._completed < self._requested:
+            self._disk.fdatasync(self._fd)
+            self._completed = self._requested
+
+    def wait(self) -> int:
+        self.work()
+        return 0
+
+    def outcome(self) -> tuple[int, int]:
+        return self._completed, 0
+
+
 class SimulatedLog:
     """Plays the log above the engine: reserves offsets, goes on at the reserved end after an unclean stop."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.disk = FaultyDisk(seed, short_write_chance=self.rng.choice((0.0, 0.2)))
+        self.disk.lines = True
         self.now_ns = 0
         self.written: dict[int, bytes] = {}  # every offset ever given to a value, by history
         self.present: dict[int, bytes] = {}  # what a reader must see while the process lives
@@ -39,7 +70,7 @@ class SimulatedLog:
     def step(self) -> None:
         actions = {
             self.append: 50, self.sync: 20, self.roll: 4, self.trim: 3, self.replace: 3, self.read: 5,
-            self.wait: 5, self.close: 2, self.kill: 2,
+            self.wait: 5, self.close: 2, self.kill: 2, self.begin_sync: 20, self.work: 12, self.end_sync: 12,
         }  # fmt: skip
         action = self.rng.choices(list(actions), list(actions.values()))[0]
         if self.rng.random() < 0.08:
@@ -91,6 +122,20 @@ class SimulatedLog:
         before = set(self.present)
         self.engine.sync()
         self.durable |= before
+
+    def begin_sync(self) -> None:
+        before = set(self.present)
+        number = self.engine.begin_sync(cast(FlushLine, self.line))
+        if number:
+            self.asked.append((number, before))
+
+    def work(self) -> None:
+        self.line.work()
+
+    def end_sync(self) -> None:
+        completed = self.engine.end_sync(cast(FlushLine, self.line))
+        while self.asked and self.asked[0][0] <= completed:
+            self.durable |= self.asked.popleft()[1] & self.present.keys()
 
     def roll(self) -> None:
         self.engine.roll()
@@ -164,12 +209,14 @@ class SimulatedLog:
             LOG_ID,
             files=files,
             indexes=IndexCache(files, bytes_max=self.rng.choice((16, 1 << 20))),
-            segment_bytes=self.rng.choice((4096, 10_000)),
+            segment_bytes=self.rng.choice((4096, 10_000, 1 << 20)),
             monotonic_ns=lambda: self.now_ns,
         )
         self.reservation = Reservation.open(DIRECTORY, self.disk)
         stat = engine.stat()
         self.engine = engine
+        self.line = SimulatedLine(self.disk)
+        self.asked: deque[tuple[int, set[int]]] = deque()  # syncs of the line that were not told: number, offsets
         found = dict(read_everything(engine, LOG_ID, bytes_max=self.rng.choice((1, 700, 1 << 16))))
         self.check_recovered(found, clean=stat.clean)
         if stat.clean:  # then an append that the power cut interrupted had not begun to write: its offsets are free

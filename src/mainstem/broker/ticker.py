@@ -50,6 +50,7 @@ class Ticker:
         self._connections: list[Flushable] = []
         self._after: list[Callable[[], None]] = []
         self.committer = Committer(self._post_synced, threads=COMMITTER_THREADS)
+        self.committer.listen(loop, self.on_synced)
         self.ticks = 0
         self.head_stamp = 0  # all records below it were offered to the live sinks
         self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it

@@ -1,12 +1,16 @@
 """Group commit: a few threads that sync whatever logs are dirty, one round after the other.
 
 There is no artificial delay. While one fdatasync runs the next round collects, so that a lone publisher waits for one
-disk flush and ten thousand share one. A failed sync ends the process: the kernel may have dropped the pages it could
+disk flush and ten thousand share one. Where a sync is only that, of one file (almost always), the threads of a `Flusher`
+do it, which need no interpreter; `listen` tells on which loop its ends are heard. Everything else is done by our own.
+
+A failed sync ends the process: the kernel may have dropped the pages it could
 not write and would report success to a second try, so nothing that was acked afterwards could be trusted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -15,9 +19,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mainstem.model.histogram import counts_histogram, times_histogram
+from mainstem.storage.flusher import Flusher
 
 if TYPE_CHECKING:
+    import asyncio
+
     from mainstem.log.log import Log
+    from mainstem.storage.flusher import FlushLine
 
 EXIT_STORAGE_FAILED = 74  # EX_IOERR
 THREADS_MAX = 4
@@ -54,7 +62,10 @@ class Committer:
         self._done = threading.Condition(self._lock)
         self._dirty: dict[Log, int] = {}
         self._busy: set[Log] = set()
+        self._returned: dict[Log, int] = {}  # by our threads to the loop, for the flusher
         self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flusher: Flusher | None = None
         self.rounds = 0
         self.sync_ns = times_histogram()  # of each log's sync
         self.sync_records = counts_histogram()  # that each made durable
@@ -65,11 +76,18 @@ class Committer:
         for thread in self._threads:
             thread.start()
 
+    def listen(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
+        """Use a flusher, too; `deliver` is `post` on the loop itself. From here on `submit` and `stop` belong there."""
+        self._loop, self._flusher = loop, Flusher(len(self._threads))
+        loop.add_reader(self._flusher.fileno(), self._collect, self._flusher, deliver)
+
     def submit(self, logs: list[tuple[Log, int]]) -> None:
         """Ask for a sync of everything written below each end offset."""
         with self._wake:
             free = False
             for log, end in logs:
+                if self._begin(log):
+                    continue
                 self._dirty[log] = end
                 free = free or log not in self._busy
             if free:  # else the thread that syncs it just now takes it again
@@ -79,16 +97,55 @@ class Committer:
         """Sync it no more; returns once nobody does. Not on the loop: it may wait for one sync."""
         with self._wake:
             self._dirty.pop(log, None)
+            self._returned.pop(log, None)
             while log in self._busy:
                 self._done.wait()
+        if self._flusher is not None:
+            log.await_line()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the threads."""
         with self._wake:
             self._stopping = True
+            self._dirty = {**self._returned, **self._dirty}
+            self._returned.clear()
             self._wake.notify_all()
         for thread in self._threads:
             thread.join()
+        flusher, self._flusher = self._flusher, None
+        if flusher is not None and self._loop is not None:
+            self._loop.remove_reader(flusher.fileno())
+            flusher.close()
+            self._collect(flusher, self._post)
+
+    def _begin(self, log: Log) -> bool:
+        """Whether the flusher does it. A log that a thread syncs is left to it, so that its rounds stay in order."""
+        if self._flusher is None or log in self._busy or log in self._dirty:
+            return False
+        return log.begin_sync(self._flusher)
+
+    def _collect(self, flusher: Flusher, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
+        done: list[tuple[Log, int]] = []
+        for line in flusher.finished():
+            log: Log = line.owner
+            try:
+                end = log.end_sync(line)
+            except BaseException as error:
+                self._on_failure(log, error)
+                continue
+            self._count(line, end - log.stable)
+            if end:  # else it was told already, with one that ended while its end was looked at
+                done.append((log, end))
+        if done:
+            deliver(done)
+
+    def _count(self, line: FlushLine, records: int) -> None:
+        syncs, sync_ns = line.take_times()
+        with self._wake:
+            self.rounds += syncs
+            for _ in range(syncs):
+                self.sync_ns.add(sync_ns // syncs)
+                self.sync_records.add(max(records, 0) // syncs)
 
     def _run(self) -> None:
         while True:
@@ -106,6 +163,7 @@ class Committer:
                     taken.append((time.monotonic_ns() - began_ns, records))
             with self._wake:
                 self._busy.difference_update(log for log, _ in ready)
+                self._return(ready)
                 self.rounds += 1
                 for sync_ns, records in taken:
                     self.sync_ns.add(sync_ns)
@@ -113,6 +171,21 @@ class Committer:
                 self._done.notify_all()
             if done:
                 self._post(done)
+
+    def _return(self, synced: list[tuple[Log, int]]) -> None:
+        """What came for them meanwhile: the flusher takes it, or it would be ours as long as there is always more."""
+        if self._loop is None or self._stopping:
+            return
+        again = {log: self._dirty.pop(log) for log, _ in synced if log in self._dirty}
+        if again:
+            self._returned.update(again)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._submit_returned)
+
+    def _submit_returned(self) -> None:
+        with self._wake:
+            returned, self._returned = self._returned, {}
+        self.submit([(log, log.written) for log in returned if not log.removed])
 
     def _take(self) -> list[tuple[Log, int]]:
         """A thread's share of the dirty logs. Two threads never sync one log, so that its watermark only grows."""

@@ -29,12 +29,13 @@ from mainstem.log.part_times import PartTimes
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded
 from mainstem.model.origin import Origin
-from mainstem.storage.engine import Buffer, Engine, FrameRef, Slice, Stat
+from mainstem.storage.engine import Buffer, Engine, FrameRef, LineEngine, Slice, Stat
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead, SealedFrame
     from mainstem.log.stamps import Stamps
     from mainstem.log.topic_index import TopicIndex
+    from mainstem.storage.flusher import Flusher, FlushLine
     from mainstem.storage.reservation import Reservation
 
 logger = logging.getLogger("mainstem.log")
@@ -132,6 +133,9 @@ class Log:
         self._pending: list[Appended] = []
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._dirty = False
+        self._line_engine = engine if isinstance(engine, LineEngine) else None
+        self._line: FlushLine | None = None
+        self._asked: deque[tuple[int, int]] = deque()  # syncs under way on the line: number, end offset
         self._reserve_records = RESERVE_RECORDS_MIN
         self.unsynced_bytes = 0
         self.unsynced_bytes_max = UNSYNCED_BYTES_MAX  # beyond it publishers wait
@@ -346,6 +350,31 @@ class Log:
             self._promises[0].result()
             self._promises.popleft()
         self.engine.sync()
+
+    def begin_sync(self, flusher: Flusher) -> bool:
+        """Have everything written so far synced without a committer's thread; False where `sync` must be called."""
+        engine = self._line_engine
+        if engine is None or self._promises:
+            return False
+        if self._line is None:
+            self._line = flusher.line(self)
+        number = engine.begin_sync(self._line)
+        if number:
+            self._asked.append((number, self.written))
+        return number > 0
+
+    def end_sync(self, line: FlushLine) -> int:
+        """When the line has news, on the loop: up to where the log is durable by it. Raises if it failed."""
+        assert self._line_engine is not None
+        completed, end = self._line_engine.end_sync(line), 0
+        while self._asked and self._asked[0][0] <= completed:
+            end = self._asked.popleft()[1]
+        return end
+
+    def await_line(self) -> None:
+        """Until nothing that was begun is under way. Not on the loop."""
+        if self._line is not None:
+            self._line.wait()
 
     def now_ms(self) -> int:
         """By the clock its stamps are taken from."""

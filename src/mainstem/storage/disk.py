@@ -24,6 +24,8 @@ _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: blocks are reserved, the file does not lo
 class Disk(Protocol):
     """Files by path and descriptor. Every method raises OSError as the system call would."""
 
+    lines: bool  # its descriptors are the operating system's, which a `FlushLine` may sync
+
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         """A descriptor. With `create` the file must not exist yet."""
 
@@ -85,6 +87,8 @@ sync_data = choose_sync()
 
 class RealDisk:
     """The operating system's. Stateless: one instance serves everyone."""
+
+    lines = True
 
     def __init__(self) -> None:
         self._fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)

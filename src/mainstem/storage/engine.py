@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from mainstem.storage.flusher import FlushLine
 
 Buffer = bytes | bytearray | memoryview
 
@@ -93,3 +96,16 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Sync, mark the log clean, release everything. A log closed so opens without a scan."""
+
+
+@runtime_checkable
+class LineEngine(Protocol):
+    """An engine whose common sync is one descriptor's: a thread can do it that never waits for the interpreter."""
+
+    def begin_sync(self, line: FlushLine) -> int:
+        """Ask `line` for what `sync` would do now: the request's number; 0 where it takes more, then call `sync`.
+        Never waits; on the thread that appends."""
+
+    def end_sync(self, line: FlushLine) -> int:
+        """On the same thread, when `line` has news: what was asked for up to this number survives a power cut.
+        StorageFault if it failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.broker.policy import Policy
 from mainstem.log.committer import EXIT_STORAGE_FAILED, Committer
 from mainstem.log.log import Log
+from mainstem.storage.flusher import Flusher
+from tests.unit.broker.kit import Released, durable, running
 
 WAIT_S = 10.0
 
@@ -144,9 +148,16 @@ async def main():
     namespace.publish(b"a", b"kept").wait(Waiter())
     while broker.namespace("/").stem(broker.options.defaults).stable == 0:
         await asyncio.sleep(0.01)
-    def fail(self, fd):
-        raise OSError(5, "Input/output error")
-    RealDisk.fdatasync = RealDisk.fsync = fail
+    if sys.argv[2] == "a call of the disk":
+        def fail(self, fd):
+            raise OSError(5, "Input/output error")
+        RealDisk.fdatasync = RealDisk.fsync = fail
+        broker.namespace("/").stem(broker.options.defaults).engine.roll()  # takes more than a sync of one descriptor
+    else:
+        nowhere = os.open("/dev/null", os.O_WRONLY)  # takes what is written, and fails when it is synced
+        for fd in os.listdir("/proc/self/fd"):
+            if os.path.exists(f"/proc/self/fd/{fd}") and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+                os.dup2(nowhere, int(fd))
     namespace.publish(b"a", b"never acked").wait(Waiter())
     await asyncio.sleep(30)
     print("still alive", flush=True)
@@ -155,10 +166,15 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize(
+    ("broken", "told"), [("a call of the disk", b"Input/output error"), ("a descriptor", b"Invalid argument")]
+)
 @pytest.mark.parametrize("pure", ["", "1"])
-def test_a_failed_fsync_ends_the_process_loudly_and_acks_nothing(pure: str, tmp_path: Path) -> None:
+def test_a_failed_fsync_ends_the_process_loudly_and_acks_nothing(
+    pure: str, broken: str, told: bytes, tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BROKEN_DISK, str(tmp_path / "data")],
+        [sys.executable, "-c", BROKEN_DISK, str(tmp_path / "data"), broken],
         capture_output=True,
         timeout=60,
         env={"MAINSTEM_PURE": pure, "PATH": "/usr/bin:/bin"},
@@ -166,5 +182,54 @@ def test_a_failed_fsync_ends_the_process_loudly_and_acks_nothing(pure: str, tmp_
     )
     assert done.returncode == EXIT_STORAGE_FAILED
     assert done.stdout == b"acked True\n"
-    assert b"Input/output error" in done.stderr
+    assert told in done.stderr
     assert b"the process ends" in done.stderr
+
+
+# -- with a flusher ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_flusher_takes_over_again_after_a_round_that_took_more(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        namespace, committer = broker.namespace("/"), broker.ticker.committer
+        await durable(namespace.publish(b"a", b"the first sync of a new file is a thread's"))
+        stem = namespace.stem(namespace.defaults)
+        asked: list[bool] = []
+        begin = stem.begin_sync
+
+        def watched(flusher: Flusher) -> bool:
+            asked.append(begin(flusher))
+            return asked[-1]
+
+        stem.begin_sync = watched  # type: ignore[method-assign]
+        for n in range(20):
+            await durable(namespace.publish(b"a", b"%d" % n))
+        assert any(asked)
+        stem.engine.roll()
+        tickets = []
+        for n in range(200):
+            tickets.append(namespace.publish(b"a", b"%d" % n))
+            waiter = Released()
+            tickets[-1].wait(waiter)
+            await asyncio.sleep(0)
+        for ticket in tickets:
+            await durable(ticket)
+        del asked[:]
+        await durable(namespace.publish(b"a", b"last"))
+        assert asked == [True]
+        assert stem.stable == stem.written == stem.engine.durable_offset
+        assert sum(committer.sync_ns.counts) == sum(committer.sync_records.counts) >= 23
+
+
+async def test_a_log_removed_while_the_flusher_syncs_it_is_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        for n in range(10):
+            name = b"own/%d" % n
+            broker.create_topic(namespace, name, Policy(layout="dedicated"))
+            await durable(namespace.publish(name, b"1"))
+            waiter = Released()
+            namespace.publish(name, b"2").wait(waiter)
+            broker.ticker.tick()
+            broker.delete_topic(namespace, name)
+        await durable(namespace.publish(b"other", b"still alive"))

@@ -1,26 +1,29 @@
 """The default engine: append-only files on a local disk, one fdatasync for everything written since the last.
 
 Threads: `append`, `roll`, `trim`, `replace` change things under `_lock`, which is never held during a sync; `sync` runs
-in a committer thread under `_sync_lock`; readers take no lock: they see an immutable tuple of segments.
+in a committer thread under `_sync_lock`; readers take no lock: they see an immutable tuple of segments. The common
+sync, of one file that grew, may be asked of a `FlushLine` instead (`begin_sync`); every other sync waits for it first.
 A directory without writes stays as it was: the clean marker goes, durably, just before the first change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import DiskFull, InvalidArgument, StorageFault
 from mainstem.storage.disk import is_full, write_all
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
+from mainstem.storage.flusher import FlushLine
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
@@ -41,6 +44,16 @@ ALLOCATION_BYTES_MAX = 64 << 20
 UNSETTLED_MAX = 4  # sealed segments whose index is not saved yet; more only if nobody ever syncs
 _BASE_OFFSET = attrgetter("base_offset")
 _FIRST_STAMP = attrgetter("first_stamp")
+
+
+class _Asked(NamedTuple):
+    """A sync under way on a line: what is durable once it is done."""
+
+    number: int
+    segment: Segment
+    file: OpenFile
+    size: int
+    end_offset: int
 
 
 class SegmentEngine:
@@ -68,6 +81,8 @@ class SegmentEngine:
         self._closed = False
         self._names_changed = False  # the directory needs an fsync
         self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
+        self._line: FlushLine | None = None
+        self._asked: deque[_Asked] = deque()
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
@@ -109,6 +124,39 @@ class SegmentEngine:
     def sync(self) -> None:
         with self._sync_lock:
             self._sync()
+
+    def begin_sync(self, line: FlushLine) -> int:
+        if not self._disk.lines or not self._sync_lock.acquire(blocking=False):
+            return 0
+        try:
+            with self._lock, contextlib.suppress(OSError):  # `sync` will meet it again, and tell
+                segment = self._grown_alone()
+                if segment is None:
+                    return 0
+                file = self._take_file(segment)
+                number = line.request(file.fd)
+                if number:
+                    self._line = line
+                    self._asked.append(_Asked(number, segment, file, segment.size, self._end_offset))
+                else:
+                    self._files.give_back(file)
+                return number
+            return 0
+        finally:
+            self._sync_lock.release()
+
+    def end_sync(self, line: FlushLine) -> int:
+        completed, error = line.outcome()
+        if error:
+            self._break_by_line(error)
+        while self._asked and self._asked[0].number <= completed:
+            _, segment, file, size, end_offset = self._asked.popleft()
+            with self._lock:
+                self._note_synced(segment, size)
+                file.dirty = segment.size > size
+                self.durable_offset = max(self.durable_offset, end_offset)
+            self._files.give_back(file)
+        return completed
 
     def roll(self) -> None:
         with self._lock:
@@ -281,8 +329,11 @@ class SegmentEngine:
             self._seal_active()
         segment = Segment(self._directory / file_name(base_offset), base_offset)
         segment.index = SparseIndex(base_offset)
+        last = self._segments[-1] if self._segments else None
         try:
-            with self._files.use(segment.path, create=True):
+            with self._files.use(segment.path, create=True) as fd:
+                if last is not None and last.size >= self._segment_bytes * 3 // 4:  # this one will be filled, too
+                    self._allocate(segment, fd, min(self._segment_bytes, ALLOCATION_BYTES_MAX))
                 self._segments = (*self._segments, segment)
         except OSError as error:
             self._refuse(f"{segment.path}: cannot create", error)
@@ -379,7 +430,25 @@ class SegmentEngine:
 
     # Inside: syncing. All of it under `_sync_lock`
 
+    def _grown_alone(self) -> Segment | None:
+        """The segment being written, if its new bytes are all that a sync has to do. Under `_lock`, too."""
+        active = self._segments[-1] if self._segments else None
+        if active is None or active.sealed or not active.named or active.synced >= active.size:
+            return None
+        if self._fault is not None or self._closed or self._names_changed or self._unsynced or self._unsettled:
+            return None
+        return None if self._allocation_due(active) or self._checkpoint_due(self._end_offset) else active
+
+    def _await_line(self) -> None:
+        """Two syncs of one file at once could each take the other's failure for its own, or for none."""
+        if self._asked and self._line is not None and (error := self._line.wait()):
+            self._break_by_line(error)
+
+    def _break_by_line(self, error: int) -> NoReturn:
+        self._break(f"{self._directory}: cannot sync", OSError(error, os.strerror(error)))
+
     def _sync(self, *, start_offset: int | None = None, next_offset: int = 0, checkpoint: bool = False) -> None:
+        self._await_line()
         with self._lock:
             self._check_usable()
             active = self._segments[-1] if self._segments else None
@@ -396,7 +465,7 @@ class SegmentEngine:
             self._break(f"{self._directory}: cannot sync", error)
         with self._lock:  # one that was sealed meanwhile may have grown since its size was taken
             self._unsynced = [segment for segment in self._unsynced if segment.synced < segment.size]
-        self.durable_offset = mark.end_offset
+            self.durable_offset = max(self.durable_offset, mark.end_offset)
         try:
             if checkpoint or self._checkpoint_due(mark.end_offset):
                 mark.write(self._disk, self._directory)
@@ -433,10 +502,15 @@ class SegmentEngine:
                     self._disk.fsync(fd)
         except FileNotFoundError as error:
             self._check_gone(segment, error)
-        self._synced_bytes += size - segment.synced
-        segment.synced, segment.named = size, True
         with self._lock:
+            self._note_synced(segment, size)
+            segment.named = True
             self._files.mark_dirty(segment.path, segment.size > size)
+
+    def _note_synced(self, segment: Segment, size: int) -> None:
+        if size > segment.synced:
+            self._synced_bytes += size - segment.synced
+            segment.synced = size
 
     def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
         if segment in self._segments:
@@ -485,16 +559,21 @@ class SegmentEngine:
             self._check_gone(segment, error)
 
     def _preallocate(self, segment: Segment) -> None:
-        """Blocks ahead of the writer make the next syncs cheap. Runs in the committer, never in `append`."""
+        """Blocks ahead of the writer make the next writes and syncs cheap. In the committer, while a log is small."""
+        if self._allocation_due(segment):
+            with self._files.use(segment.path) as fd:
+                self._allocate(segment, fd, min(max(segment.allocated, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX))
+
+    def _allocation_due(self, segment: Segment) -> bool:
         begin = max(segment.allocated, segment.size)
-        if begin - segment.size >= ALLOCATION_BYTES_MIN // 2:
-            return
-        step = min(max(segment.allocated, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX, self._segment_bytes - begin)
-        if step <= 0 or step > self._disk.free_bytes(self._directory) // 100:
-            return
-        with self._files.use(segment.path) as fd:
-            if self._disk.allocate(fd, begin, step):
-                segment.allocated = begin + step
+        return begin - segment.size < ALLOCATION_BYTES_MIN // 2 and begin < self._segment_bytes
+
+    def _allocate(self, segment: Segment, fd: int, size: int) -> None:
+        begin = max(segment.allocated, segment.size)
+        size = min(size, self._segment_bytes - begin)
+        if size <= self._disk.free_bytes(self._directory) // 100:
+            self._disk.allocate(fd, begin, size)
+        segment.allocated = begin + size  # also if there was no room for it: it is not asked for again
 
     def _mark_clean(self) -> None:
         self._sync(checkpoint=self._checkpoint_end != self._end_offset)

@@ -59,7 +59,7 @@ class Segment:
         self.last_stamp = 0
         self.size = 0  # bytes of whole frames; the file may hold more while an append runs
         self.synced = 0  # of these, how many survive a power cut
-        self.allocated = 0  # up to where blocks are reserved
+        self.allocated = 0  # up to where blocks were asked for
         self.named = False  # whether its name survives a power cut
         self.sealed = False
         self.index: SparseIndex | None = None  # None: load it when it is asked for

@@ -1,0 +1,281 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Threads that sync descriptors and never wait for the interpreter. See `flusher.py`."""
+
+import os
+import threading
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <time.h>
+    #include <unistd.h>
+
+    static int sync_descriptor(int fd) {
+        int failed;
+        do {
+    #if defined(F_FULLFSYNC)
+            failed = fcntl(fd, F_FULLFSYNC);
+    #elif defined(__linux__)
+            failed = fdatasync(fd);
+    #else
+            failed = fsync(fd);
+    #endif
+        } while (failed && errno == EINTR);
+        return failed ? errno : 0;
+    }
+
+    static int64_t monotonic_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    """
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*) nogil
+    int pthread_mutex_destroy(pthread_mutex_t*) nogil
+    int pthread_mutex_lock(pthread_mutex_t*) nogil
+    int pthread_mutex_unlock(pthread_mutex_t*) nogil
+    int pthread_cond_init(pthread_cond_t*, void*) nogil
+    int pthread_cond_destroy(pthread_cond_t*) nogil
+    int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*) nogil
+    int pthread_cond_signal(pthread_cond_t*) nogil
+    int pthread_cond_broadcast(pthread_cond_t*) nogil
+    int sync_descriptor(int fd) nogil
+    int64_t monotonic_ns() nogil
+    ssize_t write(int fd, const void* data, size_t size) nogil
+
+
+cdef struct Line:
+    int fd
+    int error
+    bint running
+    bint queued  # waits for a thread
+    bint told  # among the news
+    int64_t requested
+    int64_t completed
+    int64_t syncs  # since they were last taken, and how long they took together
+    int64_t sync_ns
+    Line* next_queued
+    Line* next_news
+    void* owner  # the FlushLine, kept alive by its flusher while anything is under way
+
+
+cdef struct Shared:
+    pthread_mutex_t lock
+    pthread_cond_t wake
+    pthread_cond_t done
+    Line* queue_first
+    Line* queue_last
+    Line* news
+    int waiting
+    bint stopping
+    int notice_fd
+
+
+cdef void _enqueue(Shared* shared, Line* line) noexcept nogil:
+    line.queued = True
+    line.next_queued = NULL
+    if shared.queue_last == NULL:
+        shared.queue_first = line
+    else:
+        shared.queue_last.next_queued = line
+    shared.queue_last = line
+
+
+cdef bint _finish(Shared* shared, Line* line, int64_t target, int failed, int64_t took_ns) noexcept nogil:
+    """Whether the loop must be told: it was not yet of anything else."""
+    cdef bint quiet = shared.news == NULL
+    line.running = False
+    line.syncs += 1
+    line.sync_ns += took_ns
+    line.error = failed
+    line.completed = line.requested if failed else target  # what was asked for since is not tried: see `flusher.py`
+    if line.requested > line.completed:
+        _enqueue(shared, line)
+    if not line.told:
+        line.told = True
+        line.next_news = shared.news
+        shared.news = line
+    if shared.waiting:
+        pthread_cond_broadcast(&shared.done)
+    return quiet
+
+
+cdef void _work(Shared* shared) noexcept nogil:
+    cdef Line* line
+    cdef int64_t target, began_ns
+    cdef uint64_t one = 1
+    cdef int fd, failed
+    pthread_mutex_lock(&shared.lock)
+    while True:
+        while shared.queue_first == NULL and not shared.stopping:
+            pthread_cond_wait(&shared.wake, &shared.lock)
+        line = shared.queue_first
+        if line == NULL:
+            break
+        shared.queue_first = line.next_queued
+        if shared.queue_first == NULL:
+            shared.queue_last = NULL
+        line.queued, line.running = False, True
+        target, fd = line.requested, line.fd
+        pthread_mutex_unlock(&shared.lock)
+        began_ns = monotonic_ns()
+        failed = sync_descriptor(fd)
+        began_ns = monotonic_ns() - began_ns
+        pthread_mutex_lock(&shared.lock)
+        if _finish(shared, line, target, failed, began_ns):
+            pthread_mutex_unlock(&shared.lock)  # whom this wakes would only wait for the lock
+            write(shared.notice_fd, &one, sizeof(one))
+            pthread_mutex_lock(&shared.lock)
+    pthread_mutex_unlock(&shared.lock)
+
+
+cdef class FlushLine:
+    cdef Line line
+    cdef readonly Flusher flusher
+    cdef readonly object owner
+
+    def __cinit__(self, Flusher flusher, owner):
+        self.flusher = flusher
+        self.owner = owner
+        self.line.owner = <void*>self
+
+    def outcome(self):
+        cdef Shared* shared = self.flusher.shared
+        cdef int64_t completed
+        cdef int error
+        pthread_mutex_lock(&shared.lock)  # a sync that ends just now is seen with its error or not at all
+        completed, error = self.line.completed, self.line.error
+        pthread_mutex_unlock(&shared.lock)
+        return completed, error
+
+    def request(self, int fd):
+        cdef Shared* shared = self.flusher.shared
+        cdef Line* line = &self.line
+        cdef bint wake = False
+        cdef int64_t number = 0
+        self.flusher.busy.add(self)  # nothing of the interpreter's runs while the lock is held
+        pthread_mutex_lock(&shared.lock)
+        if not line.error and not shared.stopping and (line.requested == line.completed or line.fd == fd):
+            line.fd = fd
+            line.requested += 1
+            number = line.requested
+            wake = not line.queued and not line.running
+            if wake:
+                _enqueue(shared, line)
+        pthread_mutex_unlock(&shared.lock)
+        if wake:
+            pthread_cond_signal(&shared.wake)
+        elif not number and line.requested == line.completed:
+            self.flusher.busy.discard(self)
+        return number
+
+    def wait(self):
+        cdef Shared* shared = self.flusher.shared
+        cdef Line* line = &self.line
+        cdef int error
+        with nogil:
+            pthread_mutex_lock(&shared.lock)
+            shared.waiting += 1
+            while line.completed < line.requested:
+                pthread_cond_wait(&shared.done, &shared.lock)
+            shared.waiting -= 1
+            error = line.error
+            pthread_mutex_unlock(&shared.lock)
+        return error
+
+    def take_times(self):
+        cdef Shared* shared = self.flusher.shared
+        cdef int64_t syncs, sync_ns
+        pthread_mutex_lock(&shared.lock)
+        syncs, sync_ns = self.line.syncs, self.line.sync_ns
+        self.line.syncs = self.line.sync_ns = 0
+        pthread_mutex_unlock(&shared.lock)
+        return syncs, sync_ns
+
+
+cdef class Flusher:
+    cdef Shared* shared
+    cdef set busy
+    cdef list _threads
+    cdef int _reading_fd
+
+    def __cinit__(self, int threads):
+        self.shared = <Shared*>calloc(1, sizeof(Shared))
+        if self.shared == NULL:
+            raise MemoryError
+        pthread_mutex_init(&self.shared.lock, NULL)
+        pthread_cond_init(&self.shared.wake, NULL)
+        pthread_cond_init(&self.shared.done, NULL)
+        self.busy = set()
+        if hasattr(os, "eventfd"):
+            self._reading_fd = self.shared.notice_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._reading_fd, self.shared.notice_fd = os.pipe()
+            os.set_blocking(self._reading_fd, False)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"flusher-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __dealloc__(self):
+        if self.shared != NULL:
+            pthread_cond_destroy(&self.shared.wake)
+            pthread_cond_destroy(&self.shared.done)
+            pthread_mutex_destroy(&self.shared.lock)
+            free(self.shared)
+
+    def _run(self):
+        with nogil:
+            _work(self.shared)
+
+    def fileno(self):
+        return self._reading_fd
+
+    def line(self, owner):
+        return FlushLine(self, owner)
+
+    def finished(self):
+        cdef Shared* shared = self.shared
+        cdef Line* line
+        cdef list found = []
+        if self._threads:
+            try:
+                os.read(self._reading_fd, 8)
+            except BlockingIOError:
+                pass
+        pthread_mutex_lock(&shared.lock)
+        line, shared.news = shared.news, NULL
+        while line != NULL:
+            line.told = False
+            owner = <object>line.owner
+            found.append(owner)
+            if line.requested == line.completed:
+                self.busy.discard(owner)
+            line = line.next_news
+        pthread_mutex_unlock(&shared.lock)
+        found.reverse()
+        return found
+
+    def close(self):
+        pthread_mutex_lock(&self.shared.lock)
+        self.shared.stopping = True
+        pthread_cond_broadcast(&self.shared.wake)
+        pthread_mutex_unlock(&self.shared.lock)
+        for thread in self._threads:
+            thread.join()
+        if self._threads:
+            self._threads = []
+            for fd in {self._reading_fd, self.shared.notice_fd}:
+                os.close(fd)
