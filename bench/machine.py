@@ -15,7 +15,7 @@ from mainstem import __version__
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 LIBRARIES = ("uvloop", "rocksdict", "crc32c")
-BACKED_BYTES = 2 << 30  # what a measurement of a second or two may write
+BACKED_BYTES = 4 << 30  # what a measurement of a second or two may write
 
 
 def back_memory(size: int = BACKED_BYTES) -> None:
