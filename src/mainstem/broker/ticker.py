@@ -71,6 +71,19 @@ class Ticker:
             self._requested = True
             self.loop.call_soon(self.tick)
 
+    def begin_turn(self) -> bool:
+        """True: whoever reads many sockets in one call of the loop's ticks itself, at its end (`end_turn`)."""
+        if self._requested:
+            return False
+        self._requested = True
+        return True
+
+    def end_turn(self) -> None:
+        if self._logs or self._connections or self._after or self._undelivered:
+            self.tick()
+        else:
+            self._requested = False
+
     def add_log(self, log: Log) -> None:
         """A log has something to write (its `on_dirty`)."""
         log.on_awaited = self.sync_soon

@@ -36,6 +36,7 @@ MODULES = (
     "mainstem.log._topic_index",
     "mainstem.broker._live",
     "mainstem.broker.queues._lane",
+    "mainstem.protocols._reactor",
     "mainstem.protocols.mqtt._outbound",
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",

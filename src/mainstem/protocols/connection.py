@@ -38,6 +38,12 @@ class Ticker(Protocol):
     def request(self) -> None:
         """Run a tick this loop turn."""
 
+    def begin_turn(self) -> bool:
+        """Whether the caller ticks at the end of its turn (`end_turn`)."""
+
+    def end_turn(self) -> None:
+        """Tick if anything was gathered."""
+
 
 class Counters:
     """Plain integers of one protocol; the metrics page reads them."""
@@ -116,6 +122,8 @@ class Deadlines:
 
 class Server:
     """What all connections of one protocol share. Protocols subclass it to add the broker and their limits."""
+
+    reads_in_place = False  # its connections have an `intake`: see `reactor.py`
 
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker

@@ -18,6 +18,7 @@ from mainstem.log.logs import LogLimits
 from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import Overloaded
 from mainstem.protocols.admission import Admission
+from mainstem.protocols.reactor import Listener, let_go, listen
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config, Tls
 from mainstem.server.tls import TWINS, load_certificate, make_context
@@ -75,7 +76,7 @@ class App:
         self._directory: DataDirectory | None = None
         self._tls: ssl.SSLContext | None = None
         self._tries = 0
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
@@ -131,6 +132,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.broker.close()
+        let_go(self._listeners)
         if self._directory is not None:
             self._directory.release()
 
@@ -186,11 +188,12 @@ class App:
             server = self.servers[TWINS.get(name, name)]
             secured = name in TWINS
             self._listeners.append(
-                await loop.create_server(
-                    server.make_connection,
-                    sock=one,
+                await listen(
+                    server,
+                    one,
                     backlog=backlog,
-                    ssl=self._tls if secured else None,
-                    ssl_handshake_timeout=limits.login_ms / 1000 if secured else None,
+                    now_ns=self.broker.clock.now_ns,
+                    tls=self._tls if secured else None,
+                    handshake_seconds=limits.login_ms / 1000,
                 )
             )

@@ -9,6 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.broker._live cimport RecordRef, Sink
 from mainstem.codec._batch cimport get_u16, get_u32, put_u16, put_u32
+from mainstem.protocols._reactor cimport Line
 from mainstem.protocols.mqtt._fields cimport get_length, length_size, put_length
 
 from mainstem.codec.batch import encode_headers
@@ -186,11 +187,24 @@ cdef class Outbound(Sink):
 
     def flush(self):
         """One write of all that was collected; the ticker calls it."""
-        if self.out_size and self.transport is not None:
-            self.bytes_sent += self.out_size
-            self.transport.write(self.take())
-        else:
+        cdef Py_ssize_t done
+        if self.out_size == 0 or self.transport is None:
             self.take()
+            return
+        self.bytes_sent += self.out_size
+        if type(self.transport) is not Line:
+            self.transport.write(self.take())
+            return
+        done = (<Line>self.transport).push(self.out, self.out_size)
+        if done < self.out_size:
+            (<Line>self.transport).keep(self.take(), done)
+            return
+        self.dirty = False
+        if self.out_capacity > OUT_BYTES_MIN:  # the smallest is kept for the next packet
+            self.out_expected = min(self.out_size, OUT_BYTES_EXPECTED_MAX)
+            Py_XDECREF(self.chunk)
+            self.chunk, self.out, self.out_capacity = NULL, NULL, 0
+        self.out_size = 0
 
     def take(self):
         """All that was collected, as bytes; the buffer is empty again."""

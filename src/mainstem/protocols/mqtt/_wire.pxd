@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from mainstem.broker._live cimport Route
 from mainstem.log._gather cimport Ticket
+from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols.mqtt._outbound cimport Outbound
 from mainstem.protocols.mqtt._routes cimport RouteTable
 
@@ -32,7 +33,7 @@ cdef struct Fields:
     int is_special  # it has properties that the broker must look at
 
 
-cdef class Inbound:
+cdef class Inbound(Intake):
     cdef public int version
     cdef public Py_ssize_t packet_bytes_max
     cdef public int receive_max
@@ -51,8 +52,9 @@ cdef class Inbound:
     cdef readonly int unacked
     cdef readonly int received_count
     cdef readonly bint waiting  # for PUBCOMPs, until the caller says what they wait for
-    cdef bytes data
-    cdef Py_ssize_t at
+    cdef bytes data  # what owns the bytes at `base`; None if they lie in a buffer that is lent for one call
+    cdef const uint8_t* base  # NULL: nothing is left to parse
+    cdef Py_ssize_t at, size
     cdef uint8_t* tail
     cdef Py_ssize_t tail_size, tail_capacity, tail_need
     cdef uint8_t* received
@@ -69,6 +71,7 @@ cdef class Inbound:
     cdef uint64_t last_generation
     cdef int64_t time_ms
 
+    cdef int _own(self) except -1
     cdef object _step(self)
     cdef bint _fill_tail(self) except -1
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1

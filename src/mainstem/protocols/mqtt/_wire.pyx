@@ -86,20 +86,52 @@ cdef class Inbound:
 
     def receive(self, bytes data):
         """Bytes from the peer; then call `next` until it returns None."""
-        if self.data is not None and self.at < len(self.data):
-            data = self.data[self.at:] + data
+        if self.base != NULL and self.at < self.size:
+            data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at) + data
         self.data = data
-        self.at = 0
+        self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
 
     def feed(self, bytes data, int64_t time_ms):
         """`receive` and the first `next` in one."""
-        if self.data is not None:
-            self.receive(data)
-        else:
-            self.data = data
-            self.at = 0
+        self.receive(data)
         self.time_ms = time_ms
         return self._step()
+
+    cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
+        """A socket's bytes where they lie: what needs no decision is done here, the rest is the connection's."""
+        cdef object connection = self.connection, event = None, failure = None
+        cdef uint64_t before = self.messages
+        if connection is None:
+            return 0
+        if self.publisher is None or self.base != NULL or connection.held or connection.draining:
+            connection.on_data(PyBytes_FromStringAndSize(<const char*>data, size))
+            return 0
+        self.base, self.at, self.size, self.time_ms = data, 0, size, time_ms
+        connection.draining = True
+        try:
+            self.publisher.check()
+            event = self._step()
+        except Exception as error:
+            failure = error
+        connection.draining = False
+        if event is not None or failure is not None or self.waiting:
+            try:
+                connection.on_event(event, before, failure)
+            finally:
+                self._own()
+            return 0
+        if self.messages != before and self.server.ticker.pressed:
+            self.server.ticker.press(connection)
+        if self.outbound.progress:
+            connection.on_progress()
+        return <int>(self.messages - before)
+
+    cdef int _own(self) except -1:
+        """What is not parsed yet outlives the buffer it was lent in."""
+        if self.base != NULL and self.data is None:
+            self.data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at)
+            self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(self.data), 0, self.size - self.at
+        return 0
 
     def data_received(self, bytes data):
         """The connection's: what needs no decision is done here, the rest is handed to it."""
@@ -143,10 +175,10 @@ cdef class Inbound:
         cdef Py_ssize_t available, size = 0, total
         cdef int digits
         cdef object event
-        while self.data is not None:
+        while self.base != NULL:
             if self.tail_size:
                 if not self._fill_tail():
-                    self.data = None
+                    self.data, self.base = None, NULL
                     return None
                 digits = get_length(self.tail + 1, self.tail + self.tail_size, &size)
                 total, self.tail_size = self.tail_size, 0
@@ -157,8 +189,8 @@ cdef class Inbound:
                 if event is not None:
                     return event
                 continue
-            at = <const uint8_t*>PyBytes_AS_STRING(self.data) + self.at
-            available = PyBytes_GET_SIZE(self.data) - self.at
+            at = self.base + self.at
+            available = self.size - self.at
             digits = 0 if available == 0 else get_length(at + 1, at + available, &size)
             if digits < 0:
                 raise Violation(MALFORMED, "remaining length is not a variable byte integer in its shortest form")
@@ -168,7 +200,7 @@ cdef class Inbound:
             if digits == 0 or total > available:
                 self._keep(at, available)
                 self.tail_need = total if digits else 0
-                self.data = None
+                self.data, self.base = None, NULL
                 return None
             self.at += total  # first, so that whatever happens below goes on behind this packet
             event = self._packet(at, 1 + digits, total)
@@ -182,8 +214,8 @@ cdef class Inbound:
         cdef Py_ssize_t available, missing, size = 0
         cdef int digits
         while True:
-            at = <const uint8_t*>PyBytes_AS_STRING(self.data) + self.at
-            available = PyBytes_GET_SIZE(self.data) - self.at
+            at = self.base + self.at
+            available = self.size - self.at
             if self.tail_need and self.tail_size == self.tail_need:
                 return True
             if available == 0:

@@ -1,0 +1,46 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef class Intake:
+    cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1
+
+
+cdef class Line:
+    cdef Reactor reactor
+    cdef object protocol
+    cdef Intake intake
+    cdef object peer
+    cdef object waiting  # deque of bytes that the socket did not take yet
+    cdef Py_ssize_t waiting_at, waiting_size
+    cdef Py_ssize_t high, low
+    cdef int fd
+    cdef uint32_t watched
+    cdef uint32_t heard
+    cdef bint reading
+    cdef bint deaf  # we said goodbye: what still comes is not heard
+    cdef bint closing
+    cdef bint ending  # our side ends behind what waits
+    cdef bint full
+    cdef bint lost
+
+    cdef Py_ssize_t push(self, const uint8_t* data, Py_ssize_t size) except -1
+    cdef int keep(self, bytes data, Py_ssize_t at) except -1
+    cdef int _serve(self, uint32_t events) except -1
+    cdef int _read(self) except -1
+    cdef int _drain(self) except -1
+    cdef int _watch(self) except -1
+    cdef int _lose(self, object error) except -1
+
+
+cdef class Reactor:
+    cdef object loop
+    cdef object server
+    cdef object now_ns
+    cdef object listener
+    cdef list lines
+    cdef int epoll
+    cdef uint8_t* buffer
+    cdef uint32_t second
+    cdef int64_t time_ms
+    cdef uint64_t bytes_in, messages_in

@@ -1,0 +1,380 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Sockets of one listener, read and written without an object or a Python call for each. See `reactor.py`."""
+
+import errno
+import logging
+import os
+import socket
+from collections import deque
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
+from libc.errno cimport EAGAIN, EINTR, errno as errno_now
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+cdef extern from "sys/uio.h" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "sys/socket.h" nogil:
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void* buffer, size_t size, int flags)
+    ssize_t send(int fd, const void* buffer, size_t size, int flags)
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    int shutdown(int fd, int how)
+    int SHUT_WR, MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint32_t u32
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int op, int fd, epoll_event* event)
+    int epoll_wait(int epoll, epoll_event* events, int count, int timeout)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+logger = logging.getLogger("mainstem.connection")
+
+cdef enum:
+    READ_BYTES = 256 * 1024  # of one socket in one turn: then it is the next one's
+    EVENTS_MAX = 512  # sockets served in one turn; the others come next
+    PIECES_MAX = 64  # of waiting output, in one system call
+
+ACCEPTS_MAX = 128  # in one turn
+ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
+NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+cdef class Intake:
+    """Takes a socket's bytes where they lie: the base of a protocol's incoming half."""
+
+    cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
+        """They are gone when this returns. Returns how many messages it took and did not count elsewhere."""
+        raise NotImplementedError
+
+
+cdef class Line:
+    """One socket: what asyncio calls a transport. Its protocol hears of its end once, in a turn of its own."""
+
+    def __init__(self, Reactor reactor, int fd, peer, protocol):
+        self.reactor, self.fd, self.peer, self.protocol = reactor, fd, peer, protocol
+        self.high, self.low = 64 * 1024, 16 * 1024
+        self.reading = True
+        self.intake = getattr(protocol, "intake", None)
+
+    # -- output
+
+    cdef Py_ssize_t push(self, const uint8_t* data, Py_ssize_t size) except -1:
+        """How much the socket took at once; the rest is to be kept (`keep`)."""
+        cdef ssize_t done
+        if self.lost or self.closing or self.ending:
+            return size
+        if self.waiting_size:
+            return 0
+        while True:
+            done = send(self.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if done >= 0:
+                return done
+            if errno_now == EAGAIN:
+                return 0
+            if errno_now != EINTR:
+                self._lose(OSError(errno_now, os.strerror(errno_now)))
+                return size
+
+    cdef int keep(self, bytes data, Py_ssize_t at) except -1:
+        """What the socket did not take leaves as soon as it does. `at` is not 0 only if nothing else waits."""
+        if self.waiting is None:
+            self.waiting = deque()
+        if not self.waiting_size:
+            self.waiting_at = at
+        self.waiting.append(data)
+        self.waiting_size += PyBytes_GET_SIZE(data) - at
+        self._watch()
+        if self.waiting_size > self.high and not self.full:
+            self.full = True
+            self.protocol.pause_writing()
+        return 0
+
+    def write(self, bytes data):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), done
+        if size:
+            done = self.push(<const uint8_t*>PyBytes_AS_STRING(data), size)
+            if done < size:
+                self.keep(data, done)
+
+    def writelines(self, pieces):
+        self.write(b"".join(pieces))
+
+    cdef int _drain(self) except -1:
+        """The socket takes bytes again: one system call, the rest is another turn's."""
+        cdef iovec[PIECES_MAX] parts
+        cdef msghdr message
+        cdef ssize_t done
+        cdef int n = 0
+        cdef Py_ssize_t at = self.waiting_at
+        for piece in self.waiting:
+            parts[n].iov_base = PyBytes_AS_STRING(<bytes>piece) + at
+            parts[n].iov_len = PyBytes_GET_SIZE(<bytes>piece) - at
+            at, n = 0, n + 1
+            if n == PIECES_MAX:
+                break
+        memset(&message, 0, sizeof(message))
+        message.msg_iov, message.msg_iovlen = parts, n
+        done = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if done < 0:
+            if errno_now != EAGAIN and errno_now != EINTR:
+                self._lose(OSError(errno_now, os.strerror(errno_now)))
+            return 0
+        self.waiting_size -= done
+        done += self.waiting_at
+        while self.waiting and done >= PyBytes_GET_SIZE(<bytes>self.waiting[0]):
+            done -= PyBytes_GET_SIZE(<bytes>self.waiting.popleft())
+        self.waiting_at = done
+        if self.waiting_size == 0:
+            self.waiting = None
+            if self.closing:
+                self._lose(None)
+                return 0
+            if self.ending:
+                shutdown(self.fd, SHUT_WR)
+            self._watch()
+        if self.full and self.waiting_size <= self.low:
+            self.full = False
+            self.protocol.resume_writing()
+        return 0
+
+    # -- input
+
+    cdef int _serve(self, uint32_t events) except -1:
+        if self.lost:
+            return 0
+        if events & EPOLLOUT and self.waiting_size:
+            self._drain()
+        if events & ~EPOLLOUT and not self.lost:
+            if self.reading:
+                self._read()
+            elif not self.waiting_size:  # gone while nobody reads: it is found out when somebody does
+                self._mute()
+            elif not events & EPOLLOUT:
+                self._drain()
+        return 0
+
+    cdef int _read(self) except -1:
+        cdef Reactor reactor = self.reactor
+        cdef ssize_t size = recv(self.fd, reactor.buffer, READ_BYTES, MSG_DONTWAIT)
+        if size > 0:
+            if self.deaf:
+                return 0
+            reactor.bytes_in += size
+            if self.heard != reactor.second:
+                self.heard = self.protocol.heard_second = reactor.second
+            if self.intake is not None:
+                reactor.messages_in += self.intake.take(reactor.buffer, size, reactor.time_ms)
+            else:
+                self.protocol.on_data(PyBytes_FromStringAndSize(<const char*>reactor.buffer, size))
+        elif size == 0:
+            self.protocol.eof_received()
+            self.close()
+        elif errno_now != EAGAIN and errno_now != EINTR:
+            self._lose(OSError(errno_now, os.strerror(errno_now)))
+        return 0
+
+    def pause_reading(self):
+        self.reading = False
+        self._watch()
+
+    def resume_reading(self):
+        self.reading = not self.closing
+        self._watch()
+
+    cdef int _watch(self) except -1:
+        """Tell the kernel what we wait for, if that changed."""
+        cdef uint32_t wanted = (EPOLLIN if self.reading else 0) | (EPOLLOUT if self.waiting_size else 0)
+        cdef epoll_event event
+        if self.lost or wanted == self.watched:
+            return 0
+        event.events, event.data.u32 = wanted, <uint32_t>self.fd
+        if epoll_ctl(self.reactor.epoll, EPOLL_CTL_MOD, self.fd, &event):
+            if epoll_ctl(self.reactor.epoll, EPOLL_CTL_ADD, self.fd, &event):
+                raise OSError(errno_now, "epoll_ctl")
+        self.watched = wanted
+        return 0
+
+    def _mute(self):
+        """A socket that was reset is told of again and again, whatever is asked for: ask for nothing at all."""
+        epoll_ctl(self.reactor.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        self.watched = 0
+
+    # -- the end
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        """End our side behind what waits; what the peer still sends is read and not heard."""
+        if self.lost or self.closing or self.ending:
+            return
+        self.ending = self.deaf = True
+        if not self.waiting_size:
+            shutdown(self.fd, SHUT_WR)
+
+    def close(self):
+        """Send what waits, then close."""
+        if self.closing or self.lost:
+            return
+        self.closing = self.deaf = True
+        self.reading = False
+        if self.waiting_size:
+            self._watch()
+        else:
+            self._lose(None)
+
+    def abort(self):
+        self._lose(None)
+
+    cdef int _lose(self, object error) except -1:
+        if self.lost:
+            return 0
+        self.lost = self.closing = self.deaf = True
+        self.reading = False
+        self.waiting, self.waiting_size = None, 0
+        epoll_ctl(self.reactor.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        self.reactor.loop.call_soon(self._leave, error)
+        return 0
+
+    def _leave(self, error):
+        """In a turn of its own: only now may another socket get the same number."""
+        if self.fd < 0:
+            return
+        self.reactor._forget(self.fd)
+        self.fd = -1
+        protocol, self.protocol, self.intake = self.protocol, None, None
+        protocol.connection_lost(error)
+
+    def is_closing(self):
+        return self.closing
+
+    # -- what is told of it
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        self.high = 64 * 1024 if high is None else high
+        self.low = self.high // 4 if low is None else low
+
+    def get_write_buffer_size(self):
+        return self.waiting_size
+
+    def get_extra_info(self, name, default=None):
+        if name == "peername":
+            return self.peer
+        if name == "sockname" and self.fd >= 0:
+            with socket.socket(fileno=os.dup(self.fd)) as same:
+                return same.getsockname()
+        return default
+
+
+cdef class Reactor:
+    """One listener and its sockets, behind one file descriptor of the loop's."""
+
+    def __init__(self, loop, server, now_ns, listener, int backlog):
+        self.loop, self.server, self.now_ns = loop, server, now_ns
+        self.lines = []
+        self.buffer = <uint8_t*>malloc(READ_BYTES)
+        if self.buffer == NULL:
+            raise MemoryError
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno_now, "epoll_create1")
+        loop.add_reader(self.epoll, self._turn)
+        listener.setblocking(False)
+        listener.listen(backlog)
+        self.listener = listener
+        loop.add_reader(listener.fileno(), self._accept)
+
+    def __dealloc__(self):
+        free(self.buffer)
+
+    def close(self):
+        """Take no one new."""
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+
+    def finish(self):
+        """The loop ends: let go of everything, whoever still waits."""
+        self.close()
+        if self.epoll < 0:
+            return
+        for line in [one for one in self.lines if one is not None]:
+            line.abort()
+            line._leave(None)
+        self.loop.remove_reader(self.epoll)
+        os.close(self.epoll)
+        self.epoll = -1
+
+    def _accept(self):
+        for _ in range(ACCEPTS_MAX):
+            try:
+                taken, peer = self.listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                logger.error("no connection can be accepted for %s s: %s", ACCEPT_AGAIN_S, error.strerror)
+                self.loop.remove_reader(self.listener.fileno())
+                self.loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
+                return
+            self._open(taken, peer)
+
+    def _accept_again(self):
+        if self.listener is not None:
+            self.loop.add_reader(self.listener.fileno(), self._accept)
+
+    def _open(self, taken, peer):
+        taken.setblocking(False)
+        try:
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # not TCP, or gone already
+            pass
+        cdef Line line = Line(self, taken.detach(), peer, self.server.make_connection())
+        while len(self.lines) <= line.fd:
+            self.lines.append(None)
+        self.lines[line.fd] = line
+        line._watch()
+        line.protocol.connection_made(line)
+
+    def _forget(self, int fd):
+        self.lines[fd] = None
+        os.close(fd)
+
+    def _turn(self):
+        cdef epoll_event[EVENTS_MAX] events
+        cdef int n, ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        if ready <= 0:
+            return
+        cdef Line line
+        cdef object ticker = self.server.ticker, counters = self.server.counters
+        cdef bint ticks = ticker.begin_turn()
+        self.second = self.server.deadlines.second
+        self.time_ms = <int64_t>self.now_ns() // 1000000
+        for n in range(ready):
+            line = <Line>PyList_GET_ITEM(self.lines, events[n].data.u32)
+            try:
+                line._serve(events[n].events)
+            except Exception:
+                logger.exception("a connection failed and is closed")
+                line._lose(None)
+        counters.bytes_in += self.bytes_in
+        counters.messages_in += self.messages_in
+        self.bytes_in = self.messages_in = 0
+        if ticks:
+            ticker.end_turn()

@@ -1,0 +1,68 @@
+"""Listening: where one message is one system call, what stands around that call decides.
+
+A `Server` whose connections read in place (`reads_in_place`: each has an `intake`) is served by the compiled `Reactor`,
+everything else, TLS and plain Python by the loop's own transports. A reactor is one epoll of its own that the loop watches
+as a single reader. One turn of it:
+
+    epoll_wait → for each ready socket: one recv into the one shared buffer → intake.take(where it lies)
+               → one tick: logs are written, records delivered, and each dirty connection sends from where it encoded
+
+No bytes object, no call of Python and no callback of the loop for each message. Its `Line` is what asyncio calls a
+transport, with the same rules: write limits, pausing, half-closing; the end of a connection is told in a turn of its own.
+
+Limits of a turn: one read of 256 KiB from each of 512 sockets, 128 new connections. What the socket does not take waits
+in its line, the protocol is told beyond `set_write_buffer_limits`, and EPOLLOUT is asked for only then. Level-triggered:
+whoever is not served in this turn is ready in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mainstem.model.compiled import COMPILED
+from mainstem.protocols.connection import Server
+
+if TYPE_CHECKING or not COMPILED:
+    Reactor: Any = None
+else:
+    from mainstem.protocols._reactor import Reactor
+
+
+class Listener(Protocol):
+    def close(self) -> None:
+        """Take no one new."""
+
+
+async def listen(
+    server: Any,
+    sock: socket.socket,
+    *,
+    backlog: int,
+    now_ns: Callable[[], int],
+    tls: ssl.SSLContext | None = None,
+    handshake_seconds: float | None = None,
+) -> Listener:
+    """Serve a bound socket on the running loop."""
+    loop = asyncio.get_running_loop()
+    if Reactor is not None and tls is None and isinstance(server, Server) and server.reads_in_place:
+        reactor: Listener = Reactor(loop, server, now_ns, sock, backlog)
+        return reactor
+    return await loop.create_server(
+        server.make_connection,
+        sock=sock,
+        backlog=backlog,
+        ssl=tls,
+        ssl_handshake_timeout=handshake_seconds if tls is not None else None,
+    )
+
+
+def let_go(listeners: list[Listener]) -> None:
+    """The loop is about to end: sockets that still wait for their peers are closed."""
+    for listener in listeners:
+        finish = getattr(listener, "finish", None)
+        if finish is not None:
+            finish()
