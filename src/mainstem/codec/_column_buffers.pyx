@@ -9,7 +9,7 @@ from libc.string cimport memset
 from mainstem.codec._runs cimport Binary, Run, grow, put_i32
 
 cdef enum:
-    SPARES_MAX = 64
+    SPARES_MAX = 256
     SPARE_BYTES_MAX = 64 << 20
 
 # Buffers given back by Arrow, for the next rows: fresh memory costs a page fault per 4 KiB, more than the decoding does.

@@ -87,10 +87,13 @@ cdef inline int put_text(Binary* column, const uint8_t* data, Py_ssize_t size) e
     """Arrow strings are UTF-8; what is not shows replacement characters, as it would to any reader of text."""
     if size < 0 or is_utf8(data, size):
         return put_value(column, <const char*>data, size)
-    with gil:
-        text = PyBytes_FromStringAndSize(<const char*>data, size).decode("utf-8", "replace").encode()
-        put_value(column, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    return 0
+    return put_replaced(column, data, size)
+
+
+cdef inline int put_replaced(Binary* column, const uint8_t* data, Py_ssize_t size) except -1 with gil:
+    """Apart from put_text, because a function that uses Python's objects takes the interpreter's lock with every call."""
+    text = PyBytes_FromStringAndSize(<const char*>data, size).decode("utf-8", "replace").encode()
+    return put_value(column, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
 
 cdef inline int64_t shown_ms(int64_t ms) noexcept nogil:
