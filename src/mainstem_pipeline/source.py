@@ -135,6 +135,7 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from mainstem_pipeline.slices import read_task
+    from mainstem_pipeline.workers import settle
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     with told():
@@ -142,6 +143,7 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
             yield _descriptor(partition, arrow)
         elif isinstance(partition, Slices):  # else Spark's stand-in where there is nothing to read
             yield from read_task(partition.task, arrow)
+    settle()
 
 
 def _descriptor(partition: Descriptor, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from mainstem.model.errors import ConfigError
@@ -65,6 +66,12 @@ def test_any_other_failure_is_told_at_once() -> None:
     assert len(calls) == 1
 
 
+def test_a_worker_takes_what_is_imported_out_of_the_collectors_sight_once() -> None:
+    text = "import gc; from mainstem_pipeline.workers import settle; settle(); n = gc.get_freeze_count(); "
+    text += "kept = [[] for _ in range(1000)]; settle(); assert 0 < n == gc.get_freeze_count(), n"
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+
+
 JOB = """
 import os, sys
 from pathlib import Path
@@ -74,6 +81,12 @@ log = Path(sys.argv[1])
 told = lambda text: print(text, flush=True)
 spark = start_session(SparkOptions(master="local[1]", log=log, fast_start=True, announce=told))
 print("workers run", spark.range(1).rdd.map(lambda row: sys.executable).first())
+
+def place(row):
+    import pyspark
+    return pyspark.__file__
+
+print("pyspark in", spark.range(1).rdd.map(place).first(), os.environ.get("SPARK_HOME"))
 try:
     spark.read.format("mainstem").options(url="http://127.0.0.1:9", subscribe="t", retrySeconds="0.1").load().count()
 except Exception as error:
@@ -92,6 +105,7 @@ def test_a_session_says_what_it_does_and_keeps_sparks_noise_in_a_file(tmp_path: 
     assert first == f"starting Spark (its log: {log})"
     assert "Spark is up after" in done.stdout
     assert f"workers run {sys.executable}" in done.stdout
+    assert f"pyspark in {pyspark.__file__} None" in done.stdout, "as installed, compiled, not from Spark's zip"
     assert "no broker answers at http://127.0.0.1:9" in done.stdout
     assert done.stderr == ""
     assert log.read_text() != ""

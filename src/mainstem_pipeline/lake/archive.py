@@ -38,6 +38,8 @@ from mainstem_pipeline.lake.raw import (
     sort_order,
     write_task,
 )
+from mainstem_pipeline.lake.room import room_in
+from mainstem_pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 FILE_SCHEMA = "path string, rows bigint, size_bytes bigint, offsets string"
 SNAPSHOTS_MAX = 100  # each commit costs more with every snapshot kept
 GRACE_S = 3_600.0
-TASK_BYTES = 64 << 20  # of the log; one file each, as a rule
+TASK_BYTES = 128 << 20  # of the log; one file each, as a rule, of a fifth of that
 _NAME = re.compile(r"e(\d+)-[^/]*\.parquet$")
 
 
@@ -80,7 +82,8 @@ class Archive:
             )
         if made.current_snapshot() is None and FIELDS not in made.properties:
             self._note_fields(made)
-        self.epoch = Committer(self._catalog, table, "").take_over()
+        with room_in(made.location()):
+            self.epoch = Committer(self._catalog, table, "").take_over()
         self._remove_leftovers()
 
     @staticmethod
@@ -124,7 +127,8 @@ class Archive:
         offsets = json.loads(next(one["offsets"] for one in told if one["offsets"] is not None))
         # Without files too: the table's end moves past what others wrote, and the log need not be kept for its sake.
         progress = Progress(offsets["start"], offsets["end"])
-        committer.commit(batch, [one["path"] for one in files], progress=progress)
+        with room_in(table.location()):
+            committer.commit(batch, [one["path"] for one in files], progress=progress)
         table = committer.table()
         if len(table.metadata.snapshots) > SNAPSHOTS_MAX:
             expire(self._catalog, self.name, SNAPSHOTS_MAX // 2, GRACE_S)
@@ -147,9 +151,11 @@ def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
                 if row["offsets"] is not None:
                     told.append({"offsets": row["offsets"]})
                     continue
-                for one in write_task(pickle.loads(row["task"]), place):
-                    told.append({"path": one.path, "rows": one.rows, "size_bytes": one.size_bytes})
+                with room_in(place.location):
+                    written = write_task(pickle.loads(row["task"]), place)
+                told += [{"path": one.path, "rows": one.rows, "size_bytes": one.size_bytes} for one in written]
             if told:
                 yield pa.RecordBatch.from_pylist(told, schema=schema)
+        settle()
 
     return write

@@ -24,8 +24,10 @@ class SyncedStream(io.FileIO):
 
     def close(self) -> None:
         if not self.closed:
-            os.fdatasync(self.fileno())
-            super().close()
+            try:
+                os.fdatasync(self.fileno())
+            finally:
+                super().close()
             folder = os.open(self._path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)

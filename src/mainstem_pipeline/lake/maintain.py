@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -177,11 +177,11 @@ def join_files(table: Table, paths: Sequence[str]) -> str:
     schema = written_schema(table.schema())
     columns = current_columns(table) if SOURCE in table.properties else None
     with table.io.new_output(path).create() as out:
-        writer = parquet_writer(out, schema, columns)
-        for source in paths:
-            for rows in file_batches(table.io, source, table.schema()):
-                writer.write_batch(rows.cast(schema), row_group_size=ROW_GROUP_ROWS)
-        writer.close()
+        batches = (rows.cast(schema) for one in paths for rows in file_batches(table.io, one, table.schema()))
+        first = next(batches, None)
+        with parquet_writer(out, schema, columns, first) as writer:
+            for rows in chain([first] if first is not None else [], batches):
+                writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
     return path
 
 

@@ -23,6 +23,7 @@ what it no longer has.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -46,10 +47,12 @@ ROW_GROUP_BYTES = 32 << 20  # of Arrow data, held by a task until they are writt
 FILE_BYTES = 256 << 20  # of Arrow data; Parquet is smaller
 COMPRESSION_LEVEL = 1
 DAY_US = 86_400_000_000
-LOG_ID, OFFSET_ID, APPENDED_ID = 1, 3, 6
+LOG_ID, OFFSET_ID, APPENDED_ID, KEY_ID, HEADERS_ID = 1, 3, 6, 10, 12
 TIME = pa.timestamp("us", tz="UTC")
 # Few distinct values a row group; in all other columns a dictionary would only cost.
 DICTIONARY_NUMBERS = (1, 2, 5, 8, 9, 13, 15, 16)
+# Numbers that grow by little: a difference packed into a few bits needs no compressing.
+GROWING_NUMBERS = (3, 4, 6, 7)
 # No question is answered by the least and greatest of these, and they cost as much as writing the column.
 NO_STATISTICS_NUMBERS = (11, 12, 14, 17)
 FIELDS = "mainstem.fields"  # table property: our numbers → field ids, where the catalog gave others
@@ -160,8 +163,22 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     )
 
 
-def dictionary_names(columns: Columns) -> list[str]:
-    return [columns[number][1] for number in DICTIONARY_NUMBERS if number in columns]
+def dictionary_names(columns: Columns, first: pa.RecordBatch | None) -> list[str]:
+    named = [columns[number][1] for number in DICTIONARY_NUMBERS if number in columns]
+    if HEADERS_ID in columns and HEADER_KEY_ID in columns:
+        named.append(f"{columns[HEADERS_ID][1]}.list.element.{columns[HEADER_KEY_ID][1]}")
+    if first is not None and KEY_ID in columns and _repeats(first.column(columns[KEY_ID][1])):
+        named.append(columns[KEY_ID][1])
+    return named
+
+
+def _repeats(values: pa.Array) -> bool:
+    """Whether a dictionary will be shorter: most keys name a device that sends again and again, some are all different."""
+    return 2 * int(pc.count_distinct(values).as_py()) <= len(values)
+
+
+def encodings(columns: Columns) -> dict[str, str]:
+    return {columns[number][1]: "DELTA_BINARY_PACKED" for number in GROWING_NUMBERS if number in columns}
 
 
 def statistics_names(columns: Columns) -> list[str]:
@@ -274,7 +291,7 @@ class RawFiles:
         if self._writer is not None and (day != self._day or self._bytes >= FILE_BYTES):
             self._close()
         if self._writer is None:
-            self._open(day)
+            self._open(day, batch)
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -290,12 +307,12 @@ class RawFiles:
         self._bytes += self._held_bytes
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
-    def _open(self, day: int) -> None:
+    def _open(self, day: int, first: pa.RecordBatch) -> None:
         place = self._place
         path = f"{place.location.rstrip('/')}/data/{place.prefix}-{self.log}-{uuid.uuid4().hex}.parquet"
         self._output = self._io.new_output(path)
         self._stream = self._output.create(overwrite=False)
-        self._writer = parquet_writer(self._stream, self._schema, place.columns)
+        self._writer = parquet_writer(self._stream, self._schema, place.columns, first)
         self._day, self._rows, self._bytes = day, 0, 0
 
     def _close(self) -> None:
@@ -314,20 +331,24 @@ class RawFiles:
     def drop(self, others: list[WrittenFile]) -> None:
         """A failed task leaves no files behind, as far as it can."""
         if self._writer is not None:
-            self._stream.close()
+            with contextlib.suppress(OSError):  # what is still to be written may be what failed
+                self._stream.close()
             self._io.delete(self._output.location)
         for one in (*self._done, *others):
             self._io.delete(one.path)
 
 
-def parquet_writer(stream: Any, schema: pa.Schema, columns: Columns | None) -> pq.ParquetWriter:
-    """How the lake's own files are written: zstd, page indexes; of a raw table's columns we know what helps."""
+def parquet_writer(
+    stream: Any, schema: pa.Schema, columns: Columns | None, first: pa.RecordBatch | None
+) -> pq.ParquetWriter:
+    """How the lake's own files are written: zstd, page indexes; of a raw table's columns we know, or see, what helps."""
     return pq.ParquetWriter(
         stream,
         schema,
         compression="zstd",
         compression_level=COMPRESSION_LEVEL,
-        use_dictionary=dictionary_names(columns) if columns is not None else True,
+        use_dictionary=dictionary_names(columns, first) if columns is not None else True,
+        column_encoding=encodings(columns) if columns is not None else None,
         write_statistics=statistics_names(columns) if columns is not None else True,
         write_page_index=True,
         store_schema=False,

@@ -7,6 +7,7 @@ import re
 from mainstem.model.errors import ConfigError, DiskFull, MainstemError, Overloaded
 from mainstem_pipeline.client import BrokerUnreachable
 from mainstem_pipeline.lake.commits import Fenced
+from mainstem_pipeline.lake.room import WORDS
 from mainstem_pipeline.session import HANDSHAKE
 from mainstem_pipeline.slices import DataLoss
 
@@ -74,6 +75,8 @@ def understood(error: Exception, flow: str) -> MainstemError:
         kind = KNOWN.get(name)
         if kind is not None:
             return _told(kind, flow, _short(message))
+    if any(word in text for word in WORDS):  # Spark's own files: its checkpoints, what it spills
+        return DiskFull(f"flow {flow}: {reason_of(text)}", fix="free space, then run it again: it goes on where it was")
     return _told(FlowFailed, flow, reason_of(text))
 
 
