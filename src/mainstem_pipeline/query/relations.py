@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from mainstem.model.errors import InvalidName, NotFound
+from mainstem.model.errors import InvalidName, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import covers, filter_levels, is_pattern, literal_filter
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
@@ -19,9 +19,10 @@ from mainstem_pipeline.lake.commits import SOURCE
 from mainstem_pipeline.lake.raw import COLUMNS as RAW
 from mainstem_pipeline.lake.raw import current_columns
 from mainstem_pipeline.lake.tables import data_paths, frame_of
-from mainstem_pipeline.options import Given
+from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.query.predicates import condition_sql, quoted, topic_sql
 from mainstem_pipeline.rows import COLUMNS
+from mainstem_pipeline.scans import Scan, pairs
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -149,10 +150,10 @@ class Relations:
         if snapshot is None:
             return self._log(options)
         self.archives[name] = snapshot.snapshot_id
-        hot = self._log(options, startingOffsets=f"table:{name}@{snapshot.snapshot_id}", **self._lake.source_options())
+        start = {"startingOffsets": f"table:{name}@{snapshot.snapshot_id}", **self._lake.source_options()}
         cold = frame_of(self._spark, self._lake, table, data_paths(table))
         names = _names(table)
-        if names["flags"] is not None:
+        if names["flags"] is not None and _may_be_unreadable(table, names["flags"]):
             cold = cold.where(f"{quoted(names['flags'])} >= 0")  # what cannot be read is no row of the log either
         if not is_exact:
             assert names["topic"] is not None
@@ -160,7 +161,20 @@ class Relations:
         kept = cold.selectExpr(*(_cold_column(column, names) for column in COLD))
         if not is_exact and asked.condition:
             kept = kept.where(condition_sql(asked.condition))
-        return kept.unionByName(hot)
+        if not self._goes_on({**options, **start}):
+            return kept  # without the Python processes that Spark would plan and read nothing with
+        return kept.unionByName(self._log(options, **start))
+
+    def _goes_on(self, options: dict[str, str]) -> bool:
+        """Whether the log has anything behind the archive's end, as of now."""
+        scan = Scan(read_options({**self._broker, **options}, streaming=False))
+        try:
+            start, end = scan.batch_range()
+        except MainstemError:
+            return True  # told where the log is read
+        finally:
+            scan.close()
+        return any(start.get(topic, {}).get(partition, 0) < offset for topic, partition, offset in pairs(end))
 
     def moved_on(self) -> bool:
         """Whether an archive that was read has a newer snapshot by now."""
@@ -206,6 +220,14 @@ def _has(table: Table, asked: Selection) -> bool:
     if name is None or is_pattern(asked.filter):
         return True
     return bool(data_paths(table, equal(name, b"/".join(filter_levels(asked.filter)).decode())))
+
+
+def _may_be_unreadable(table: Table, flags: str) -> bool:
+    """Whether a file may hold a batch that its client made unreadable, by what the files say of themselves."""
+    from pyiceberg.expressions import LessThan
+
+    less: Any = LessThan
+    return bool(data_paths(table, less(flags, 0)))
 
 
 def _names(table: Table) -> dict[str, str | None]:
