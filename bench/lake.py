@@ -3,8 +3,8 @@
 A topic of ten million records of 235 bytes (key 16, JSON value of 200, one header) in Kafka batches of 500, a million of
 them different, is archived with local[2]:
 
-- in descriptor mode: tasks turn slices of the log into Parquet, rows never reach the JVM; and once more with local[1],
-  where no other task shares the core with the one that is measured;
+- in descriptor mode: tasks turn slices of the log into Parquet, rows never reach the JVM; once more with local[1], where no
+  other task shares the core with the one that is measured; and once with a million values of 1 KiB (several readings each);
 - through Spark rows: the same columns read with format("mainstem") and written by Spark as zstd Parquet;
 - with Spark's own Kafka connector into zstd Parquet, over the broker's Kafka port, where Maven Central has it.
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 TITLE = "Log to Iceberg, and SQL over what is archived"
 ROWS, BATCH_ROWS, BATCHES = 10_000_000, 500, 2_000
-VALUE_BYTES, KEY_BYTES = 200, 16
+VALUE_BYTES, LARGE_VALUE_BYTES = 200, 1_024
 TARGET_MB = 250.0  # a CPU second
 ASKED = {
     "count": "select count(*) from {}",
@@ -58,46 +58,58 @@ ASKED = {
     "group by key": "select key, count(*) c from {} group by key order by c desc, key limit 10",
 }
 DUCK = {"cast(value as string)": "decode(value)", "where offset": 'where "offset"'}
-PIECES = ("descriptors", "alone", "rows", "connector", "sql")
+PIECES = ("descriptors", "alone", "large", "rows", "connector", "sql")
+TOPICS = {
+    "warm": (0.1, VALUE_BYTES),
+    "bench": (1.0, VALUE_BYTES),
+    "large": (0.1, LARGE_VALUE_BYTES),
+}  # share of the rows
 
 
 # -- the data
 
 
-def batches() -> list[bytes]:
+def batches(value_bytes: int, count: int) -> list[bytes]:
     chance = random.Random(1)
     made = []
-    for number in range(BATCHES):
+    for number in range(count):
         builder = BatchBuilder()
         for row in range(BATCH_ROWS):
-            reading = {
-                "device": f"device-{chance.randrange(5_000):05d}",
-                "site": chance.choice(("north", "south", "east", "west")),
-                "celsius": round(chance.gauss(21, 6), 3),
-                "humidity": round(chance.uniform(20, 80), 2),
-                "sequence": number * BATCH_ROWS + row,
-                "trace": f"{chance.getrandbits(128):032x}",
-            }
-            value = json.dumps(reading).encode().ljust(VALUE_BYTES)
+            value = reading(chance, number * BATCH_ROWS + row)
+            while len(value) <= value_bytes - VALUE_BYTES:
+                value += b", " + reading(chance, number * BATCH_ROWS + row)
             key = b"key-%012d" % chance.randrange(5_000)
-            builder.add(key, value, ((b"unit", b"C"),), int(time.time() * 1000))
+            builder.add(key, value.ljust(value_bytes), ((b"unit", b"C"),), int(time.time() * 1000))
         made.append(bytes(builder.seal_batch(0)))
     return made
+
+
+def reading(chance: random.Random, sequence: int) -> bytes:
+    told = {
+        "device": f"device-{chance.randrange(5_000):05d}",
+        "site": chance.choice(("north", "south", "east", "west")),
+        "celsius": round(chance.gauss(21, 6), 3),
+        "humidity": round(chance.uniform(20, 80), 2),
+        "sequence": sequence,
+        "trace": f"{chance.getrandbits(128):032x}",
+    }
+    return json.dumps(told).encode()
 
 
 def fill(broker: BrokerProcess, rows: int) -> None:
     import httpx
 
-    ready = batches()
-    for topic in ("warm", "bench"):
+    filled = {}
+    for topic, (share, value_bytes) in TOPICS.items():
+        ready = batches(value_bytes, BATCHES if value_bytes == VALUE_BYTES else BATCHES // 10)
         made = {"name": topic, "settings": {"partitions": 1, "durability": "os"}}
         httpx.post(f"{broker.http_url}/v1/topics", json=made).raise_for_status()
-    with RawClient(broker) as client:
-        for topic, count in (("warm", rows // 10), ("bench", rows)):
-            for number in range(count // BATCH_ROWS):
-                assert client.produce(topic, ready[number % BATCHES]).error_code == 0
-    size = rows // BATCH_ROWS * sum(map(len, ready)) // BATCHES
-    broker.data.parent.joinpath("filled.json").write_text(json.dumps({"rows": rows, "bytes": size}))
+        count = int(rows * share) // BATCH_ROWS
+        with RawClient(broker) as client:
+            for number in range(count):
+                assert client.produce(topic, ready[number % len(ready)]).error_code == 0
+        filled[topic] = {"rows": count * BATCH_ROWS, "bytes": count * sum(map(len, ready)) // len(ready)}
+    broker.data.parent.joinpath("filled.json").write_text(json.dumps(filled))
 
 
 # -- the machine's time
@@ -151,7 +163,7 @@ class Bench:
 
     def measure(self, piece: str) -> dict[str, Any]:
         """In a Spark of its own: archives start as `mainstem lake archive` starts them."""
-        is_archive = piece in ("descriptors", "alone")
+        is_archive = piece in ("descriptors", "alone", "large")
         master = "local[1]" if piece == "alone" else "local[2]"
         if piece != "connector":
             self._spark = start_session(
@@ -181,17 +193,20 @@ class Bench:
         assert query.awaitTermination(3_600)
 
     def alone(self) -> dict[str, Any]:
-        return self.archived(LakeOptions(str(self.folder / "alone")))
+        return self.archived("bench", LakeOptions(str(self.folder / "alone")))
+
+    def large(self) -> dict[str, Any]:
+        return self.archived("large", LakeOptions(str(self.folder / "large")))
 
     def descriptors(self) -> dict[str, Any]:
-        return self.archived(self.lake)
+        return self.archived("bench", self.lake)
 
-    def archived(self, lake: LakeOptions) -> dict[str, Any]:
+    def archived(self, topic: str, lake: LakeOptions) -> dict[str, Any]:
         shutil.rmtree(lake.warehouse, ignore_errors=True)
-        found = self.timed(lambda: self.archive("warm", lake), lambda: self.archive("bench", lake))
-        table = load_table(open_catalog(lake), "raw.bench")
+        found = self.timed(lambda: self.archive("warm", lake), lambda: self.archive(topic, lake))
+        table = load_table(open_catalog(lake), f"raw.{topic}")
         files = [one.file for one in table.scan().plan_files()]
-        assert sum(one.record_count for one in files) == self.filled["rows"]
+        assert sum(one.record_count for one in files) == self.filled[topic]["rows"]
         return {**found, "files": len(files), "written": sum(one.file_size_in_bytes for one in files)}
 
     def rows(self) -> dict[str, Any]:
@@ -279,34 +294,26 @@ input()
 # -- the page
 
 
-def told(filled: dict[str, Any], known: dict[str, dict[str, Any]]) -> str:
-    megabytes = filled["bytes"] / 1e6
+WORDS = {
+    "descriptors": "Iceberg, descriptor mode",
+    "large": "the same, values of 1 KiB",
+    "alone": "the same with local[1]",
+    "rows": "through Spark rows",
+    "connector": "Spark's Kafka connector",
+}
+
+
+def told(filled: dict[str, dict[str, int]], known: dict[str, dict[str, Any]]) -> str:
+    sizes = [
+        f"{one['rows']:,} records, {one['bytes'] / 1e6:,.0f} MB of log" for one in (filled["bench"], filled["large"])
+    ]
     lines = [
-        f"{filled['rows']:,} records, {megabytes:,.0f} MB of log, local[2]",
+        f"{sizes[0]}, local[2]; of values of 1 KiB {sizes[1]}",
         "",
         f"{'log to Parquet':<30}{'MB/s':>8}{'M rows/s':>10}{'CPU s':>8}{'JVM':>7}{'Python':>8}{'driver':>8}{'broker':>8}"
         f"{'MB per CPU s':>14}",
+        *(way_line(piece, filled["large" if piece == "large" else "bench"], known[piece]) for piece in WORDS),
     ]
-    words = {
-        "descriptors": "Iceberg, descriptor mode",
-        "alone": "the same with local[1]",
-        "rows": "through Spark rows",
-        "connector": "Spark's Kafka connector",
-    }
-    for piece, label in words.items():
-        one = known[piece]
-        if "skipped" in one:
-            lines.append(f"{label:<30}  not measured: {one['skipped']}")
-            continue
-        if "version" in one:
-            label += f" ({one['version']})"
-        total = one["jvm"] + one["python"] + one["driver"]
-        per_cpu = megabytes / total
-        line = f"{label:<30}{megabytes / one['wall']:>8.0f}{filled['rows'] / one['wall'] / 1e6:>10.2f}{total:>8.1f}"
-        line += f"{one['jvm']:>7.1f}{one['python']:>8.1f}{one['driver']:>8.1f}{one['broker']:>8.1f}{per_cpu:>14.0f}"
-        if piece == "descriptors":
-            line += f"  target {TARGET_MB:.0f}: {'reached' if per_cpu >= TARGET_MB else 'MISSED'}"
-        lines.append(line)
     one = known["descriptors"]
     lines += ["", f"the table: {one['files']} files, {one['written'] / 1e6:,.0f} MB of zstd Parquet", ""]
     lines.append(
@@ -316,6 +323,21 @@ def told(filled: dict[str, Any], known: dict[str, dict[str, Any]]) -> str:
         ours, spark, duck = times["mainstem"], times["spark"], times["duckdb"]
         lines.append(f"{name:<30}{ours:>14.2f}{spark:>14.2f}{duck:>10.2f}{ours / spark:>14.2f}x")
     return "\n".join(lines)
+
+
+def way_line(piece: str, filled: dict[str, int], one: dict[str, Any]) -> str:
+    label, megabytes = WORDS[piece], filled["bytes"] / 1e6
+    if "skipped" in one:
+        return f"{label:<30}  not measured: {one['skipped']}"
+    if "version" in one:
+        label += f" ({one['version']})"
+    total = one["jvm"] + one["python"] + one["driver"]
+    per_cpu = megabytes / total
+    line = f"{label:<30}{megabytes / one['wall']:>8.0f}{filled['rows'] / one['wall'] / 1e6:>10.2f}{total:>8.1f}"
+    line += f"{one['jvm']:>7.1f}{one['python']:>8.1f}{one['driver']:>8.1f}{one['broker']:>8.1f}{per_cpu:>14.0f}"
+    if piece == "descriptors":
+        line += f"  target {TARGET_MB:.0f}: {'reached' if per_cpu >= TARGET_MB else 'MISSED'}"
+    return line
 
 
 def main() -> None:
