@@ -231,7 +231,7 @@ class KafkaConnection(Connection):
             return  # said goodbye already; what it still sends is not ours to answer
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
-        large = self.session.filling
+        large = self.session.expecting
         if self._take(self.session.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
             self.service.broker.ticker.write_now()
         if large and not self.session.filling and not self.closing:  # the others' turn, however much it sends

@@ -5,6 +5,7 @@ Rules of this file:
 - A request's size is checked before a byte of it is buffered; before the login it may be 64 KiB.
 - Bytes are read where they are parsed: into a buffer that all sessions share, or, once a request's size is known and more of
   it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
+- Whoever sent a large request will send another: the next read goes into a buffer of its own from its first byte on.
 - Requests may be answered in any order, and are sent in theirs. A request that asks for no answer (acks=0) leaves no gap.
 - Whoever leaves PENDING_MAX requests unanswered is not read from until some are.
 """
@@ -38,16 +39,26 @@ class Buffers:
 
     def __init__(self) -> None:
         self._kept: list[bytearray] = []
+        self.lent: memoryview | None = None
 
     def take(self, size: int) -> memoryview:
+        return memoryview(self._free(size))[:size]
+
+    def lend(self, size: int) -> memoryview:
+        """Until the next call: `lent` is all of it, and whoever keeps a part of that has it."""
+        self.lent = None
+        self.lent = memoryview(self._free(size))
+        return self.lent[:size]
+
+    def _free(self, size: int) -> bytearray:
         for known in self._kept:
             if len(known) >= size and getrefcount(known) == REFERENCES_FREE:
-                return memoryview(known)[:size]
+                return known
         made = bytearray(-size % KEPT_STEP_BYTES + size)
         if len(made) <= KEPT_BYTES_MAX:
             self._kept.append(made)
             del self._kept[:-KEPT_MAX]
-        return memoryview(made)[:size]
+        return made
 
 
 class Place(Protocol):
@@ -82,6 +93,8 @@ class KafkaSession:
         self._tail = b""  # of the shared buffer: a request that is not yet whole, or less than a size
         self._open: memoryview | None = None  # the large request that is not yet whole
         self._filled = 0
+        self._large_bytes = 0  # of the last request with its size, if it was large
+        self._ahead = False  # the next bytes are put into a buffer that is lent
         self._slots: deque[Place] = deque()
 
     @property
@@ -97,13 +110,21 @@ class KafkaSession:
         """A large request is not yet whole."""
         return self._open is not None
 
+    @property
+    def expecting(self) -> bool:
+        """What is read now is, or should be, a part of a large request."""
+        return self._open is not None or self._ahead
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
         """Where the next bytes are to be put."""
         if self._open is not None:
             return self._open[self._filled :]
-        return self._shared[len(self._tail) :] if self._tail else self._shared
+        if self._tail:
+            return self._shared[len(self._tail) :]
+        self._ahead = self._large_bytes > 0
+        return self._buffers.lend(self._large_bytes) if self._ahead else self._shared
 
     def filled(self, count: int) -> Iterator[memoryview]:
         """Whole requests, without their sizes, now that `count` bytes were put there; take them before the next read.
@@ -116,20 +137,27 @@ class KafkaSession:
                 request, self._open = self._open, None
                 yield request
             return
-        end = count
-        if self._tail:
+        view, at, end = self._shared_read, 0, count
+        lent = self._buffers.lent if self._ahead else None
+        if lent is not None:
+            view = lent
+            self._ahead = False
+        elif self._tail:
             end += len(self._tail)
             self._shared[: len(self._tail)] = self._tail
             self._tail = b""
-        view, at = self._shared_read, 0
         while end - at >= SIZE_BYTES:
             size = int.from_bytes(view[at : at + SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self.request_bytes_max:  # before buffering: a peer must not fill our memory
                 raise PeerViolation(f"a request of {size} bytes; the limit is {self.request_bytes_max}")
             after = at + SIZE_BYTES + size
+            self._large_bytes = after - at if READ_BYTES < size < KEPT_BYTES_MAX - SIZE_BYTES else 0
             if after > end:
                 if size > TAIL_BYTES_MAX:
-                    self._begin(size, view[at + SIZE_BYTES : end])
+                    if lent is not None and at == 0 and after <= len(lent):
+                        self._open, self._filled = lent[SIZE_BYTES:after], end - SIZE_BYTES
+                    else:
+                        self._begin(size, view[at + SIZE_BYTES : end])
                     return
                 break
             yield view[at + SIZE_BYTES : after]

@@ -46,6 +46,33 @@ def test_only_what_has_a_buffer_of_its_own_may_be_changed() -> None:
     assert [request.readonly for request in session.feed(small + large)] == [True, False]
 
 
+def test_after_a_large_request_the_next_one_is_read_where_it_stays() -> None:
+    session = KafkaSession(request_bytes_max=1 << 20, buffers=Buffers())
+    requests = [bytes([n]) * (600_000 + n) for n in range(5)]
+    list(session.feed(with_size(requests[0])))
+    for request in requests[1:]:
+        data, room = with_size(request), session.room()
+        assert session.expecting
+        assert len(room) > READ_BYTES
+        where, count = room.obj, min(len(room), len(data))
+        room[:count] = data[:count]
+        found = list(session.filled(count)) or list(session.feed(data[count:]))
+        assert [bytes(one) for one in found] == [request]
+        assert found[0].obj is where
+    kept = list(session.feed(with_size(requests[0])))
+    list(session.feed(with_size(requests[1])))
+    assert bytes(kept[0]) == requests[0]  # it is not lent to anyone while somebody looks at it
+
+
+def test_small_requests_after_a_large_one_come_out_whole() -> None:
+    session = KafkaSession(request_bytes_max=1 << 20)
+    requests = [bytes(600_000), b"a" * 10, b"b" * 20_000, b"c" * 700_000, b"d", b"e" * 300_000, b"f" * 290_000]
+    found = [bytes(one) for one in session.feed(b"".join(map(with_size, requests)))]
+    assert found == requests
+    assert [bytes(one) for one in session.feed(with_size(b"g")[:2])] == []
+    assert [bytes(one) for one in session.feed(with_size(b"g")[2:])] == [b"g"]
+
+
 def test_a_buffer_is_used_again_once_nobody_looks_at_it() -> None:
     buffers = Buffers()
     first = buffers.take(300_000)
