@@ -38,6 +38,8 @@ MODULES = (
     "mainstem.broker.queues._lane",
     "mainstem.protocols._reactor",
     "mainstem.protocols.mqtt._outbound",
+    "mainstem.protocols.mqtt._publish",
+    "mainstem.protocols.mqtt._receipts",
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",
     "mainstem.protocols.amqp._outbound",

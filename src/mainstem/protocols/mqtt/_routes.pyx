@@ -7,31 +7,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memset
 
 from mainstem.broker._live cimport Route
 
 ROUTES_MAX = 1 << 18
-
-
-cdef inline uint64_t mix(uint64_t value) noexcept nogil:
-    value ^= value >> 32
-    value *= 0x9E3779B97F4A7C15ULL
-    return value ^ (value >> 29)
-
-
-cdef inline uint64_t hash_of(const uint8_t* at, Py_ssize_t size, uint64_t seed) noexcept nogil:
-    cdef uint64_t result = seed ^ <uint64_t>size, word
-    while size >= 8:
-        memcpy(&word, at, 8)
-        result = mix(result ^ word) + seed
-        at += 8
-        size -= 8
-    if size:
-        word = 0
-        memcpy(&word, at, size)
-        result = mix(result ^ word) + seed
-    return mix(result)
 
 
 cdef class RouteTable:
@@ -64,11 +44,20 @@ cdef class RouteTable:
         memset(self.slots, 0, (self.mask + 1) * sizeof(uint64_t))
         self.count = 0
 
-    cdef Entry* find(self, const uint8_t* topic, Py_ssize_t size) except NULL:
-        """Never NULL: an unknown topic is resolved, which may raise."""
-        cdef uint64_t hash = hash_of(topic, size, self.seed), slot
-        cdef uint32_t at = <uint32_t>hash & self.mask
+    cdef uint64_t foresee(self, const uint8_t* topic, Py_ssize_t size) noexcept:
+        """The hash of a topic that `find` will be asked for soon: its slot is fetched from memory meanwhile."""
+        cdef uint64_t hash = hash_of(topic, size, self.seed)
+        prefetch(&self.slots[<uint32_t>hash & self.mask])
+        return hash
+
+    cdef Entry* find(self, const uint8_t* topic, Py_ssize_t size, uint64_t hash) except NULL:
+        """Never NULL: an unknown topic is resolved, which may raise. `hash`: what `foresee` returned, or 0."""
+        cdef uint64_t slot
+        cdef uint32_t at
         cdef Entry* entry
+        if hash == 0:
+            hash = hash_of(topic, size, self.seed)
+        at = <uint32_t>hash & self.mask
         while True:
             slot = self.slots[at]
             if slot == 0:

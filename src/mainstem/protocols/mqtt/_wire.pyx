@@ -1,19 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The incoming half of an MQTT connection, compiled. See `wire.py`; `_wire_reference.py` is the same in plain Python."""
+"""The incoming half of an MQTT connection, compiled. See `wire.py`; `_wire_reference.py` is the same in plain Python.
 
-from collections import deque
+`_publish.pyx` reads one PUBLISH, `_receipts.pyx` keeps what is owed to the publisher; here bytes become packets, and
+publishes records.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy
 
 from mainstem.broker._live cimport Route
 from mainstem.codec._batch cimport get_u16, put_varint, zigzag
-from mainstem.log._gather cimport Gather, Ticket
+from mainstem.log._gather cimport Gather
 from mainstem.protocols.mqtt._fields cimport get_length, is_utf8
 from mainstem.protocols.mqtt._outbound cimport Outbound
-from mainstem.protocols.mqtt._routes cimport Entry, RouteTable
+from mainstem.protocols.mqtt._publish cimport Fields, read_publish
+from mainstem.protocols.mqtt._receipts cimport Receipts
+from mainstem.protocols.mqtt._routes cimport Entry
 
 from mainstem.protocols.mqtt.packets import Publish, decode
 from mainstem.protocols.mqtt.reasons import Violation
@@ -23,49 +27,22 @@ cdef enum:
     FLAG_RETAIN = 4
     FLAG_KEY_IS_TOPIC = 8
     MARK_CLIENT_WANTED = 1
-    RECEIVED_BYTES = 8192  # one bit for each packet identifier
     TAIL_BYTES_KEPT = 4096
     MALFORMED = 0x81
     PROTOCOL_ERROR = 0x82
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
     RECEIVE_MAXIMUM_EXCEEDED = 0x93
-    PACKET_ID_NOT_FOUND = 0x92
     QUOTA_EXCEEDED = 0x97
     PAYLOAD_FORMAT_INVALID = 0x99
     NOT_AUTHORIZED = 0x87
     CONNECT = 1
     PUBLISH = 3
     PUBACK = 4
-    PUBREC = 5
-    PUBREL = 6
     PUBCOMP = 7
 
 
-cdef class AckRun:
-    """Acks that wait for one ticket: each is kind (8 bits), reason (8), packet identifier (16)."""
-
-    def __cinit__(self, Ticket ticket):
-        self.ticket = ticket
-
-    def __dealloc__(self):
-        free(self.acks)
-
-    cdef int add(self, uint32_t ack) except -1:
-        cdef int capacity
-        cdef uint32_t* grown
-        if self.count == self.capacity:
-            capacity = self.capacity * 2 if self.capacity else 16
-            grown = <uint32_t*>realloc(self.acks, capacity * sizeof(uint32_t))
-            if grown == NULL:
-                raise MemoryError
-            self.acks, self.capacity = grown, capacity
-        self.acks[self.count] = ack
-        self.count += 1
-        return 0
-
-
-cdef class Inbound:
+cdef class Inbound(Receipts):
     """Bytes in; records into the log, acks into the outbound half, and an event for each packet of the other kinds."""
 
     def __init__(self, Outbound outbound, limits):
@@ -79,7 +56,6 @@ cdef class Inbound:
 
     def __dealloc__(self):
         free(self.tail)
-        free(self.received)
         free(self.scratch)
 
     # -- bytes to packets
@@ -90,6 +66,7 @@ cdef class Inbound:
             data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at) + data
         self.data = data
         self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
+        self.foreseen = 0
 
     def feed(self, bytes data, int64_t time_ms):
         """`receive` and the first `next` in one."""
@@ -107,6 +84,7 @@ cdef class Inbound:
             connection.on_data(PyBytes_FromStringAndSize(<const char*>data, size))
             return 0
         self.base, self.at, self.size, self.time_ms = data, 0, size, time_ms
+        self.foreseen = 0
         connection.draining = True
         try:
             self.publisher.check()
@@ -129,6 +107,7 @@ cdef class Inbound:
     cdef int _own(self) except -1:
         """What is not parsed yet outlives the buffer it was lent in."""
         if self.base != NULL and self.data is None:
+            self.foreseen = 0
             self.data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at)
             self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(self.data), 0, self.size - self.at
         return 0
@@ -182,6 +161,7 @@ cdef class Inbound:
                     return None
                 digits = get_length(self.tail + 1, self.tail + self.tail_size, &size)
                 total, self.tail_size = self.tail_size, 0
+                self.hash = 0
                 event = self._packet(self.tail, 1 + digits, total)
                 if self.tail_capacity > TAIL_BYTES_KEPT and self.tail_size == 0:
                     free(self.tail)
@@ -202,11 +182,41 @@ cdef class Inbound:
                 self.tail_need = total if digits else 0
                 self.data, self.base = None, NULL
                 return None
-            self.at += total  # first, so that whatever happens below goes on behind this packet
+            self.hash = self._foresee() if self.roams or self.foreseen else 0
+            self.at += total  # before, so that whatever happens below goes on behind this packet
             event = self._packet(at, 1 + digits, total)
             if event is not None:
                 return event
         return None
+
+    cdef uint64_t _foresee(self) noexcept:
+        """The hash of this packet's topic; those of the next few are taken, too, and what they need fetched meanwhile."""
+        cdef const uint8_t* end = self.base + self.size
+        cdef const uint8_t* at
+        cdef Py_ssize_t size = 0, topic_size
+        cdef uint64_t hash
+        cdef int digits
+        if self.foreseen == 0:
+            self.scout = self.at
+        while self.roams and self.foreseen < AHEAD:
+            at = self.base + self.scout
+            digits = 0 if end - at < 4 else get_length(at + 1, end, &size)
+            if digits <= 0 or size > end - at - 1 - digits:
+                break
+            hash = 0
+            if at[0] >> 4 == PUBLISH and size >= 2:
+                topic_size = get_u16(at + 1 + digits)
+                if 0 < topic_size <= size - 2:
+                    hash = self.routes.foresee(at + 3 + digits, topic_size)
+            self.hashes[(self.hashes_at + self.foreseen) % AHEAD] = hash
+            self.foreseen += 1
+            self.scout += 1 + digits + size
+        if self.foreseen == 0:
+            return 0
+        hash = self.hashes[self.hashes_at]
+        self.hashes_at = (self.hashes_at + 1) % AHEAD
+        self.foreseen -= 1
+        return hash
 
     cdef bint _fill_tail(self) except -1:
         """Complete the packet that the last read left unfinished, and take no more; True when it is whole."""
@@ -269,14 +279,13 @@ cdef class Inbound:
 
     cdef object _publish(self, const uint8_t* packet, const uint8_t* at, const uint8_t* end):
         cdef Fields fields
-        cdef int bit, reason
-        self._fields(packet[0] & 15, at, end, &fields)
+        cdef int bit = 0, reason
+        read_publish(self.version, self.limits, packet[0] & 15, at, end, &fields)
+        if fields.alias_at >= 0 or fields.topic_size == 0:
+            self._alias(&fields)
         self.messages += 1
         if fields.qos == 2:
-            if self.received == NULL:
-                self.received = <uint8_t*>calloc(1, RECEIVED_BYTES)
-                if self.received == NULL:
-                    raise MemoryError
+            self._begin_received()
             bit = 1 << (fields.packet_id & 7)
             if self.received[fields.packet_id >> 3] & bit:  # a repetition: it is in the log, or on its way there
                 self._answer(None, 2, fields.packet_id, 0)
@@ -304,103 +313,6 @@ cdef class Inbound:
             raise Violation(reason, "a publish was refused")
         return None
 
-    cdef int _fields(self, int flags, const uint8_t* at, const uint8_t* end, Fields* fields) except -1:
-        cdef Py_ssize_t size = 0
-        cdef int digits
-        fields.qos, fields.retain, fields.packet_id = (flags >> 1) & 3, flags & 1, 0
-        fields.alias, fields.alias_at, fields.is_text, fields.is_special = 0, -1, 0, 0
-        fields.properties, fields.properties_size = NULL, 0
-        if fields.qos == 3 or (flags & 8 and fields.qos == 0):
-            raise Violation(MALFORMED, f"PUBLISH with flags {flags:#06b}")
-        if end - at < 2:
-            raise Violation(MALFORMED, "PUBLISH ends inside its topic")
-        fields.topic_size = get_u16(at)
-        fields.topic = at + 2
-        at += 2 + fields.topic_size
-        if at > end or (fields.qos and end - at < 2):
-            raise Violation(MALFORMED, "PUBLISH ends inside its topic")
-        if fields.qos:
-            fields.packet_id = get_u16(at)
-            at += 2
-            if fields.packet_id == 0:
-                raise Violation(MALFORMED, "packet identifier 0")
-        if self.version == 5:
-            digits = get_length(at, end, &size)
-            if digits <= 0 or size > end - at - digits:
-                raise Violation(MALFORMED, "the property list does not fit its packet")
-            at += digits
-            if size:
-                fields.properties, fields.properties_size = at, size
-                self._properties(at, at + size, fields)
-                at += size
-        fields.payload, fields.payload_size = at, end - at
-        if fields.alias_at >= 0 or fields.topic_size == 0:
-            self._alias(fields)
-        return 0
-
-    cdef int _properties(self, const uint8_t* at, const uint8_t* end, Fields* fields) except -1:
-        """Check a publish's properties where they stand; they are stored as they are."""
-        cdef const uint8_t* start = at
-        cdef uint64_t seen = 0
-        cdef int identifier, pairs = 0, user_properties_max = self.limits.user_properties_max
-        cdef Py_ssize_t size
-        while at < end:
-            identifier = at[0]
-            if identifier != 38 and identifier < 64:
-                if seen >> identifier & 1:
-                    raise Violation(PROTOCOL_ERROR, f"property {identifier} stands twice")
-                seen |= <uint64_t>1 << identifier
-            at += 1
-            if identifier == 1:
-                if end - at < 1:
-                    break
-                if at[0] > 1:
-                    raise Violation(PROTOCOL_ERROR, "Payload Format Indicator is neither 0 nor 1")
-                fields.is_text = at[0]
-                at += 1
-            elif identifier == 2:
-                if end - at < 4:
-                    break
-                at += 4
-            elif identifier == 35:
-                if end - at < 2:
-                    break
-                fields.alias_at = at - 1 - start
-                fields.alias = get_u16(at)
-                at += 2
-            elif identifier == 3 or identifier == 8 or identifier == 9 or identifier == 38:
-                if end - at < 2:
-                    break
-                size = get_u16(at)
-                at += 2
-                if size > end - at:
-                    raise Violation(MALFORMED, "a property does not fit its list")
-                if identifier != 9 and not is_utf8(at, size, False):
-                    raise Violation(MALFORMED, f"property {identifier} is not UTF-8 without U+0000")
-                if identifier == 8 and (size == 0 or memchr(at, 0x23, size) != NULL or memchr(at, 0x2B, size) != NULL):
-                    raise Violation(PROTOCOL_ERROR, "Response Topic is empty or holds wildcards")
-                if identifier == 38:
-                    pairs += 1
-                    if size > 3 and memcmp(at, <const char*>"ms-", 3) == 0:
-                        fields.is_special = 1
-                    at += size
-                    if end - at < 2:
-                        break
-                    size = get_u16(at)
-                    at += 2
-                    if size > end - at or not is_utf8(at, size, False):
-                        raise Violation(MALFORMED, "a user property's value is not UTF-8 inside its list")
-                at += size
-            elif identifier == 11:
-                raise Violation(PROTOCOL_ERROR, "a client's PUBLISH with a Subscription Identifier")
-            else:
-                raise Violation(MALFORMED, f"property {identifier} in PUBLISH")
-        else:
-            if pairs > user_properties_max:
-                raise Violation(QUOTA_EXCEEDED, f"{pairs} user properties, limit {user_properties_max}")
-            return 0
-        raise Violation(MALFORMED, "a property does not fit its list")
-
     cdef int _alias(self, Fields* fields) except -1:
         cdef bytes topic
         if fields.alias_at < 0:
@@ -426,8 +338,10 @@ cdef class Inbound:
         if self.last_topic is not None and self.last_generation == self.routes.generation \
                 and PyBytes_GET_SIZE(self.last_topic) == fields.topic_size \
                 and memcmp(PyBytes_AS_STRING(self.last_topic), fields.topic, fields.topic_size) == 0:
+            self.roams = False
             return 0 if fields.payload_size <= self.last_bytes_max else QUOTA_EXCEEDED
-        entry = self.routes.find(fields.topic, fields.topic_size)
+        self.roams = True
+        entry = self.routes.find(fields.topic, fields.topic_size, self.hash)
         if entry.route == NULL:
             return entry.reason
         self.last_topic = <bytes>entry.topic
@@ -504,159 +418,3 @@ cdef class Inbound:
             PyBytes_FromStringAndSize(<const char*>fields.payload, fields.payload_size),
             fields.qos, bool(fields.retain), fields.packet_id, properties,
         )
-
-    # -- acks
-
-    cdef int _ack(self, int kind, int flags, const uint8_t* at, Py_ssize_t size) except -1:
-        cdef int packet_id, reason = 0, bit
-        cdef Py_ssize_t list_size = 0
-        cdef int digits
-        if flags != (2 if kind == PUBREL else 0):
-            raise Violation(MALFORMED, f"flags {flags:#06b} on an acknowledgement")
-        if size < 2 or (self.version != 5 and size != 2):
-            raise Violation(MALFORMED, f"an acknowledgement of {size} bytes")
-        packet_id = get_u16(at)
-        if packet_id == 0:
-            raise Violation(MALFORMED, "packet identifier 0")
-        if size > 2:
-            reason = at[2]
-        if size > 3:
-            digits = get_length(at + 3, at + size, &list_size)
-            if digits <= 0 or list_size != size - 3 - digits:
-                raise Violation(MALFORMED, "the property list does not fit its packet")
-        if kind != PUBREL:
-            self.outbound.acknowledge(kind, packet_id, reason)
-            return 0
-        bit = 1 << (packet_id & 7)
-        if self.received == NULL or not self.received[packet_id >> 3] & bit:
-            if self.version == 5:
-                self.outbound.write_ack(PUBCOMP << 4, packet_id, PACKET_ID_NOT_FOUND)
-            elif self.waiting:  # it is being released: the first answer must not be overtaken
-                self.completions.add(<uint32_t>(PUBCOMP << 28) | packet_id)
-            else:
-                self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
-            return 0
-        self.received[packet_id >> 3] &= ~bit
-        self.received_count -= 1
-        if self.durable:
-            if self.completions is None:
-                self.completions = AckRun(None)
-            self.completions.add(<uint32_t>(PUBCOMP << 28) | packet_id)
-            self.waiting = True
-        else:
-            self.unacked -= 1
-            self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
-        return 0
-
-    def complete(self, Ticket ticket):
-        """The PUBCOMPs of the releases since the last call leave when `ticket` is stable."""
-        cdef AckRun run = self.completions
-        self.completions = None
-        self.waiting = False
-        if run is not None:
-            run.ticket = ticket
-            self._queue(run)
-
-    def answer(self, ticket, int qos, int packet_id, int reason=0):
-        """Acknowledge a publish that came as an event, after `ticket` if there is one, in its turn."""
-        if qos:
-            self._answer(ticket, qos, packet_id, reason)
-
-    cdef int _answer(self, Ticket ticket, int qos, int packet_id, int reason) except -1:
-        cdef int kind = PUBACK if qos == 1 else PUBREC
-        cdef AckRun run = self.last_run
-        cdef bint fresh
-        if qos == 2 and reason >= 0x80:
-            self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
-            self.received_count -= 1
-        if ticket is None:
-            if run is None:
-                if qos == 1 or reason >= 0x80:
-                    self.unacked -= 1
-                self.outbound.write_ack(kind << 4, packet_id, reason)
-                return 0
-        elif run is None or run.ticket is not ticket:
-            run = AckRun(ticket)
-            run.add(<uint32_t>(kind << 28) | <uint32_t>(reason << 16) | packet_id)
-            self._queue(run)
-            return 0
-        run.add(<uint32_t>(kind << 28) | <uint32_t>(reason << 16) | packet_id)
-        return 0
-
-    def _queue(self, AckRun run):
-        if self.runs is None:
-            self.runs = deque()
-        self.runs.append(run)
-        self.last_run = run
-        run.ticket.wait(self)
-
-    def released(self, Ticket ticket):
-        """A ticket was released: send the acks at the front whose tickets are, in publish order."""
-        cdef AckRun run
-        while self.runs:
-            run = self.runs[0]
-            if not run.ticket.stable and run.ticket.error is None:
-                return
-            self.runs.popleft()
-            if run is self.last_run:
-                self.last_run = None
-            self._send(run)
-
-    cdef int _send(self, AckRun run) except -1:
-        cdef int n, packet_id, kind, reason
-        cdef bint failed = run.ticket.error is not None
-        if failed and self.version != 5:
-            self.outbound.fail(run.ticket.error)
-            return 0
-        for n in range(run.count):
-            packet_id = run.acks[n] & 0xFFFF
-            kind = run.acks[n] >> 28
-            reason = run.acks[n] >> 16 & 0xFF
-            if failed and kind != PUBCOMP:
-                reason = QUOTA_EXCEEDED
-                if kind == PUBREC and self.received[packet_id >> 3] & (1 << (packet_id & 7)):
-                    self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
-                    self.received_count -= 1
-            if kind != PUBREC or reason >= 0x80:
-                self.unacked -= 1
-            self.outbound.write_ack(kind << 4, packet_id, reason if self.version == 5 else 0)
-        return 0
-
-    # -- QoS 2 identifiers, for the session that keeps them
-
-    def received_ids(self, bint stable=False):
-        """Packet identifiers between PUBLISH and PUBREL, ascending; `stable`: only those whose records are."""
-        cdef int n, byte
-        cdef AckRun run
-        if self.received == NULL or self.received_count == 0:
-            return []
-        found = [byte * 8 + n for byte in range(RECEIVED_BYTES) if self.received[byte]
-                 for n in range(8) if self.received[byte] & (1 << n)]
-        if stable and self.runs:
-            unstable = set()
-            for run in self.runs:
-                for n in range(run.count):
-                    if run.acks[n] >> 28 == PUBREC:
-                        unstable.add(run.acks[n] & 0xFFFF)
-            found = [packet_id for packet_id in found if packet_id not in unstable]
-        return found
-
-    def released_ids(self):
-        """Packet identifiers whose PUBREL came since the last `complete`."""
-        cdef int n
-        if self.completions is None:
-            return []
-        return [self.completions.acks[n] & 0xFFFF for n in range(self.completions.count)]
-
-    def restore_received(self, ids):
-        """A session goes on: these were received and not yet released."""
-        cdef int n
-        if self.received == NULL:
-            self.received = <uint8_t*>calloc(1, RECEIVED_BYTES)
-            if self.received == NULL:
-                raise MemoryError
-        for n in ids:
-            if not self.received[n >> 3] & (1 << (n & 7)):
-                self.received[n >> 3] |= 1 << (n & 7)
-                self.received_count += 1
-                self.unacked += 1

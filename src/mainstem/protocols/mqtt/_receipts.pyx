@@ -1,0 +1,217 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What the incoming half of an MQTT connection owes its publisher: acknowledgements that wait for the log, QoS 2 identifiers.
+
+The plain twin is in `_wire_reference.py`, in one class with the parser.
+"""
+
+from collections import deque
+
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, realloc
+
+from mainstem.codec._batch cimport get_u16
+from mainstem.log._gather cimport Ticket
+from mainstem.protocols._reactor cimport Intake
+from mainstem.protocols.mqtt._fields cimport get_length
+from mainstem.protocols.mqtt._outbound cimport Outbound
+
+from mainstem.protocols.mqtt.reasons import Violation
+
+cdef enum:
+    RECEIVED_BYTES = 8192  # one bit for each packet identifier
+    MALFORMED = 0x81
+    PACKET_ID_NOT_FOUND = 0x92
+    QUOTA_EXCEEDED = 0x97
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+
+
+cdef class AckRun:
+    """Acks that wait for one ticket: each is kind (8 bits), reason (8), packet identifier (16)."""
+
+    def __cinit__(self, Ticket ticket):
+        self.ticket = ticket
+
+    def __dealloc__(self):
+        free(self.acks)
+
+    cdef int add(self, uint32_t ack) except -1:
+        cdef int capacity
+        cdef uint32_t* grown
+        if self.count == self.capacity:
+            capacity = self.capacity * 2 if self.capacity else 16
+            grown = <uint32_t*>realloc(self.acks, capacity * sizeof(uint32_t))
+            if grown == NULL:
+                raise MemoryError
+            self.acks, self.capacity = grown, capacity
+        self.acks[self.count] = ack
+        self.count += 1
+        return 0
+
+
+cdef class Receipts(Intake):
+    """Acks leave in the order of their publishes, each when its record is durable."""
+
+    def __dealloc__(self):
+        free(self.received)
+
+    cdef int _ack(self, int kind, int flags, const uint8_t* at, Py_ssize_t size) except -1:
+        cdef int packet_id, reason = 0, bit
+        cdef Py_ssize_t list_size = 0
+        cdef int digits
+        if flags != (2 if kind == PUBREL else 0):
+            raise Violation(MALFORMED, f"flags {flags:#06b} on an acknowledgement")
+        if size < 2 or (self.version != 5 and size != 2):
+            raise Violation(MALFORMED, f"an acknowledgement of {size} bytes")
+        packet_id = get_u16(at)
+        if packet_id == 0:
+            raise Violation(MALFORMED, "packet identifier 0")
+        if size > 2:
+            reason = at[2]
+        if size > 3:
+            digits = get_length(at + 3, at + size, &list_size)
+            if digits <= 0 or list_size != size - 3 - digits:
+                raise Violation(MALFORMED, "the property list does not fit its packet")
+        if kind != PUBREL:
+            self.outbound.acknowledge(kind, packet_id, reason)
+            return 0
+        bit = 1 << (packet_id & 7)
+        if self.received == NULL or not self.received[packet_id >> 3] & bit:
+            if self.version == 5:
+                self.outbound.write_ack(PUBCOMP << 4, packet_id, PACKET_ID_NOT_FOUND)
+            elif self.waiting:  # it is being released: the first answer must not be overtaken
+                self.completions.add(<uint32_t>(PUBCOMP << 28) | packet_id)
+            else:
+                self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
+            return 0
+        self.received[packet_id >> 3] &= ~bit
+        self.received_count -= 1
+        if self.durable:
+            if self.completions is None:
+                self.completions = AckRun(None)
+            self.completions.add(<uint32_t>(PUBCOMP << 28) | packet_id)
+            self.waiting = True
+        else:
+            self.unacked -= 1
+            self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
+        return 0
+
+    def complete(self, Ticket ticket):
+        """The PUBCOMPs of the releases since the last call leave when `ticket` is stable."""
+        cdef AckRun run = self.completions
+        self.completions = None
+        self.waiting = False
+        if run is not None:
+            run.ticket = ticket
+            self._queue(run)
+
+    def answer(self, ticket, int qos, int packet_id, int reason=0):
+        """Acknowledge a publish that came as an event, after `ticket` if there is one, in its turn."""
+        if qos:
+            self._answer(ticket, qos, packet_id, reason)
+
+    cdef int _answer(self, Ticket ticket, int qos, int packet_id, int reason) except -1:
+        cdef int kind = PUBACK if qos == 1 else PUBREC
+        cdef AckRun run = self.last_run
+        cdef bint fresh
+        if qos == 2 and reason >= 0x80:
+            self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
+            self.received_count -= 1
+        if ticket is None:
+            if run is None:
+                if qos == 1 or reason >= 0x80:
+                    self.unacked -= 1
+                self.outbound.write_ack(kind << 4, packet_id, reason)
+                return 0
+        elif run is None or run.ticket is not ticket:
+            run = AckRun(ticket)
+            run.add(<uint32_t>(kind << 28) | <uint32_t>(reason << 16) | packet_id)
+            self._queue(run)
+            return 0
+        run.add(<uint32_t>(kind << 28) | <uint32_t>(reason << 16) | packet_id)
+        return 0
+
+    def _queue(self, AckRun run):
+        if self.runs is None:
+            self.runs = deque()
+        self.runs.append(run)
+        self.last_run = run
+        run.ticket.wait(self)
+
+    def released(self, Ticket ticket):
+        """A ticket was released: send the acks at the front whose tickets are, in publish order."""
+        cdef AckRun run
+        while self.runs:
+            run = self.runs[0]
+            if not run.ticket.stable and run.ticket.error is None:
+                return
+            self.runs.popleft()
+            if run is self.last_run:
+                self.last_run = None
+            self._send(run)
+
+    cdef int _send(self, AckRun run) except -1:
+        cdef int n, packet_id, kind, reason
+        cdef bint failed = run.ticket.error is not None
+        if failed and self.version != 5:
+            self.outbound.fail(run.ticket.error)
+            return 0
+        for n in range(run.count):
+            packet_id = run.acks[n] & 0xFFFF
+            kind = run.acks[n] >> 28
+            reason = run.acks[n] >> 16 & 0xFF
+            if failed and kind != PUBCOMP:
+                reason = QUOTA_EXCEEDED
+                if kind == PUBREC and self.received[packet_id >> 3] & (1 << (packet_id & 7)):
+                    self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
+                    self.received_count -= 1
+            if kind != PUBREC or reason >= 0x80:
+                self.unacked -= 1
+            self.outbound.write_ack(kind << 4, packet_id, reason if self.version == 5 else 0)
+        return 0
+
+    # -- QoS 2 identifiers, for the session that keeps them
+
+    cdef int _begin_received(self) except -1:
+        """Most publishers never send QoS 2: the table is made for the first that does."""
+        if self.received == NULL:
+            self.received = <uint8_t*>calloc(1, RECEIVED_BYTES)
+            if self.received == NULL:
+                raise MemoryError
+        return 0
+
+    def received_ids(self, bint stable=False):
+        """Packet identifiers between PUBLISH and PUBREL, ascending; `stable`: only those whose records are."""
+        cdef int n, byte
+        cdef AckRun run
+        if self.received == NULL or self.received_count == 0:
+            return []
+        found = [byte * 8 + n for byte in range(RECEIVED_BYTES) if self.received[byte]
+                 for n in range(8) if self.received[byte] & (1 << n)]
+        if stable and self.runs:
+            unstable = set()
+            for run in self.runs:
+                for n in range(run.count):
+                    if run.acks[n] >> 28 == PUBREC:
+                        unstable.add(run.acks[n] & 0xFFFF)
+            found = [packet_id for packet_id in found if packet_id not in unstable]
+        return found
+
+    def released_ids(self):
+        """Packet identifiers whose PUBREL came since the last `complete`."""
+        cdef int n
+        if self.completions is None:
+            return []
+        return [self.completions.acks[n] & 0xFFFF for n in range(self.completions.count)]
+
+    def restore_received(self, ids):
+        """A session goes on: these were received and not yet released."""
+        cdef int n
+        self._begin_received()
+        for n in ids:
+            if not self.received[n >> 3] & (1 << (n & 7)):
+                self.received[n >> 3] |= 1 << (n & 7)
+                self.received_count += 1
+                self.unacked += 1
