@@ -224,6 +224,15 @@ class Ticker:
             logger.debug("a sync round ended after the loop")
 
     def on_synced(self, synced: list[tuple[Log, int]]) -> None:
+        """Release what waited, and let the acks leave now, not in the loop's next turn."""
+        ticks = self.begin_turn()
+        try:
+            self._mark_synced(synced)
+        finally:
+            if ticks:
+                self.end_turn()
+
+    def _mark_synced(self, synced: list[tuple[Log, int]]) -> None:
         now_s = self.loop.time()
         for log, end in synced:
             if log.removed:

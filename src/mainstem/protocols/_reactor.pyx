@@ -45,7 +45,9 @@ logger = logging.getLogger("mainstem.connection")
 
 cdef enum:
     READ_BYTES = 256 * 1024  # of one socket in one turn: then it is the next one's
-    EVENTS_MAX = 512  # sockets served in one turn; the others come next
+    EVENTS_MAX = 512  # sockets served in one round; the others come next
+    ROUNDS_MAX = 4  # in one turn: a tick costs as much as several reads, and is shared by who came meanwhile
+    ROUNDS_BYTES_MAX = 64 * 1024  # read in one turn: beyond it there is enough to share
     PIECES_MAX = 64  # of waiting output, in one system call
 
 ACCEPTS_MAX = 128  # in one turn
@@ -357,8 +359,9 @@ cdef class Reactor:
         os.close(fd)
 
     def _turn(self):
+        """Read what is there and what came while it was read, then tick once for all of it."""
         cdef epoll_event[EVENTS_MAX] events
-        cdef int n, ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        cdef int n, rounds = 1, ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         if ready <= 0:
             return
         cdef Line line
@@ -366,13 +369,18 @@ cdef class Reactor:
         cdef bint ticks = ticker.begin_turn()
         self.second = self.server.deadlines.second
         self.time_ms = <int64_t>self.now_ns() // 1000000
-        for n in range(ready):
-            line = <Line>PyList_GET_ITEM(self.lines, events[n].data.u32)
-            try:
-                line._serve(events[n].events)
-            except Exception:
-                logger.exception("a connection failed and is closed")
-                line._lose(None)
+        while ready > 0:
+            for n in range(ready):
+                line = <Line>PyList_GET_ITEM(self.lines, events[n].data.u32)
+                try:
+                    line._serve(events[n].events)
+                except Exception:
+                    logger.exception("a connection failed and is closed")
+                    line._lose(None)
+            if ready == 1 or rounds == ROUNDS_MAX or self.bytes_in >= ROUNDS_BYTES_MAX:
+                break
+            ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+            rounds += 1
         counters.bytes_in += self.bytes_in
         counters.messages_in += self.messages_in
         self.bytes_in = self.messages_in = 0
