@@ -70,7 +70,8 @@ cdef class Line:
         self.reactor, self.fd, self.peer, self.protocol = reactor, fd, peer, protocol
         self.high, self.low = 64 * 1024, 16 * 1024
         self.reading = True
-        self.intake = getattr(protocol, "intake", None)
+        inbound = getattr(protocol, "inbound", None)
+        self.intake = inbound if isinstance(inbound, Intake) else None
 
     # -- output
 

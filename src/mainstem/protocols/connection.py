@@ -123,7 +123,7 @@ class Deadlines:
 class Server:
     """What all connections of one protocol share. Protocols subclass it to add the broker and their limits."""
 
-    reads_in_place = False  # its connections have an `intake`: see `reactor.py`
+    reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
 
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker

@@ -1,10 +1,10 @@
 """Listening: where one message is one system call, what stands around that call decides.
 
-A `Server` whose connections read in place (`reads_in_place`: each has an `intake`) is served by the compiled `Reactor`,
-everything else, TLS and plain Python by the loop's own transports. A reactor is one epoll of its own that the loop watches
-as a single reader. One turn of it:
+A `Server` whose connections read in place (`reads_in_place`: their `inbound` is an `Intake`) is served by the compiled
+`Reactor`, everything else, TLS and plain Python by the loop's own transports. A reactor is one epoll of its own that
+the loop watches as a single reader. One turn of it:
 
-    epoll_wait → for each ready socket: one recv into the one shared buffer → intake.take(where it lies)
+    epoll_wait → for each ready socket: one recv into the one shared buffer → inbound.take(where it lies)
                → one tick: logs are written, records delivered, and each dirty connection sends from where it encoded
 
 No bytes object, no call of Python and no callback of the loop for each message. Its `Line` is what asyncio calls a

@@ -51,10 +51,9 @@ NS_PER_MS = 1_000_000
 class MqttServer(Server):
     """The TCP listener."""
 
-    reads_in_place = True
-
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.reads_in_place = True
         self.broker = broker
         self.service = MqttService.of(broker, config)
         self.service.counters.append(self.counters)
@@ -157,11 +156,6 @@ class MqttConnection(Connection):
     def on_open(self) -> None:
         self.outbound.transport = self.transport
         self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds)
-
-    @property
-    def intake(self) -> Inbound:
-        """Whom a reactor hands bytes where they lie."""
-        return self.inbound
 
     @property
     def data_received(self) -> Callable[[bytes], None]:
