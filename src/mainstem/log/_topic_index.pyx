@@ -173,7 +173,7 @@ cdef class IndexCore:
             chunk = self.chunk_at(chunk_id)
             if chunk is None:
                 continue
-            if chunk_id == self.open_id:
+            if chunk_id == self.open_id and type(chunk) is ColumnChunk:  # a full one is packed
                 newest = self.find_in_open(chunk, number, max(start, base), end, limit - found.count)
                 if newest is not None:
                     while newest.count:

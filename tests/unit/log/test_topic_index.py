@@ -271,6 +271,15 @@ def test_a_clean_close_needs_nothing_of_the_log(path: Path) -> None:
         ledger.check()
 
 
+def test_a_last_chunk_that_is_just_full_answers_after_a_restart(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.add(C - 3, b"a", b"b", b"a")
+    ledger.reopen()
+    ledger.check()
+    ledger.add(C, b"b", b"a")
+    ledger.check()
+
+
 def test_after_a_crash_only_what_was_not_saved_is_added_again(path: Path) -> None:
     ledger = Ledger(path)
     ledger.add(0, b"a", b"b")
