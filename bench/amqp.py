@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine import back_memory, write_result
+from bench.machine import settle_machine, write_result
 from mainstem.server.clients.client import Address
 from mainstem.server.load.amqp import Workload, idle_bytes, run
 from mainstem.server.load.measure import Result, Timing, resident_bytes
@@ -166,7 +166,7 @@ def measure(
         for start in servers:
             with start() as server:  # type: ignore[operator]
                 for work in works:
-                    back_memory()
+                    settle_machine()
                     result = run(work.shape, server.address, Timing(seconds, pid=server.pid))
                     assert result.lost == result.reordered == 0, f"{server.name}: {result}"
                     found.setdefault((server.name, work.shape.name), []).append(result)

@@ -18,13 +18,14 @@ LIBRARIES = ("uvloop", "rocksdict", "crc32c")
 BACKED_BYTES = 4 << 30  # what a measurement of a second or two may write
 
 
-def back_memory(size: int = BACKED_BYTES) -> None:
-    """Touch that much memory and free it again, before a measurement of any server.
+def settle_machine(size: int = BACKED_BYTES) -> None:
+    """Before a measurement of any server: what the last one left is on the disk, and this much memory is touched and freed.
 
     A virtual machine gets its memory page by page as it is first touched, and gives back what was freed: a page that is new
     in this sense costs some 10 µs where it is measured, thirty times the copy of its bytes. Whoever writes a log takes new
     pages all the time on a machine that has just started, and none on one that has been up for a day.
     """
+    os.sync()
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     fd = os.memfd_create("backing")
     try:

@@ -28,7 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.compiling import compiled
-from bench.machine import back_memory, write_result
+from bench.machine import settle_machine, write_result
 from mainstem.server.clients.client import Address
 from mainstem.server.load.measure import Result, Timing, pin
 from mainstem.server.load.mqtt import Workload, idle_bytes, run
@@ -170,7 +170,7 @@ def _wait_for(port: int) -> None:
 
 def measure(shape: Workload, server: Server, seconds: float) -> Result:
     pin(SERVER_CORE, server.pid)
-    back_memory()
+    settle_machine()
     warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
     seconds *= LATENCY_TIMES if shape.rate else 1
     return run(shape, _address(server), Timing(seconds, warm_seconds, pid=server.pid))
