@@ -363,6 +363,15 @@ class KafkaConnection(Connection):
         if self.held & HOLD_QUEUE and not self.session.crowded and not self.waiting:
             self.release(HOLD_QUEUE)
 
+    def _declared_partition(self, namespace: Namespace, name: bytes, index: int, *, by_id: bool) -> Partition | None:
+        catalog = self.service.catalog(namespace)
+        try:
+            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
+        except (MainstemError, UnicodeDecodeError):
+            return None
+        partition = found.partition(index) if found is not None else None
+        return partition if partition is not None and partition.topic.declared else None
+
     # -- producing -------------------------------------------------------------------------------------------------
 
     def plain_partition(
@@ -371,13 +380,8 @@ class KafkaConnection(Connection):
         """A partition whose topic takes batches as they are: itself, its namespace's topics, its producers, the limit."""
         namespace, service = self.namespace, self.service
         assert namespace is not None
-        catalog = service.catalog(namespace)
-        try:
-            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
-        except (MainstemError, UnicodeDecodeError):
-            return None
-        partition = found.partition(index) if found is not None else None
-        if partition is None or not partition.topic.declared:
+        partition = self._declared_partition(namespace, name, index, by_id=by_id)
+        if partition is None:
             return None
         rules = service.rules_of(partition.topic)
         if not rules.plain:
@@ -398,13 +402,8 @@ class KafkaConnection(Connection):
         """A partition that has had but one log, its own, in files: itself, its namespace's topics, its producers."""
         namespace, service = self.namespace, self.service
         assert namespace is not None
-        catalog = service.catalog(namespace)
-        try:
-            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
-        except (MainstemError, UnicodeDecodeError):
-            return None
-        partition = found.partition(index) if found is not None else None
-        if partition is None or not partition.topic.declared or len(partition.spans) != 1:
+        partition = self._declared_partition(namespace, name, index, by_id=by_id)
+        if partition is None or len(partition.spans) != 1:
             return None
         span = partition.spans[0]
         if span.shared or span.end is not None or not hasattr(span.log.engine, "read_into"):
