@@ -1,8 +1,8 @@
 """AMQP load on Mainstem and on RabbitMQ, in turn: `python -m bench.amqp [--seconds N] [--rounds N] [--only WORD]`.
 
 RabbitMQ is started from the installed package with directories and a port of its own (skipped with the reason where it is
-not installed). Both servers run one at a time in each round, pinned to one core, the generator to another; the median
-of the rounds is kept.
+not installed). Both are started afresh for each workload and measured in turn, pinned to one core, the generator to
+another; the median of the rounds is kept.
 
     transient     messages and queues that no restart survives; the consumer acks
     persistent    durable queues, persistent messages, publisher confirms: both sync before they confirm
@@ -161,11 +161,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def measure(
     servers: list[object], works: list[Work], seconds: float, rounds: int
 ) -> dict[tuple[str, str], list[Result]]:
+    """Servers of their own for each workload: gigabytes of another's log are not to be felt."""
     found: dict[tuple[str, str], list[Result]] = {}
-    for _ in range(rounds):
+    for work in works:
         for start in servers:
             with start() as server:  # type: ignore[operator]
-                for work in works:
+                for _ in range(rounds):
                     settle_machine()
                     result = run(work.shape, server.address, Timing(seconds, pid=server.pid))
                     assert result.lost == result.reordered == 0, f"{server.name}: {result}"
@@ -239,7 +240,7 @@ def report_memory(servers: list[object], backlog: int, idle: dict[str, int]) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument("--backlog", type=int, default=BACKLOG)
     options = parser.parse_args()
