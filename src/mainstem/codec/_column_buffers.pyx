@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from mainstem.codec._runs cimport Binary, Run, grow, put_i32
+from mainstem.codec._runs cimport Binary, Run, grow, put_absent, put_i32
 
 cdef enum:
     SPARES_MAX = 256
@@ -66,7 +66,10 @@ cdef Block take_run(Run* run):
 
 
 cdef tuple take_binary(Binary* column):
-    cdef int64_t nulls = column.nulls
+    cdef int64_t nulls
+    if column.absent:
+        put_absent(column)
+    nulls = column.nulls
     if column.rows == 0:
         put_i32(&column.offsets, 0)
     column.rows = column.nulls = 0

@@ -15,7 +15,8 @@ from mainstem.codec._column_buffers cimport take_binary, take_run
 from mainstem.codec._column_text cimport amqp_content_type, in_years, is_utf8, mqtt_content_type, put_text, shown_ms
 from mainstem.codec._column_topics cimport TABLE_FULL, Topic, TopicTable
 from mainstem.codec._runs cimport (
-    Binary, Run, begin_values, copy_padded, end_values, make_room, put_bit, put_bytes, put_i32, put_i64, put_value
+    Binary, Run, begin_values, copy_padded, end_values, put_absent, put_bit, put_bytes, put_i32, put_i64, put_octets,
+    put_value
 )
 from mainstem.model.errors import CorruptFrame, MainstemError, UnreadableBatch
 
@@ -37,6 +38,7 @@ cdef enum:
     STAMP = 8192
     BATCH = 16384
     STORED_HEADERS = 32768
+    ORIGIN_NUMBER = 65536
 
     FRAME_MAGIC = 0x4D534631
     ORIGIN_MQTT = 1
@@ -50,7 +52,7 @@ cdef enum:
     CONTROL = 32
 
     # Columns that say of each row what its topic or its batch says of all: written for many rows at once, see `_fill`.
-    BY_TOPIC = TOPIC | PARTITION | TIMESTAMP_TYPE | CANONICAL | LEVELS | ORIGIN
+    BY_TOPIC = TOPIC | PARTITION | TIMESTAMP_TYPE | CANONICAL | LEVELS | ORIGIN | ORIGIN_NUMBER
     ORIGIN_SHIFT = 32
     TIME_TYPE_SHIFT = 40
 
@@ -70,7 +72,7 @@ cdef enum:
     AT_KEY, AT_VALUE, AT_TOPIC, AT_CANONICAL, AT_ORIGIN, AT_CONTENT_TYPE, AT_BATCH, AT_NAME, AT_HEADER, AT_LEVEL, AT_STORED, BINARIES
 
 cdef enum:
-    AT_PARTITION, AT_OFFSET, AT_TIMESTAMP, AT_TYPE, AT_FLAGS, AT_STAMP, AT_HEADER_VALID, AT_HEADERS, AT_LEVELS, AT_ROWS, RUNS
+    AT_PARTITION, AT_OFFSET, AT_TIMESTAMP, AT_TYPE, AT_FLAGS, AT_STAMP, AT_HEADER_VALID, AT_HEADERS, AT_LEVELS, AT_NUMBER, AT_ROWS, RUNS
 
 
 cdef class ColumnDecoder:
@@ -98,6 +100,9 @@ cdef class ColumnDecoder:
     cdef int64_t frame_size, base_offset, offset_min, frame_end, base_ms, max_ms, stamp
     cdef uint8_t origin
     cdef bint trusted, header_written, kept_whole
+    cdef bint has_odd_name  # of the record being decoded
+    cdef const uint8_t* content_type
+    cdef Py_ssize_t content_type_size
 
     cdef Binary binary[BINARIES]
     cdef Run run[RUNS]
@@ -204,6 +209,8 @@ cdef class ColumnDecoder:
             taken[BATCH] = take_binary(&self.binary[AT_BATCH])
         if self.columns & STORED_HEADERS:
             taken[STORED_HEADERS] = take_binary(&self.binary[AT_STORED])
+        if self.columns & ORIGIN_NUMBER:
+            taken[ORIGIN_NUMBER] = (take_run(&self.run[AT_NUMBER]),)
         self.bytes_used = 0
         self.rows = 0
         return taken
@@ -360,7 +367,7 @@ cdef class ColumnDecoder:
             offset = self.base_offset + parts.offset_delta
             if offset < self.offset_min or offset >= self.frame_end:
                 self._unreadable(b"a record's offset is not its batch's")
-            if parts.header_count > 0 and not self._headers_fit(&parts):
+            if parts.header_count > 0 and not self._look_at_headers(&parts):
                 self._unreadable(b"a record's headers do not fit")
             self.records_left -= 1
             self.offset_min = offset + 1
@@ -384,16 +391,23 @@ cdef class ColumnDecoder:
             self._pass(self.frame_end)
         return 0
 
-    cdef bint _headers_fit(self, RecordParts* parts) noexcept nogil:
-        """Checked before anything of the record is put into a column, so that columns stay of equal length."""
+    cdef bint _look_at_headers(self, RecordParts* parts) noexcept nogil:
+        """0 if they do not fit: before anything of the record is put into a column, so that columns stay of equal length.
+
+        What columns ask of all headers (a name that is no text, a content type) is noted on the same walk.
+        """
         cdef const uint8_t* at = parts.headers
         cdef const uint8_t* name = NULL
         cdef const uint8_t* value = NULL
         cdef Py_ssize_t name_size = 0, size = 0
+        self.has_odd_name, self.content_type = False, NULL
         for _ in range(parts.header_count):
             at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
             if at == NULL:
                 return False
+            self.has_odd_name |= not is_utf8(name, name_size)
+            if name_size == 12 and self.content_type == NULL and memcmp(name, b"content-type", 12) == 0:
+                self.content_type, self.content_type_size = value, size
         return True
 
     cdef int32_t _topic_of_record(self, RecordParts* parts) except -2 nogil:
@@ -430,7 +444,7 @@ cdef class ColumnDecoder:
 
     cdef int _put_row(self, Topic* topic, int32_t number) except -1 nogil:
         """Only remembered; `_fill` writes what it means into columns."""
-        if self.columns & ORIGIN and self.origin > ORIGIN_SPARK:
+        if self.columns & (ORIGIN | ORIGIN_NUMBER) and self.origin > ORIGIN_SPARK:
             self._refuse(b"a frame of an unknown origin")
         if self.columns & TOPIC:
             self.bytes_used += topic.kafka_size
@@ -446,7 +460,6 @@ cdef class ColumnDecoder:
         """The columns of BY_TOPIC for the rows remembered, a column at a time: short loops over few buffers."""
         cdef const int64_t* rows = <const int64_t*>self.run[AT_ROWS].data
         cdef int64_t count = <int64_t>(self.run[AT_ROWS].size >> 3)
-        cdef Run* types = &self.run[AT_TYPE]
         cdef Binary* origins = &self.binary[AT_ORIGIN]
         cdef int64_t i
         cdef int origin
@@ -462,10 +475,9 @@ cdef class ColumnDecoder:
         if self.columns & LEVELS:
             self.table.fill_levels(rows, count, &self.run[AT_LEVELS], &self.binary[AT_LEVEL])
         if self.columns & TIMESTAMP_TYPE:
-            make_room(types, 4 * <size_t>count)
-            for i in range(count):
-                (<int32_t*>(types.data + types.size))[i] = <int32_t>(rows[i] >> TIME_TYPE_SHIFT)
-            types.size += 4 * <size_t>count
+            put_octets(&self.run[AT_TYPE], rows, count, TIME_TYPE_SHIFT)
+        if self.columns & ORIGIN_NUMBER:
+            put_octets(&self.run[AT_NUMBER], rows, count, ORIGIN_SHIFT)
         if self.columns & ORIGIN:
             begin_values(origins, count, count * 8)
             for i in range(count):
@@ -522,8 +534,8 @@ cdef class ColumnDecoder:
             elif self.origin == ORIGIN_AMQP:
                 if self._find_header(parts, b"ms-amqp", 7, &value, &size):
                     found = amqp_content_type(value, value + size, &size)
-            elif self._find_header(parts, b"content-type", 12, &value, &size):
-                found = value
+            else:
+                found, size = self.content_type, self.content_type_size
         return put_text(&self.binary[AT_CONTENT_TYPE], found, size if found != NULL else -1)
 
     cdef int _put_headers(self, RecordParts* parts) except -1 nogil:
@@ -539,7 +551,10 @@ cdef class ColumnDecoder:
         else:
             for _ in range(parts.header_count):
                 at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
-                put_text(&self.binary[AT_NAME], name, name_size)
+                if self.has_odd_name:
+                    put_text(&self.binary[AT_NAME], name, name_size)
+                else:
+                    put_value(&self.binary[AT_NAME], <const char*>name, name_size)
                 put_value(&self.binary[AT_HEADER], <const char*>value, size)
                 self.bytes_used += <size_t>(name_size + 8) + (<size_t>size if size > 0 else 0)
         put_bit(&self.run[AT_HEADER_VALID], <size_t>(self.rows - 1), self.binary[AT_NAME].rows > before)
@@ -552,23 +567,14 @@ cdef class ColumnDecoder:
         cdef Run* data = &self.binary[AT_STORED].data
         cdef uint8_t count[10]
         cdef uint8_t* end
-        if parts.header_count == 0 or not (self.trusted or self._has_odd_name(parts)):
+        if parts.header_count == 0 or not (self.trusted or self.has_odd_name):
             return put_value(&self.binary[AT_STORED], NULL, -1)
+        if self.binary[AT_STORED].absent:
+            put_absent(&self.binary[AT_STORED])
         end = put_varint(count, zigzag(parts.header_count))
         put_bytes(data, <const char*>count, end - count)
         put_value(&self.binary[AT_STORED], <const char*>parts.headers, parts.headers_size)
         self.bytes_used += <size_t>parts.headers_size
-        return 0
-
-    cdef int _has_odd_name(self, RecordParts* parts) except -1 nogil:
-        cdef const uint8_t* at = parts.headers
-        cdef const uint8_t* name = NULL
-        cdef const uint8_t* value = NULL
-        cdef Py_ssize_t name_size = 0, size = 0
-        for _ in range(parts.header_count):
-            at = next_header(at, parts.headers + parts.headers_size, &name, &name_size, &value, &size)
-            if not is_utf8(name, name_size):
-                return 1
         return 0
 
     cdef int _put_translated(self, RecordParts* parts) except -1 nogil:

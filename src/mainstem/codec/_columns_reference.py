@@ -24,7 +24,7 @@ COMPRESSION, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 MS_MIN, MS_MAX = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS, CANONICAL, LEVELS, ORIGIN, CONTENT_TYPE,
- FLAGS, STAMP, BATCH, STORED_HEADERS) = (1 << bit for bit in range(16))  # fmt: skip
+ FLAGS, STAMP, BATCH, STORED_HEADERS, ORIGIN_NUMBER) = (1 << bit for bit in range(17))  # fmt: skip
 
 Binary = tuple[bytes | None, bytes, bytes, int]
 
@@ -350,6 +350,7 @@ class ColumnDecoder:
             STAMP: lambda: _numbers("q", [row.stamp for row in rows]),
             BATCH: lambda: binary_buffers([row.batch for row in rows]),
             STORED_HEADERS: lambda: binary_buffers([row.stored for row in rows]),
+            ORIGIN_NUMBER: lambda: _numbers("i", [Origin(row.origin) for row in rows]),
         }
         return {column: make() for column, make in made.items() if self._columns & column}
 

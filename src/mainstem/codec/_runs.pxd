@@ -65,6 +65,18 @@ cdef inline int put_bit(Run* run, size_t index, bint is_set) except -1 nogil:
     return 0
 
 
+cdef inline int put_octets(Run* run, const int64_t* words, int64_t count, int shift) except -1 nogil:
+    """One byte of each word, as int32."""
+    cdef int32_t* out
+    cdef int64_t i
+    make_room(run, 4 * <size_t>count)
+    out = <int32_t*>(run.data + run.size)
+    for i in range(count):
+        out[i] = <int32_t>(words[i] >> shift & 0xFF)
+    run.size += 4 * <size_t>count
+    return 0
+
+
 cdef struct Binary:
     # A column of variable size; offsets has one more entry than there are rows.
     Run valid
@@ -72,22 +84,48 @@ cdef struct Binary:
     Run data
     int64_t rows
     int64_t nulls
+    int64_t absent  # nulls behind the rows, only counted so far: they come in long runs
 
 
 cdef inline int put_value(Binary* column, const char* data, int64_t size) except -1 nogil:
     """A size below 0 is null. Validity is written from the first null on: most columns have none."""
+    if size < 0:
+        column.absent += 1
+        return 0
+    if column.absent:
+        put_absent(column)
     if column.rows == 0:
         put_i32(&column.offsets, 0)
     if size > 0:
         put_bytes(&column.data, data, <size_t>size)
-    elif size < 0:
-        if column.nulls == 0:
-            all_valid(&column.valid, <size_t>column.rows)
-        column.nulls += 1
     if column.nulls > 0:
-        put_bit(&column.valid, <size_t>column.rows, size >= 0)
+        put_bit(&column.valid, <size_t>column.rows, True)
     column.rows += 1
     put_i32(&column.offsets, <int32_t>column.data.size)
+    return 0
+
+
+cdef inline int put_absent(Binary* column) except -1 nogil:
+    """The nulls that were only counted; to be called before a column is taken, or data is put by other means."""
+    cdef int64_t count = column.absent, i
+    cdef int32_t end = <int32_t>column.data.size
+    cdef int32_t* out
+    cdef size_t size = <size_t>(column.rows + count + 7) >> 3
+    if column.rows == 0:
+        put_i32(&column.offsets, 0)
+    if column.nulls == 0:
+        all_valid(&column.valid, <size_t>column.rows)
+    make_room(&column.valid, size - column.valid.size)
+    memset(column.valid.data + column.valid.size, 0, size - column.valid.size)
+    column.valid.size = size
+    make_room(&column.offsets, 4 * <size_t>count)
+    out = <int32_t*>(column.offsets.data + column.offsets.size)
+    for i in range(count):
+        out[i] = end
+    column.offsets.size += 4 * <size_t>count
+    column.rows += count
+    column.nulls += count
+    column.absent = 0
     return 0
 
 

@@ -70,3 +70,4 @@ class Column(IntFlag):
     STAMP = 8192
     BATCH = 16384
     STORED_HEADERS = 32768
+    ORIGIN_NUMBER = 65536  # as ORIGIN, which says it in a word

@@ -173,6 +173,7 @@ def test_records_come_back_as_they_were_put(make: Any, method: int) -> None:
     assert values_of(columns, Column.TOPIC) == [b"numbered.5"] * 3
     assert values_of(columns, Column.CANONICAL) == [b"numbered/5"] * 3
     assert values_of(columns, Column.ORIGIN) == [b"kafka"] * 3
+    assert numbers_of(columns, Column.ORIGIN_NUMBER, "i") == [Origin.KAFKA] * 3
     assert numbers_of(columns, Column.OFFSET) == [40, 41, 42]
     assert numbers_of(columns, Column.STAMP) == [1040, 1041, 1042]
     assert numbers_of(columns, Column.TIMESTAMP) == [1_000_000, 1_001_000, 999_000]
