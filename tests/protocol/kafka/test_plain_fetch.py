@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from mainstem.model.compiled import COMPILED
 from mainstem.protocols.kafka import wire
@@ -161,6 +162,44 @@ def test_a_large_answer_survives_the_ones_made_while_it_is_unread(broker: Broker
             for at, kept in enumerate(range(number, min(number + 10, 40))):
                 size = len(batch_of([bytes(100_000)]))
                 assert bytes(records[(at + 1) * size - 1_000 : (at + 1) * size - 10]) == bytes([kept]) * 990
+
+
+def test_what_was_fetched_before_is_sent_again_with_a_head_of_its_own(broker: Broker, quick: Quick) -> None:
+    name = unique("plain-fetch-again")
+    create_topic(broker, name, partitions=2)
+    with RawClient(broker) as one, RawClient(broker) as other:
+        for number in range(30):
+            one.produce(name, batch_of([bytes([number]) * 50_000]), partition=number % 2)
+        request = a_fetch(one, 12, {name: [(0, 2, 300_000), (1, 2, 300_000), (0, 2, 300_000)]}, committed=False)
+        for _ in range(5):
+            one.send_bytes(request)
+            other.send_bytes(request)
+        answers = [raw.receive_bytes() for _ in range(5) for raw in (one, other)]
+        assert set(answers) == {both_ways(one, quick, request)[1]}
+        end = a_fetch(one, 12, {name: [(0, 12, 1 << 20)]}, committed=True)
+        before = both_ways(one, quick, end)
+        one.produce(name, batch_of([b"more" * 10_000]))
+        after = both_ways(one, quick, end)
+        assert before[0] == before[1] != after[0] == after[1]
+
+
+def test_records_that_were_deleted_are_not_sent_from_memory(tmp_path: Path, quick: Quick) -> None:
+    with Broker(engine="segment", data=tmp_path) as broker, RawClient(broker) as raw:
+        name = unique("plain-fetch-deleted")
+        create_topic(broker, name)
+        for number in range(20):
+            raw.produce(name, batch_of([bytes([number]) * 50_000]))
+        requests = [a_fetch(raw, 12, {name: [(0, offset, 1 << 20)]}, committed=False) for offset in (0, 12)]
+        for request in requests * 2:
+            ours, ordinary = both_ways(raw, quick, request)
+            assert ours == ordinary
+        client, place = admin(broker), TopicPartition(name, 0, 10)
+        client.delete_records([place])[place].result(10)
+        for request, code in zip(requests, (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE), strict=True):
+            ours, ordinary = both_ways(raw, quick, request)
+            assert ours == ordinary
+            (part,) = wire.decode("FetchResponse", 12, ours[5:]).responses[0].partitions
+            assert part.error_code == code
 
 
 def only_segment(data: Path) -> Path:

@@ -5,6 +5,8 @@ An answer is made where its batches were read: they are moved together, and what
 
     | head room ... size · correlation · ... · partition | batch | batch | ... | tags |
                     ^ sent from here                                           ^ to here
+
+Batches that lie there since another answer (`answer_buffers.py`) get a head of their own: that one may not be sent yet.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -55,7 +57,7 @@ cdef class _Place:
     cdef dict topics
     cdef object log
     cdef object state
-    cdef object read_into
+    cdef object engine
 
     def __init__(self, partition, dict topics, state):
         self.partition = partition
@@ -63,7 +65,7 @@ cdef class _Place:
         self.topic, self.topics = partition.topic, topics
         self.log = partition.log
         self.state = state
-        self.read_into = self.log.engine.read_into
+        self.engine = self.log.engine
 
     cdef bint holds(self) except -1:
         spans = <list>self.partition.spans
@@ -89,7 +91,8 @@ cdef class _Asked:
     cdef int64_t start
     cdef int64_t stable
     cdef int64_t committed_end
-    cdef object buffer
+    cdef object memory  # its batches lie there
+    cdef bint found  # since another answer
     cdef Py_ssize_t size
 
 
@@ -340,11 +343,7 @@ cdef class PlainFetches:
 
     cdef bint _read(self, _Asked one, int64_t room, bint first, Py_ssize_t* records) except -1:
         cdef _Place place = one.place
-        cdef Py_buffer view
-        cdef PackedBatches packed
-        cdef Py_ssize_t got
-        cdef int64_t limit, wanted, first_offset = place.span.first
-        cdef bint found
+        cdef int64_t limit, wanted, next_offset, first_offset = place.span.first
         log, state = place.log, place.state
         one.start = max(<int64_t>place.partition.low_mark, max(first_offset, <int64_t>log.start_offset))
         one.stable = max(<int64_t>log.stable, first_offset)
@@ -359,22 +358,41 @@ cdef class PlainFetches:
         if one.offset >= limit or (room <= 0 and not first):
             return True
         wanted = max(min(<int64_t>one.bytes_max, room, <int64_t>WANTED_MAX), 1)
-        one.buffer = self._buffers.take(HEAD_ROOM + wanted + READ_AHEAD)
-        got = place.read_into(one.offset, one.buffer[HEAD_ROOM:])
-        PyObject_GetBuffer(one.buffer, &view, PyBUF_WRITABLE)
+        segments = place.engine.segments
+        stretch = self._buffers.find(segments, one.offset, limit, wanted)
+        one.found = stretch is not None
+        if stretch is None:
+            stretch = self._read_stretch(place, segments, one.offset, limit, wanted)
+            if stretch is None:
+                return False
+        if stretch.size > wanted and not first:
+            return True
+        next_offset = stretch.next_offset
+        if self._committed and state.aborted and state.aborted_in(one.offset, next_offset):
+            return False
+        one.memory, one.size = stretch.view(), stretch.size
+        records[0] += <Py_ssize_t>stretch.records
+        return True
+
+    cdef object _read_stretch(self, _Place place, segments, int64_t offset, int64_t limit, int64_t wanted):
+        """None if that is not plain."""
+        cdef Py_buffer view
+        cdef PackedBatches packed
+        cdef Py_ssize_t got
+        cdef bint found
+        stretch = self._buffers.take(HEAD_ROOM + wanted + READ_AHEAD)
+        memory = stretch.view()
+        got = place.engine.read_into(offset, memory[HEAD_ROOM : HEAD_ROOM + wanted + READ_AHEAD])
+        PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
         found = got > 0 and pack_frames(
-            <uint8_t*>view.buf + HEAD_ROOM, got, log.id, one.offset, limit, wanted + FRAME_HEAD_SIZE, &packed
+            <uint8_t*>view.buf + HEAD_ROOM, got, place.log.id, offset, limit, wanted + FRAME_HEAD_SIZE, &packed
         )
         PyBuffer_Release(&view)
         if not found:
-            return False
-        if packed.size > wanted and not first:
-            return True
-        if self._committed and state.aborted and state.aborted_in(one.offset, packed.next_offset):
-            return False
-        one.size = packed.size
-        records[0] += packed.records
-        return True
+            return None
+        stretch.segments, stretch.offset, stretch.limit, stretch.wanted = segments, offset, limit, wanted
+        stretch.size, stretch.records, stretch.next_offset = packed.size, packed.records, packed.next_offset
+        return stretch
 
     # -- the answer ------------------------------------------------------------------------------------------------
 
@@ -469,27 +487,28 @@ cdef class PlainFetches:
         cdef Py_ssize_t told = self._heads_size, begin = HEAD_ROOM, size
         cdef uint8_t* at
         cdef bytearray copy
-        if told > HEAD_ROOM:
+        PyObject_GetBuffer(one.memory, &view, PyBUF_WRITABLE)
+        at = <uint8_t*>view.buf
+        PyBuffer_Release(&view)
+        if one.found or told > HEAD_ROOM:
             copy = PyByteArray_FromStringAndSize(<const char*>self._heads_at, told)
             if size_at[0] == NULL:
                 size_at[0] = <uint8_t*>PyByteArray_AS_STRING(copy)
             parts.append(copy)
         else:
             begin -= told
-        PyObject_GetBuffer(one.buffer, &view, PyBUF_WRITABLE)
-        at = <uint8_t*>view.buf + begin
-        PyBuffer_Release(&view)
-        memcpy(at, self._heads_at, HEAD_ROOM - begin)
+            memcpy(at + begin, self._heads_at, told)
+        at += begin
         size = HEAD_ROOM - begin + one.size
         if size <= COPIED_MAX:
             copy = PyByteArray_FromStringAndSize(<const char*>at, size)
             at = <uint8_t*>PyByteArray_AS_STRING(copy)
             parts.append(copy)
         else:
-            parts.append(one.buffer[begin : begin + size])
+            parts.append(one.memory[begin : begin + size])
         if size_at[0] == NULL:
             size_at[0] = at
-        one.buffer = None
+        one.memory = None
         self._heads_size = 0
         return told + one.size
 

@@ -39,6 +39,7 @@ from mainstem.protocols.kafka.handlers import (
     topics,
     transactions,
 )
+from mainstem.protocols.kafka.loopback import stop_pacing
 from mainstem.protocols.kafka.plain_fetch import PlainFetches
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
@@ -186,6 +187,7 @@ class KafkaConnection(Connection):
 
     def on_open(self) -> None:
         self.transport.set_protocol(Reading(self))
+        stop_pacing(self.transport)
         self.service.recover()
         self.service.deadlines.watch(self, IDLE_S_MAX)
         if self.service.access.open:

@@ -20,6 +20,7 @@ from mainstem.broker.producers import Producers
 from mainstem.broker.topics import Topic
 from mainstem.broker.transactions import Transactions
 from mainstem.protocols.connection import Server
+from mainstem.protocols.kafka.answer_buffers import AnswerBuffers
 from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
 from mainstem.protocols.kafka.markers import MarkerWork
 from mainstem.protocols.kafka.plain_fetch import HEADS_BYTES
@@ -48,7 +49,7 @@ class KafkaService(Server):
         self.access = broker.access
         self.cluster_id = ""
         self.buffers = Buffers()
-        self.answer_buffers = Buffers()
+        self.answer_buffers = AnswerBuffers()
         self.answer_heads = bytearray(HEADS_BYTES)  # for all connections: an answer is made in one go
         self.read_buffer = bytearray(READ_BYTES)  # for all connections: what is read is parsed before the next read
         kafka = config.kafka

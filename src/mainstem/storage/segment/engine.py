@@ -219,6 +219,11 @@ class SegmentEngine:
             else:
                 return None
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As they are now. Another tuple as soon as one is added, removed or rewritten."""
+        return self._segments
+
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Stored bytes as they are, from the frame that holds `offset`, or one at most INTERVAL_BYTES before it: as many as
         the segment has and the buffer takes, so the last frame may be cut off. 0 where `read` has to look further."""
