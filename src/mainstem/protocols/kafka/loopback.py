@@ -1,7 +1,7 @@
 """Peers on this machine: what is sent to them is not paced.
 
-Where the system's congestion control is BBR, a timer of the kernel spreads over time what a socket sends, so that no queue on
-the way fills up. Between two processes there is none; the timer costs a tenth of all it takes to send a large answer.
+Where the system's congestion control is BBR, a timer of the kernel spreads over time what a socket sends, so that no queue
+on the way fills up. Between two processes there is none; the timer costs a tenth of all it takes to send a large answer.
 """
 
 from __future__ import annotations
