@@ -53,6 +53,7 @@ RAW_COLUMNS: Mapping[str, RowColumn] = {
     "stamp": RowColumn(Column.STAMP, "bigint"),
     "batch": RowColumn(Column.BATCH, "binary"),
     "stored_headers": RowColumn(Column.STORED_HEADERS, "binary"),
+    "origin_number": RowColumn(Column.ORIGIN_NUMBER, "int"),
 }
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 UNREADABLE = -1  # instead of a record's flags
@@ -110,6 +111,7 @@ def unreadable_row(frame: bytes, offset: int, topic: TopicRow, schema: pa.Schema
         "canonical_topic": topic[1].decode(),
         "partition": topic[3],
         "origin": Origin(frame[6]).name.lower(),
+        "origin_number": frame[6],
         "flags": UNREADABLE,
         "batch": frame,
     }

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 OFFSET_MAX = (1 << 63) - 1
 CHUNK_BYTES = 4 << 20  # read at once; a larger frame is read whole
 FRAME_BYTES_MAX = 256 << 20
-BATCH_BYTES = 4 << 20  # of rows; what was just written is still in the cache when it is sent on
+# Of rows: what was just written is still in the cache when it is sent on, and all columns of a chunk fit. (Below that each
+# chunk would be a large batch and a scrap, and a batch costs as much as some hundred rows.)
+BATCH_BYTES = 6 << 20
 INFLATED_BYTES_MAX = 128 << 20
 RENEW_AFTER_S = 240.0  # of a lease of ten minutes
 

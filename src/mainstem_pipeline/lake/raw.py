@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mainstem.model.origin import Origin
 from mainstem_pipeline.slices import ScanTask, read_task
 
 if TYPE_CHECKING:
@@ -46,19 +47,23 @@ ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 32 << 20  # of Arrow data, held by a task until they are written
 FILE_BYTES = 256 << 20  # of Arrow data; Parquet is smaller
 COMPRESSION_LEVEL = 1
+WRITE_ROWS = 16_384  # encoded at once; pyarrow's own 1,024 cost 5 % of all writing in calls
 DAY_US = 86_400_000_000
-LOG_ID, OFFSET_ID, APPENDED_ID, KEY_ID, HEADERS_ID = 1, 3, 6, 10, 12
+LOG_ID, PARTITION_ID, OFFSET_ID, APPENDED_ID, TOPIC_ID = 1, 2, 3, 6, 8
+ORIGIN_ID, KEY_ID, HEADERS_ID, KAFKA_TOPIC_ID = 9, 10, 12, 15
 TIME = pa.timestamp("us", tz="UTC")
 # Few distinct values a row group; in all other columns a dictionary would only cost.
 DICTIONARY_NUMBERS = (1, 2, 5, 8, 9, 13, 15, 16)
 # Numbers that grow by little: a difference packed into a few bits needs no compressing.
 GROWING_NUMBERS = (3, 4, 6, 7)
+# Files say so: a column that is never null is written without a level for each row. (The table's columns are optional.)
+NEVER_NULL_NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15)
 # No question is answered by the least and greatest of these, and they cost as much as writing the column.
 NO_STATISTICS_NUMBERS = (11, 12, 14, 17)
 FIELDS = "mainstem.fields"  # table property: our numbers → field ids, where the catalog gave others
 Columns = Mapping[int, tuple[int, str]]
 
-# Number, name, type, and what the decoder calls it; `log` and `appended` are made here.
+# Number, name, type, and what the decoder calls it; `log` and `appended` are made here, `origin` is said by its number.
 COLUMNS: tuple[tuple[int, str, pa.DataType, str], ...] = (
     (1, "log", pa.int64(), ""),
     (2, "partition", pa.int32(), "partition"),
@@ -68,7 +73,7 @@ COLUMNS: tuple[tuple[int, str, pa.DataType, str], ...] = (
     (6, "appended", TIME, ""),
     (7, "stamp", pa.int64(), "stamp"),
     (8, "topic", pa.string(), "canonical_topic"),
-    (9, "origin", pa.string(), "origin"),
+    (9, "origin", pa.string(), "origin_number"),
     (10, "key", pa.binary(), "key"),
     (11, "value", pa.binary(), "value"),
     (12, "headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])), "headers"),
@@ -79,7 +84,8 @@ COLUMNS: tuple[tuple[int, str, pa.DataType, str], ...] = (
     (17, "stored_headers", pa.binary(), "stored_headers"),
 )
 ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID = 18, 19, 20
-DECODED = pa.schema([pa.field(source, kind) for _, _, kind, source in COLUMNS if source])
+ORIGINS = pa.array([one.name.lower() for one in Origin], pa.string())  # by their numbers
+WORD = pa.dictionary(pa.int32(), pa.string())  # text that Parquet need not look up row by row
 
 
 def iceberg_schema() -> Schema:
@@ -142,12 +148,14 @@ def current_columns(table: Table) -> Columns:
     return found
 
 
-def arrow_schema(columns: Columns) -> pa.Schema:
-    """Files' columns, under the table's names and with its field ids."""
+def arrow_schema(columns: Columns, words: Collection[int] = ()) -> pa.Schema:
+    """Files' columns, under the table's names and with its field ids; those of `words` come as dictionary arrays."""
 
     def field(number: int, kind: pa.DataType) -> pa.Field:
         field_id, name = columns[number]
-        return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
+        kind = WORD if number in words else kind
+        metadata = {b"PARQUET:field_id": str(field_id).encode()}
+        return pa.field(name, kind, nullable=number not in NEVER_NULL_NUMBERS, metadata=metadata)
 
     def headers() -> pa.DataType:
         pair = [(HEADER_KEY_ID, pa.string()), (HEADER_VALUE_ID, pa.binary())]
@@ -206,17 +214,17 @@ class WrittenFile:
 
 def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
     """A task's slices as Parquet files, one log and one day a file."""
-    schema = arrow_schema(place.columns)
     written: list[WrittenFile] = []
     files: RawFiles | None = None
+    rows: LogRows | None = None
     try:
         for piece in task.slices:
-            log = int(piece["log"])
-            if files is None or files.log != log:
+            if rows is None or files is None or not rows.fits(piece):
                 written += files.finish() if files is not None else []
-                files = RawFiles(place, log, schema)
-            for batch in read_task(replace(task, slices=[piece]), DECODED):
-                files.add(table_batch(batch, log, place.columns, schema))
+                rows = LogRows(piece, task.selection.get("filter") is not None, place.columns)
+                files = RawFiles(place, int(piece["log"]), rows.schema)
+            for batch in read_task(replace(task, slices=[piece]), rows.decoded):
+                files.add(rows.table_batch(batch))
         return written + (files.finish() if files is not None else [])
     except BaseException:
         if files is not None:
@@ -224,19 +232,59 @@ def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
         raise
 
 
-def table_batch(batch: pa.RecordBatch, log: int, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
-    """Decoded rows as the table's: the decoder's own buffers, under the table's types."""
-    made = {
-        LOG_ID: pa.repeat(pa.scalar(log, pa.int64()), batch.num_rows),
-        APPENDED_ID: pc.divide(batch.column("stamp"), 1000).cast(TIME),
-    }
-    arrays: list[pa.Array] = []
-    for number, _, kind, source in COLUMNS:
-        if number in columns:
-            array = made[number] if number in made else batch.column(source)
-            field_type = schema.field(len(arrays)).type
-            arrays.append(_headers(array, columns, field_type) if pa.types.is_list(kind) else array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+class LogRows:
+    """One log's rows as the table's: the decoder's own buffers under the table's types; what all rows share is made once."""
+
+    def __init__(self, piece: Mapping[str, Any], is_filtered: bool, columns: Columns) -> None:
+        self._piece, self._columns = piece, columns
+        self._shared: dict[int, pa.Scalar] = {LOG_ID: pa.scalar(int(piece["log"]), pa.int64())}
+        if len(piece["lanes"]) == 1 and not (is_filtered and piece["shared"]):  # no other topic is read
+            topic, partition, canonical = piece["lanes"][0]
+            self._shared[PARTITION_ID] = pa.scalar(int(partition), pa.int32())
+            self._shared[TOPIC_ID], self._shared[KAFKA_TOPIC_ID] = pa.scalar(canonical), pa.scalar(topic)
+        self._made: dict[int, pa.Array] = {}
+        self.schema = arrow_schema(columns, {ORIGIN_ID, *self._shared} & {ORIGIN_ID, TOPIC_ID, KAFKA_TOPIC_ID})
+        self.decoded = pa.schema(
+            [
+                pa.field(source, pa.int32() if number == ORIGIN_ID else kind)
+                for number, _, kind, source in COLUMNS
+                if source and number not in self._shared
+            ]
+        )
+
+    def fits(self, piece: Mapping[str, Any]) -> bool:
+        """Whether another slice's rows can go on in the same file."""
+        return bool(self._piece["log"] == piece["log"] and self._piece["lanes"] == piece["lanes"])
+
+    def table_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays: list[pa.Array] = []
+        for number, _, _, source in COLUMNS:
+            if number not in self._columns:
+                continue
+            if number in self._shared:
+                arrays.append(self._repeated(number, batch.num_rows))
+            elif number == APPENDED_ID:
+                arrays.append(pc.divide(batch.column("stamp"), 1000).cast(TIME))
+            elif number == ORIGIN_ID:
+                arrays.append(pa.DictionaryArray.from_arrays(batch.column(source), ORIGINS, safe=False))
+            elif number == HEADERS_ID:
+                kind = self.schema.field(len(arrays)).type
+                arrays.append(_headers(batch.column(source), self._columns, kind))
+            else:
+                arrays.append(batch.column(source))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _repeated(self, number: int, rows: int) -> pa.Array:
+        made = self._made.get(number)
+        if made is None or len(made) < rows:
+            value, count = self._shared[number], max(rows, WRITE_ROWS)
+            if value.type == pa.string():
+                zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
+                made = pa.DictionaryArray.from_arrays(zeros, pa.array([value.as_py()], value.type))
+            else:
+                made = pa.repeat(value, count)
+            self._made[number] = made
+        return made.slice(0, rows)
 
 
 def _headers(array: pa.Array, columns: Columns, kind: pa.DataType) -> pa.Array:
@@ -351,5 +399,6 @@ def parquet_writer(
         column_encoding=encodings(columns) if columns is not None else None,
         write_statistics=statistics_names(columns) if columns is not None else True,
         write_page_index=True,
+        write_batch_size=WRITE_ROWS,
         store_schema=False,
     )
