@@ -18,12 +18,13 @@ LOG_ID = 2
 
 
 class CountingDisk(RealDisk):
-    """Counts what is read."""
+    """Counts what is read, synced and reserved."""
 
     def __init__(self) -> None:
         super().__init__()
         self.read_bytes = 0
         self.synced = 0
+        self.allocated: list[tuple[int, int]] = []
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         data = super().pread(fd, size, position)
@@ -33,6 +34,10 @@ class CountingDisk(RealDisk):
     def fdatasync(self, fd: int) -> None:
         self.synced += 1
         super().fdatasync(fd)
+
+    def allocate(self, fd: int, position: int, size: int) -> bool:
+        self.allocated.append((position, size))
+        return super().allocate(fd, position, size)
 
 
 def open_log(directory: Path, shared: SharedFiles | None = None, segment_bytes: int = 4096) -> SegmentEngine:
@@ -257,6 +262,16 @@ def test_preallocated_blocks_are_given_back_when_a_segment_is_sealed(tmp_path: P
     writer.append([b"y"])
     engine.sync()
     assert path.stat().st_blocks * 512 <= 8192
+
+
+def test_large_writes_have_blocks_reserved_ahead_of_them_up_to_a_segments_size(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    fill(open_log(tmp_path / "small", SharedFiles(disk), segment_bytes=3 << 20), 5)
+    assert disk.allocated == [], "that is left to the next sync"
+    engine = open_log(tmp_path / "large", SharedFiles(disk), segment_bytes=3 << 20)
+    fill(engine, 9, size=300_000)
+    assert disk.allocated == [(0, 1 << 20), (1 << 20, 1 << 20), (2 << 20, 1 << 20)]
+    assert len(read_everything(engine, LOG_ID)) == 9
 
 
 def test_nothing_new_costs_no_sync(tmp_path: Path) -> None:
