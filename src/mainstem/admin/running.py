@@ -19,6 +19,7 @@ class Running(Protocol):
     notices: list[str]
     started_s: float
     rates: Rates
+    unsent: Any  # protocols.unsent.Unsent, read by name like the configuration
     ready: bool
 
     async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ cdef class Line:
 
     cdef Py_ssize_t push(self, const uint8_t* data, Py_ssize_t size) except -1
     cdef int keep(self, bytes data, Py_ssize_t at) except -1
+    cdef int _measure(self) except -1
     cdef int _serve(self, uint32_t events) except -1
     cdef int _read(self) except -1
     cdef int _drain(self) except -1

@@ -101,9 +101,18 @@ cdef class Line:
         self.waiting.append(data)
         self.waiting_size += PyBytes_GET_SIZE(data) - at
         self._watch()
+        self.protocol.note_unsent()
+        self._measure()
+        return 0
+
+    cdef int _measure(self) except -1:
+        """Tell the protocol when too much waits, and when little does again."""
         if self.waiting_size > self.high and not self.full:
             self.full = True
             self.protocol.pause_writing()
+        elif self.full and self.waiting_size <= self.low:
+            self.full = False
+            self.protocol.resume_writing()
         return 0
 
     def write(self, bytes data):
@@ -149,9 +158,8 @@ cdef class Line:
             if self.ending:
                 shutdown(self.fd, SHUT_WR)
             self._watch()
-        if self.full and self.waiting_size <= self.low:
-            self.full = False
-            self.protocol.resume_writing()
+        self.protocol.note_unsent()
+        self._measure()
         return 0
 
     # -- input
@@ -270,6 +278,7 @@ cdef class Line:
     def set_write_buffer_limits(self, high=None, low=None):
         self.high = 64 * 1024 if high is None else high
         self.low = self.high // 4 if low is None else low
+        self._measure()
 
     def get_write_buffer_size(self):
         return self.waiting_size

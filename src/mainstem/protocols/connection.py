@@ -17,6 +17,7 @@ import logging
 from typing import Any, Protocol
 
 from mainstem.protocols.admission import Admission
+from mainstem.protocols.unsent import Unsent
 
 logger = logging.getLogger("mainstem.connection")
 
@@ -133,6 +134,7 @@ class Server:
         self.counters = Counters()
         self.deadlines = Deadlines()
         self.admission: Admission | None = None  # limits by address, if the wiring sets them
+        self.unsent = Unsent()  # the wiring sets one for all protocols
 
     async def run_deadlines(self) -> None:
         """The server's one timer; cancel it to stop."""
@@ -141,6 +143,10 @@ class Server:
         while True:
             await asyncio.sleep(1)
             self.deadlines.advance(int(loop.time() - started))
+            self.unsent.review()
+
+    def set_tight(self, tight: bool) -> None:
+        """All clients together left too much unread, or no longer do: gather less for each before it is written."""
 
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):
@@ -163,6 +169,7 @@ class Connection(asyncio.Protocol):
         "server",
         "silence_seconds",
         "transport",
+        "unsent",
     )
 
     def __init__(self, server: Server) -> None:
@@ -178,6 +185,7 @@ class Connection(asyncio.Protocol):
         self.opened_second = 0
         self.silence_seconds = 0
         self.due_second = -1
+        self.unsent = 0
 
     # What a subclass says.
 
@@ -236,6 +244,18 @@ class Connection(asyncio.Protocol):
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
+        self.note_unsent()
+
+    def note_unsent(self) -> None:
+        """After a write: what the peer did not take counts against what all may leave."""
+        if self.transport is not None:
+            size = self.transport.get_write_buffer_size()
+            if size != self.unsent:
+                self.server.unsent.note(self, size)
+
+    def limit_output(self, bytes_max: int) -> None:
+        if self.transport is not None and not self.closing:
+            self.transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
 
     def unsent_bytes(self) -> int:
         """What waits here and in the transport."""
@@ -313,7 +333,7 @@ class Connection(asyncio.Protocol):
         counters.connections += 1
         counters.connections_total += 1
         counters.connections_maximum = max(counters.connections_maximum, counters.connections)
-        transport.set_write_buffer_limits(high=server.out_bytes_max, low=server.out_bytes_max // 4)
+        self.limit_output(server.out_bytes_max)
         self.on_open()
 
     def data_received(self, data: bytes) -> None:
@@ -332,6 +352,7 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self.out = None
         server = self.server
+        server.unsent.forget(self)
         server.deadlines.forget(self)
         if self in server.connections:
             if server.admission is not None:

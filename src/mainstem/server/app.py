@@ -19,6 +19,7 @@ from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import Overloaded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.reactor import Listener, let_go, listen
+from mainstem.protocols.unsent import Unsent
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.settings import Config, Tls
 from mainstem.server.tls import TWINS, load_certificate, make_context
@@ -34,8 +35,8 @@ TRIES_MAX = 2  # of "Try it" at once: each takes a thread for seconds
 
 # Adding a protocol is one folder and one line: listener name, module, class.
 PROTOCOLS = (
-    ("mqtt", "mainstem.protocols.mqtt.adapter", "MqttServer"),
-    ("ws", "mainstem.protocols.mqtt.adapter", "MqttWebSocketServer"),
+    ("mqtt", "mainstem.protocols.mqtt.server", "MqttServer"),
+    ("ws", "mainstem.protocols.mqtt.server", "MqttWebSocketServer"),
     ("kafka", "mainstem.protocols.kafka.adapter", "KafkaServer"),
     ("amqp", "mainstem.protocols.amqp.adapter", "AmqpServer"),
 )
@@ -73,6 +74,7 @@ class App:
         self._move_ports = move_ports
         limits = config.limits
         self._admission = Admission(limits.connections_per_address_max, limits.connections_per_address_rate)
+        self.unsent = Unsent(limits.output_bytes_total_max)
         self._directory: DataDirectory | None = None
         self._tls: ssl.SSLContext | None = None
         self._tries = 0
@@ -141,6 +143,7 @@ class App:
         limits = self.config.limits
         self._admission.per_address_max = limits.connections_per_address_max
         self._admission.per_address_rate = limits.connections_per_address_rate
+        self.unsent.bytes_max = limits.output_bytes_total_max
         self.broker.access.failures_max = limits.login_failures_max
         self.broker.ticker.unsynced_bytes_max = limits.unsynced_bytes_max
         self.broker.logs.limit_unsynced(limits.unsynced_bytes_per_log_max)
@@ -171,6 +174,8 @@ class App:
             make = getattr(importlib.import_module(module), class_name)
             self.servers[name] = make(self.broker, self.config)
             self.servers[name].admission = self._admission
+            self.servers[name].unsent = self.unsent
+            self.unsent.listeners.append(self.servers[name].set_tight)
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
         if self._listens("http"):
             from mainstem.admin.server import AdminServer

@@ -202,6 +202,12 @@ class Limits:
         SIZE,
         "What a client may leave unread; beyond it the broker writes nothing more to it until it has read on.",
     )
+    output_bytes_total_max: int = setting(
+        256 * MIB,
+        SIZE,
+        "What all clients together may leave unread; beyond it each may leave 64KiB until half of it is gone.",
+        live=True,
+    )
     open_files_max: int = setting(4_000, count(16), "Segment files kept open; the ones used longest ago are closed.")
     dedicated_logs_max: int = setting(
         10_000, count(1), "Logs in all: partitions of dedicated topics, and stems. Shared topics need none."

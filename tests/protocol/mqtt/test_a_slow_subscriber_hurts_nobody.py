@@ -3,6 +3,7 @@
 import socket
 import time
 from collections import deque
+from contextlib import ExitStack
 
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
@@ -26,9 +27,9 @@ def deaf(port: int, topic: str, qos: int, client_id: str) -> Raw:
     return client
 
 
-def flood(port: int, topic: str, qos: int) -> None:
+def flood(port: int, topic: str, qos: int, count: int = COUNT) -> None:
     with Raw.connected(port) as publisher:
-        for start in range(0, COUNT, 1000):
+        for start in range(0, count, 1000):
             numbers = range(start, start + 1000)
             packets = (publish_packet(topic, b"%6d" % n + PAYLOAD, qos=qos, packet_id=n % 60_000 + 1) for n in numbers)
             publisher.send(b"".join(packets))
@@ -61,3 +62,20 @@ def test_qos_1_waits_in_the_log_and_arrives_whole_and_in_order() -> None:
         numbers = [int(slow.message().payload[:6]) for _ in range(COUNT)]
         assert numbers == list(range(COUNT))
         slow.nothing_more()
+
+
+def test_many_slow_subscribers_together_cost_what_all_may_leave_unread_and_lose_nothing() -> None:
+    topic, subscribers, count, total = unique("slow"), 10, 8_000, 2 << 20
+    with Broker(f"limits.output_bytes_total_max={total}") as broker, ExitStack() as stack:
+        app = broker.app
+        assert app is not None
+        slow = [stack.enter_context(deaf(broker.mqtt_port, topic, 1, f"deaf-{n}")) for n in range(subscribers)]
+        flood(broker.mqtt_port, topic, 1, count)
+        waiting = [c.transport.get_write_buffer_size() for c in app.servers["mqtt"].connections]
+        assert total // 2 < sum(waiting) < total + subscribers * (128 << 10), "each alone may leave a megabyte"
+        for client in slow:
+            assert [int(client.message().payload[:6]) for _ in range(count)] == list(range(count))
+        deadline = time.monotonic() + 10
+        while app.unsent.bytes or app.unsent.tight:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -100,6 +100,7 @@ def _traffic(running: Running) -> Iterator[Samples]:
         ("mainstem_connections_total", "connections_total"),
     ):
         yield by_label(name, "protocol", {protocol: counters[counter] for protocol, counters in totals.items()})
+    yield one("mainstem_unsent_bytes", running.unsent.bytes)
     yield one("mainstem_login_failures_total", running.broker.access.failures_total)
     yield (
         "mainstem_drops_total",

@@ -48,6 +48,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         ),
         Family("mainstem_connections", "gauge", "Open connections.", ("protocol",)),
         Family("mainstem_connections_total", "counter", "Connections ever accepted.", ("protocol",)),
+        Family("mainstem_unsent_bytes", "gauge", "Written to clients that have not read it yet."),
         Family("mainstem_login_failures_total", "counter", "Logins with a wrong name or password, by any protocol."),
         Family(
             "mainstem_drops_total",

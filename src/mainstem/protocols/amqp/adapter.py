@@ -438,6 +438,7 @@ class AmqpConnection(Connection):
             counters.messages_out += out.messages - self.delivered
             self.delivered = out.messages
             self.transport.write(data)
+            self.note_unsent()
         if out.stalled and not out.blocked:
             self.server.broker.ticker.after_tick(self.retry_stalled)
 

@@ -72,6 +72,7 @@ cdef class Outbound(Sink):
     cdef int holding
     cdef list recorded
 
+    cdef void _count(self, Py_ssize_t capacity) noexcept
     cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL
     cdef int _mark(self) except -1
     cdef bint _is_own(self, RecordRef record) noexcept

@@ -23,6 +23,8 @@ cdef enum:
     OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
     OUT_BYTES_EXPECTED_MAX = 1 << 18
+    GATHERED_BYTES_MAX = 64 << 20  # in the buffers of all connections: then each is flushed as soon as it has
+    EARLY_BYTES = 32 << 10  # so much
     ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
     ORIGIN_MQTT = 1
     ORIGIN_KAFKA = 2
@@ -146,6 +148,17 @@ cdef class Encoder:
         return 0
 
 
+cdef Py_ssize_t _gathered_bytes = 0  # in the buffers of all connections
+cdef bint _tight = False
+
+
+def set_tight(bint tight):
+    """Clients left so much unread that no connection may gather a whole tick's packets before it finds out whether its
+    peer takes them."""
+    global _tight
+    _tight = tight
+
+
 cdef class Outbound(Sink):
     """Records out as PUBLISH packets, with the state of those that are not acknowledged yet."""
 
@@ -159,10 +172,16 @@ cdef class Outbound(Sink):
         self.client_id = b""
 
     def __dealloc__(self):
+        self._count(0)
         Py_XDECREF(self.chunk)
         free(self.slots)
 
     # -- the output buffer: a bytes object written in place and handed to the transport, so that nothing is copied twice
+
+    cdef void _count(self, Py_ssize_t capacity) noexcept:
+        global _gathered_bytes
+        _gathered_bytes += capacity - self.out_capacity
+        self.out_capacity = capacity
 
     cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL:
         cdef Py_ssize_t capacity
@@ -174,7 +193,7 @@ cdef class Outbound(Sink):
                 self.chunk = NEW_BYTES(NULL, capacity)
             else:
                 _PyBytes_Resize(&self.chunk, capacity)
-            self.out_capacity = capacity
+            self._count(capacity)
             self.out = <uint8_t*>BYTES_AT(self.chunk)
         if not self.dirty:
             self._mark()
@@ -194,6 +213,7 @@ cdef class Outbound(Sink):
         self.bytes_sent += self.out_size
         if type(self.transport) is not Line:
             self.transport.write(self.take())
+            self.connection.note_unsent()
             return
         done = (<Line>self.transport).push(self.out, self.out_size)
         if done < self.out_size:
@@ -203,7 +223,8 @@ cdef class Outbound(Sink):
         if self.out_capacity > OUT_BYTES_MIN:  # the smallest is kept for the next packet
             self.out_expected = min(self.out_size, OUT_BYTES_EXPECTED_MAX)
             Py_XDECREF(self.chunk)
-            self.chunk, self.out, self.out_capacity = NULL, NULL, 0
+            self.chunk, self.out = NULL, NULL
+            self._count(0)
         self.out_size = 0
 
     def take(self):
@@ -215,7 +236,8 @@ cdef class Outbound(Sink):
         self.chunk, self.out = NULL, NULL
         self.out_expected = min(self.out_size, OUT_BYTES_EXPECTED_MAX)
         _PyBytes_Resize(&chunk, self.out_size)
-        self.out_size = self.out_capacity = 0
+        self.out_size = 0
+        self._count(0)
         cdef object data = <object>chunk
         Py_XDECREF(chunk)
         return data
@@ -292,6 +314,8 @@ cdef class Outbound(Sink):
             if packet_id:
                 self._free(packet_id, SUCCESS)
             return True
+        if self.out_size >= EARLY_BYTES and (_tight or _gathered_bytes > GATHERED_BYTES_MAX):
+            self.flush()
         if packet_id:  # sent before, on a connection that is gone
             if self._has_no_room(0):
                 return False

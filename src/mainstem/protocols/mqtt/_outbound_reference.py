@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mainstem.protocols.connection import Ticker
 
 OUT_BYTES_MAX = 1 << 20
+GATHERED_BYTES_MAX = 64 << 20  # in the buffers of all connections: then each is flushed as soon as it has
+EARLY_BYTES = 32 << 10  # so much
 ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
 IDS_END = 65_536
 AWAIT_PUBACK, AWAIT_PUBREC, AWAIT_PUBCOMP = 1, 2, 3
@@ -120,6 +122,19 @@ class Slot:
     source: Source | None = None
 
 
+class _Output:
+    """Of all connections."""
+
+    gathered_bytes = 0
+    tight = False
+
+
+def set_tight(tight: bool) -> None:
+    """Clients left so much unread that no connection may gather a whole tick's packets before it finds out whether its
+    peer takes them."""
+    _Output.tight = tight
+
+
 class Outbound(Sink):
     """Records out as PUBLISH packets, with the state of those that are not acknowledged yet."""
 
@@ -166,12 +181,14 @@ class Outbound(Sink):
         """All that was collected, as bytes; the buffer is empty again."""
         self._dirty = False
         data, self._out = bytes(self._out), bytearray()
+        _Output.gathered_bytes -= len(data)
         return data
 
     def write(self, data: bytes) -> None:
         """A packet made elsewhere."""
         if data:
             self._out += data
+            _Output.gathered_bytes += len(data)
             if not self._dirty:
                 self._dirty = True
                 self.ticker.mark_dirty(self)
@@ -182,6 +199,7 @@ class Outbound(Sink):
         if data and self.transport is not None:
             self.bytes_sent += len(data)
             self.transport.write(data)
+            self.connection.note_unsent()
 
     def write_ack(self, first: int, packet_id: int, reason: int) -> None:
         if reason and self.version == 5:
@@ -233,6 +251,8 @@ class Outbound(Sink):
             if packet_id:
                 self._free(packet_id, 0)
             return True
+        if len(self._out) >= EARLY_BYTES and (_Output.tight or _Output.gathered_bytes > GATHERED_BYTES_MAX):
+            self.flush()
         if packet_id:  # sent before, on a connection that is gone
             if self._has_no_room(0):
                 return False

@@ -9,15 +9,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action, Principal
-from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.sessions import NEVER, Flight, Session
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
-from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
+from mainstem.protocols.connection import HOLD_QUEUE, Connection
 from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Outbound
 from mainstem.protocols.mqtt.packets import (
     PINGRESP,
@@ -36,76 +35,18 @@ from mainstem.protocols.mqtt.packets import (
 from mainstem.protocols.mqtt.properties import Properties, Property
 from mainstem.protocols.mqtt.publishing import publish_special
 from mainstem.protocols.mqtt.reasons import Reason, UnsupportedVersion, Violation, reason_of
-from mainstem.protocols.mqtt.service import MqttService, Publisher
+from mainstem.protocols.mqtt.service import Publisher
 from mainstem.protocols.mqtt.session import MqttSession
 from mainstem.protocols.mqtt.subscriptions import Subscriptions
 from mainstem.protocols.mqtt.waiting import Then
 from mainstem.protocols.mqtt.wire import Inbound
-from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
+
+if TYPE_CHECKING:
+    from mainstem.protocols.mqtt.server import MqttServer, MqttWebSocketServer
 
 logger = logging.getLogger("mainstem.mqtt")
 
 NS_PER_MS = 1_000_000
-
-
-class MqttServer(Server):
-    """The TCP listener."""
-
-    def __init__(self, broker: Broker, config: Any) -> None:
-        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
-        self.reads_in_place = True
-        self.broker = broker
-        self.service = MqttService.of(broker, config)
-        self.service.counters.append(self.counters)
-
-    def make_connection(self) -> asyncio.Protocol:
-        self.service.ensure_recovered()
-        return MqttConnection(self)
-
-    def close_all(self, reason: str) -> None:
-        super().close_all(reason)
-        self.service.close_when_empty()
-
-    async def run_deadlines(self) -> None:
-        self.service.ensure_recovered()
-        loop = asyncio.get_running_loop()
-        tasks = loop.create_task(self._run_seconds()), loop.create_task(self.service.sys_topics.run())
-        try:
-            await super().run_deadlines()
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _run_seconds(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            try:
-                self.service.tick_second()
-            except Exception:
-                logger.exception("the MQTT second failed; it is tried again")
-
-
-class MqttWebSocketServer(Server):
-    """The WebSocket listener: the same clients, sessions and service by another door."""
-
-    def __init__(self, broker: Broker, config: Any) -> None:
-        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
-        self.service = MqttService.of(broker, config)
-        self.service.counters.append(self.counters)
-        self._rules = WebSocketRules(
-            config.mqtt.ws_path,
-            ("mqtt", "mqttv3.1"),
-            hosts=(config.listeners.host, *config.http.hosts),
-            origins=tuple(config.mqtt.ws_origins),
-        )
-
-    def make_connection(self) -> asyncio.Protocol:
-        self.service.ensure_recovered()
-        return WebSocketProtocol(lambda: MqttConnection(self), self._rules)
-
-    def close_all(self, reason: str) -> None:
-        super().close_all(reason)
-        self.service.close_when_empty()
 
 
 class MqttConnection(Connection):

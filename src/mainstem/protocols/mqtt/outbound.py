@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from mainstem.model.compiled import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.mqtt._outbound_reference import Encoder, Grant, Outbound, ref_of
+    from mainstem.protocols.mqtt._outbound_reference import Encoder, Grant, Outbound, ref_of, set_tight
 else:
-    from mainstem.protocols.mqtt._outbound import Encoder, Grant, Outbound, ref_of
+    from mainstem.protocols.mqtt._outbound import Encoder, Grant, Outbound, ref_of, set_tight
 
 AWAIT_PUBACK, AWAIT_PUBREC, AWAIT_PUBCOMP = 1, 2, 3
 
-__all__ = ["AWAIT_PUBACK", "AWAIT_PUBCOMP", "AWAIT_PUBREC", "Encoder", "Grant", "Outbound", "ref_of"]
+__all__ = ["AWAIT_PUBACK", "AWAIT_PUBCOMP", "AWAIT_PUBREC", "Encoder", "Grant", "Outbound", "ref_of", "set_tight"]

@@ -1,0 +1,79 @@
+"""MQTT's two listeners: TCP, and WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from mainstem.broker.broker import Broker
+from mainstem.protocols.connection import Server
+from mainstem.protocols.mqtt.adapter import MqttConnection
+from mainstem.protocols.mqtt.outbound import set_tight
+from mainstem.protocols.mqtt.service import MqttService
+from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
+
+logger = logging.getLogger("mainstem.mqtt")
+
+
+class MqttServer(Server):
+    """The TCP listener."""
+
+    def __init__(self, broker: Broker, config: Any) -> None:
+        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.reads_in_place = True
+        self.broker = broker
+        self.service = MqttService.of(broker, config)
+        self.service.counters.append(self.counters)
+
+    def set_tight(self, tight: bool) -> None:
+        set_tight(tight)  # of WebSocket connections, too
+
+    def make_connection(self) -> asyncio.Protocol:
+        self.service.ensure_recovered()
+        return MqttConnection(self)
+
+    def close_all(self, reason: str) -> None:
+        super().close_all(reason)
+        self.service.close_when_empty()
+
+    async def run_deadlines(self) -> None:
+        self.service.ensure_recovered()
+        loop = asyncio.get_running_loop()
+        tasks = loop.create_task(self._run_seconds()), loop.create_task(self.service.sys_topics.run())
+        try:
+            await super().run_deadlines()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _run_seconds(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            try:
+                self.service.tick_second()
+            except Exception:
+                logger.exception("the MQTT second failed; it is tried again")
+
+
+class MqttWebSocketServer(Server):
+    """The WebSocket listener: the same clients, sessions and service by another door."""
+
+    def __init__(self, broker: Broker, config: Any) -> None:
+        super().__init__(broker.ticker, connections_max=config.limits.connections_max)
+        self.service = MqttService.of(broker, config)
+        self.service.counters.append(self.counters)
+        self._rules = WebSocketRules(
+            config.mqtt.ws_path,
+            ("mqtt", "mqttv3.1"),
+            hosts=(config.listeners.host, *config.http.hosts),
+            origins=tuple(config.mqtt.ws_origins),
+        )
+
+    def make_connection(self) -> asyncio.Protocol:
+        self.service.ensure_recovered()
+        return WebSocketProtocol(lambda: MqttConnection(self), self._rules)
+
+    def close_all(self, reason: str) -> None:
+        super().close_all(reason)
+        self.service.close_when_empty()
