@@ -9,26 +9,12 @@ parsed, stored or routed after that: one read and one send for each message, whi
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
+from mainstem.protocols._sockets cimport (
+    EPOLL_CTL_ADD, EPOLLIN, MSG_NOSIGNAL, close_fd, epoll_create1, epoll_ctl, epoll_event, epoll_wait, recv, send,
+)
+
 cdef extern from "sys/socket.h" nogil:
-    ssize_t recv(int fd, void* buffer, size_t size, int flags)
-    ssize_t send(int fd, const void* buffer, size_t size, int flags)
     int accept(int fd, void* address, void* size)
-    int MSG_NOSIGNAL
-
-cdef extern from "sys/epoll.h" nogil:
-    ctypedef union epoll_data_t:
-        uint32_t u32
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int op, int fd, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int count, int timeout)
-    int EPOLL_CTL_ADD
-    uint32_t EPOLLIN
-
-cdef extern from "unistd.h" nogil:
-    int close_fd "close" (int fd)
 
 cdef extern from "netinet/in.h" nogil:
     int IPPROTO_TCP

@@ -17,31 +17,13 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
 
+from mainstem.protocols._sockets cimport (
+    EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL,
+    close_fd, epoll_create1, epoll_ctl, epoll_event, epoll_wait, recv, send,
+)
+
 cdef extern from "errno.h" nogil:
     int errno_now "errno"
-
-cdef extern from "sys/socket.h" nogil:
-    ssize_t recv(int fd, void* buffer, size_t size, int flags)
-    ssize_t send(int fd, const void* buffer, size_t size, int flags)
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-
-cdef extern from "sys/epoll.h" nogil:
-    ctypedef union epoll_data_t:
-        uint32_t u32
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int op, int fd, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int count, int timeout)
-    int EPOLL_CTL_ADD
-    int EPOLL_CTL_MOD
-    uint32_t EPOLLIN
-    uint32_t EPOLLOUT
-
-cdef extern from "unistd.h" nogil:
-    int close_fd "close" (int fd)
 
 cdef extern from "time.h" nogil:
     cdef struct timespec:
