@@ -2,8 +2,7 @@
 
     python fuzz/fuzz_amqp.py [seconds] [seed]
 
-Runs on plain random mutations of valid frames; coverage-guided instead where `atheris` can be imported. A failure
-prints the seed and the input as hex, which `python fuzz/fuzz_amqp.py --input <hex>` repeats.
+Its own inputs are random mutations of valid frames; how it runs: `driver.py`.
 
 An input is a stream of bytes as a socket would give it, cut in two at a place its first byte chooses.
 """
@@ -13,10 +12,10 @@ from __future__ import annotations
 import importlib
 import random
 import struct
-import sys
-import time
 from types import ModuleType
 from typing import Any
+
+from driver import main
 
 from mainstem.model.amqp_content import Content
 from mainstem.model.compiled import COMPILED
@@ -137,39 +136,5 @@ def one_input(rng: random.Random) -> bytes:
     return bytes((rng.randrange(256),)) + bytes(data)
 
 
-def run_random(seconds: float, seed: int) -> None:
-    rng, count, end = random.Random(seed), 0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        data = one_input(rng)
-        try:
-            check(data)
-        except BaseException:
-            print(f"seed {seed}, input {count}: {data.hex()}")
-            raise
-        count += 1
-    print(f"{count} inputs, seed {seed}: nothing found")
-
-
-def run_guided() -> bool:
-    """With atheris, if it is installed: it follows the code's branches."""
-    try:
-        atheris: Any = importlib.import_module("atheris")
-    except ImportError:
-        return False
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
-    return True
-
-
-def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--input"]:
-        check(bytes.fromhex(arguments[1]))
-        print("nothing found")
-    elif arguments or not run_guided():
-        seconds = float(arguments[0]) if arguments else 30.0
-        run_random(seconds, int(arguments[1]) if len(arguments) > 1 else int(time.time()))
-
-
 if __name__ == "__main__":
-    main()
+    main(check, one_input)

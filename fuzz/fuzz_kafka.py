@@ -2,8 +2,7 @@
 
     python fuzz/fuzz_kafka.py [seconds] [seed]
 
-Runs on plain random mutations of valid requests; coverage-guided instead where `atheris` can be imported. A failure
-prints the seed and the input as hex, which `python fuzz/fuzz_kafka.py --input <hex>` repeats.
+Its own inputs are random mutations of valid requests; how it runs: `driver.py`.
 
 An input is a stream of bytes as a socket would give it, cut in two at a place its first byte chooses.
 """
@@ -13,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
-import sys
-import time
 import tracemalloc
 from typing import Any
+
+from driver import main
 
 from mainstem.codec.batch import BatchBuilder
 from mainstem.model.errors import MainstemError
@@ -138,35 +137,7 @@ def warm_up() -> None:
             wire.decoder(f"{api.name}Request", version)
 
 
-def main() -> None:
+if __name__ == "__main__":
     tracemalloc.start()
     warm_up()
-    if "--input" in sys.argv:
-        check(bytes.fromhex(sys.argv[sys.argv.index("--input") + 1]))
-        return
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
-    try:
-        import atheris  # type: ignore[import-not-found]
-    except ImportError:
-        run_random(seconds, seed)
-        return
-    atheris.Setup([sys.argv[0], f"-max_total_time={int(seconds)}"], lambda data: check(bytes(data)))
-    atheris.Fuzz()
-
-
-def run_random(seconds: float, seed: int) -> None:
-    rng, end, count = random.Random(seed), time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        data = one_input(rng)
-        try:
-            check(data)
-        except BaseException:
-            print(f"seed {seed}, input {count}: {data.hex()}")
-            raise
-        count += 1
-    print(f"{count} inputs, seed {seed}: all read or refused")
-
-
-if __name__ == "__main__":
-    main()
+    main(check, one_input)

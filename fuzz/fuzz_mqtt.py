@@ -2,15 +2,14 @@
 
     python fuzz/fuzz_mqtt.py [seconds] [seed]
 
-Runs on plain random mutations of valid packets; coverage-guided instead where `atheris` can be imported. A failure prints
-the seed and the input as hex, which `python fuzz/fuzz_mqtt.py --input <hex>` repeats.
+Its own inputs are random mutations of valid packets; how it runs: `driver.py`.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-import time
+
+from driver import main
 
 from mainstem.model.compiled import COMPILED
 from mainstem.protocols.mqtt.packets import encode_packet
@@ -73,39 +72,5 @@ def mutated(chance: random.Random) -> bytes:
     return bytes([chance.randrange(32)]) + bytes(data)
 
 
-def run_random(seconds: float, seed: int) -> None:
-    chance = random.Random(seed)
-    deadline, count = time.monotonic() + seconds, 0
-    while time.monotonic() < deadline:
-        data = mutated(chance)
-        try:
-            check(data)
-        except BaseException:
-            print(f"seed {seed}, input {count}: {data.hex()}")
-            raise
-        count += 1
-    print(f"{count} inputs, seed {seed}: nothing found")
-
-
-def run_guided() -> bool:
-    try:
-        import atheris  # type: ignore[import-not-found]
-    except ImportError:
-        return False
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
-    return True
-
-
-def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--input"]:
-        check(bytes.fromhex(arguments[1]))
-        print("nothing found")
-    elif arguments or not run_guided():
-        seconds = float(arguments[0]) if arguments else 30.0
-        run_random(seconds, int(arguments[1]) if len(arguments) > 1 else int(time.time()))
-
-
 if __name__ == "__main__":
-    main()
+    main(check, mutated)
