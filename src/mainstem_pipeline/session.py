@@ -31,6 +31,13 @@ STARTS_MAX = 3
 # rows before it where an array is null (50 µs a row in batches of 50,000); so it is this limit alone, and small.
 ARROW_ROWS_MAX = 2_000
 HEAP_MIB_MIN, HEAP_MIB_MAX = 1024, 4096  # of a local driver: a quarter of the machine's memory within these
+# For the Python processes that a local Spark starts:
+WORKER_SETTINGS = {
+    # Tasks have all cores already: a pool of numpy's own threads costs each process 0.1 s of CPU at its start.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Milliseconds until Arrow's allocator returns memory. After its own 10 a writer faults in each row group's again: 5 %.
+    "MIMALLOC_PURGE_DELAY": "1000",
+}
 # Spark's driver waits a fixed 10 s for a planning process to answer; on a busy machine that is too short now and then.
 # Nothing has run when it gives up, so asking again is safe.
 HANDSHAKE = re.compile(
@@ -109,9 +116,8 @@ def start_session(options: SparkOptions) -> SparkSession:
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     if options.master.startswith("local"):
-        # Spark's tasks have all cores already. A pool of threads for numpy in each Python process only costs: 0.1 s of
-        # CPU a process, before it has multiplied anything.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        for name, value in WORKER_SETTINGS.items():
+            os.environ.setdefault(name, value)
     with _announced(options.announce, log), _stderr_to(log), _own_home(options.master):
         return _build(options, log)
 
