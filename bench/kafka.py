@@ -9,7 +9,8 @@ each measurement of producing has a topic of its own, deleted afterwards.
 
 Each server is warmed up with every workload before it is measured; the median of the rounds is kept. A target that is not
 reached is printed as MISSED. Results go to bench/results/kafka.md. Answers are the same size for every request, so the
-generator counts bytes, not records.
+generator counts bytes, not records. A fetch is of two consumers at the same place, a scan of two at different ones, who read
+what nobody has read just before. What sending alone costs is measured, too (`kafka_bare.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.kafka_bare import bare_server
 from bench.kafka_load import connect, produce_request
 from bench.machine import settle_machine, write_result
 from mainstem.testing import BrokerProcess
@@ -49,7 +51,7 @@ class Work:
     """`times`: how many times Kafka's rate; `cpu`: how much of Kafka's CPU per MB at most; `p99`: at most Kafka's."""
 
     name: str
-    kind: str  # produce | fetch
+    kind: str  # produce | fetch | scan
     records: int
     record_bytes: int
     window: int
@@ -69,6 +71,8 @@ WORKS = (
     Work("produce, 1 MiB batches, 1 KiB", "produce", 950, 1_024, 4, 2),
     Work("fetch, 1 MiB of 16 KiB batches", "fetch", 0, 0, 4, 2, p99=False, topic="batches"),
     Work("fetch, 1 MiB of single records", "fetch", 0, 0, 4, 2, p99=False, topic="singles"),
+    Work("scan, 1 MiB of 16 KiB batches", "scan", 0, 0, 4, 2, p99=False, topic="batches"),
+    Work("scan, 1 MiB of single records", "scan", 0, 0, 4, 2, p99=False, topic="singles"),
 )
 FILLS = (
     Work("fill", "produce", 140, 100, 8, 2, topic="batches"),
@@ -205,6 +209,16 @@ def fill(server: Server, work: Work, seconds: float) -> None:
         filled_mb += load(server, work, seconds)["mb_per_s"] * seconds
 
 
+def bare_lines(server: Server, works: tuple[Work, ...], seconds: float, rounds: int) -> Iterator[str]:
+    """What the kernel takes to send the same answers from a file."""
+    for work in works:
+        if work.kind == "fetch":
+            with bare_server(server.port, work.topic) as (port, pid):
+                bare = Server(port, pid, 0.0, {})
+                cpu = statistics.median(load(bare, work, seconds)["cpu_ms_per_mb"] for _ in range(rounds))
+            yield f"{work.name}: the same bytes by sendfile alone {cpu:.2f} ms/MB"
+
+
 Measured = dict[str, dict[str, float]]
 
 
@@ -212,7 +226,7 @@ def measure(
     servers: list[Server], works: tuple[Work, ...], seconds: float, rounds: int, warm_s: float
 ) -> list[Measured]:
     """The servers take turns with each workload, so that whatever else the machine does hits them alike."""
-    fills = FILLS if any(work.kind == "fetch" for work in works) else ()
+    fills = FILLS if any(work.topic for work in works) else ()
     for server in servers:
         for work in fills:
             fill(server, work, warm_s)
@@ -285,8 +299,10 @@ def compare(
         except Unavailable as reason:
             yield f"Kafka was skipped: {reason}"
         measured = measure(servers, works, *timing)
+        bare = list(bare_lines(servers[0], works, *timing[:2]))
     yield from lines(works, measured[0], measured[1] if len(measured) > 1 else None)
     yield ""
+    yield from bare
     for name, server, results in zip(("Mainstem", "Kafka"), servers, measured, strict=False):
         memory_mb = max(one["rss_mb"] for one in results.values())
         line = f"{name}: first ack {server.started_s:.1f} s after its start, {memory_mb:.0f} MB resident"

@@ -1,7 +1,8 @@
 """Raw Kafka load: prebuilt requests sent in a loop, answers counted by their size. No work per record on this side.
 
-    python bench/kafka_load.py produce|fetch PORT PID TOPIC SECONDS RECORDS RECORD_BYTES WINDOW CONNECTIONS
+    python bench/kafka_load.py produce|fetch|scan PORT PID TOPIC SECONDS RECORDS RECORD_BYTES WINDOW CONNECTIONS
 
+A fetch asks for the beginning of the topic each time; a scan goes on, and its connections are at different places.
 Closed loop: at most WINDOW requests of a connection are unanswered. Prints one JSON object.
 
 A virtual machine's host takes back memory that was free for a while, and giving it again costs more than all that a server
@@ -10,6 +11,7 @@ does for a page of its log. So this side asks for some first and frees it: both 
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import select
@@ -17,15 +19,17 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 
 import psutil
 
-from mainstem.codec.batch import BatchBuilder
+from mainstem.codec.batch import BatchBuilder, read_batch_head
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import FetchRequest, ProduceRequest
 
 READ_BUFFER = bytearray(1 << 18)
 FETCH_BYTES = 1 << 20
+SCAN_REQUESTS_MAX = 200  # more than what any cache of a processor holds
 MEMORY_BYTES = 3 << 29  # about what is written in one measurement, at most
 PAGE_BYTES = 4096
 LEADER_S_MAX = 10.0
@@ -42,8 +46,8 @@ def produce_request(topic: str, records: int, record_bytes: int) -> bytes:
     return b"".join(wire.encode_request("ProduceRequest", 9, request, correlation=1, client_id="load"))
 
 
-def fetch_request(topic: str) -> bytes:
-    part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=FETCH_BYTES)
+def fetch_request(topic: str, offset: int = 0) -> bytes:
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
     line = FetchRequest.FetchTopic(topic=topic, partitions=[part])
     request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, session_epoch=-1, topics=[line])
     return b"".join(wire.encode_request("FetchRequest", 11, request, correlation=1, client_id="load"))
@@ -61,6 +65,28 @@ def check(request: memoryview, answer: bytes) -> None:
         if line.error_code:
             raise Refused(f"fetch: error {line.error_code}")
         assert len(line.records) > FETCH_BYTES // 2, f"fetch: only {len(line.records)} bytes"
+
+
+def scan_requests(port: int, topic: str) -> list[bytes]:
+    """For one stretch of the topic after the other. One that ends with a file gives a smaller answer: it is left out."""
+    offset, requests = 0, []
+    stream = connect(port, fetch_request(topic))
+    with stream.socket:
+        stream.socket.setblocking(True)
+        while len(requests) < SCAN_REQUESTS_MAX:
+            request = fetch_request(topic, offset)
+            stream.socket.sendall(request)
+            answer = stream.exactly(int.from_bytes(stream.exactly(4)))
+            line = wire.decode("FetchResponse", 11, answer[4:]).responses[0].partitions[0]
+            if len(answer) + 4 == stream.answer_bytes:
+                requests.append(request)
+            at = 0
+            while at < len(line.records):
+                head = read_batch_head(line.records, at)
+                offset, at = head.base_offset + head.last_offset_delta + 1, at + head.size
+            if offset >= line.high_watermark:
+                break
+    return requests
 
 
 class Refused(Exception):
@@ -86,6 +112,7 @@ class Stream:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = memoryview(request)
+        self.requests: Iterator[memoryview] = itertools.repeat(self.request)
         self.answer_bytes = self._ask_once()
         self.socket.setblocking(False)
         self.unsent: list[memoryview] = []
@@ -94,11 +121,11 @@ class Stream:
 
     def _ask_once(self) -> int:
         self.socket.sendall(self.request)
-        (size,) = struct.unpack(">i", self._exactly(4))
-        check(self.request, self._exactly(size))
+        (size,) = struct.unpack(">i", self.exactly(4))
+        check(self.request, self.exactly(size))
         return int(size) + 4
 
-    def _exactly(self, size: int) -> bytes:
+    def exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             chunk = self.socket.recv(size - len(data))
@@ -106,8 +133,12 @@ class Stream:
             data += chunk
         return bytes(data)
 
+    def send_in_turn(self, requests: list[bytes], first: int) -> None:
+        """These over and over, instead of one."""
+        self.requests = itertools.cycle([memoryview(one) for one in requests[first:] + requests[:first]])
+
     def push(self, count: int, now: float) -> None:
-        self.unsent += [self.request] * count
+        self.unsent += itertools.islice(self.requests, count)
         self.sent_at += [now] * count
 
     def flush(self) -> bool:
@@ -139,10 +170,13 @@ class Stream:
         return count
 
 
-def run(port: int, pid: int, request: bytes, seconds: float, window: int, connections: int) -> dict[str, float]:
+def run(port: int, pid: int, requests: list[bytes], seconds: float, window: int, connections: int) -> dict[str, float]:
+    request = requests[0]
     if len(request) > PAGE_BYTES:  # large batches
         touch_memory()
     streams = {s.socket.fileno(): s for s in (connect(port, request) for _ in range(connections))}
+    for number, stream in enumerate(streams.values() if len(requests) > 1 else ()):
+        stream.send_in_turn(requests, len(requests) * number // connections)
     poll = select.epoll()
     for number, stream in streams.items():
         poll.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
@@ -189,8 +223,11 @@ def cpu_s(process: psutil.Process) -> float:
 
 def main() -> None:
     kind, port, pid, topic, seconds, records, record_bytes, window, connections = sys.argv[1:]
-    request = produce_request(topic, int(records), int(record_bytes)) if kind == "produce" else fetch_request(topic)
-    print(json.dumps(run(int(port), int(pid), request, float(seconds), int(window), int(connections))))
+    if kind == "produce":
+        requests = [produce_request(topic, int(records), int(record_bytes))]
+    else:
+        requests = scan_requests(int(port), topic) if kind == "scan" else [fetch_request(topic)]
+    print(json.dumps(run(int(port), int(pid), requests, float(seconds), int(window), int(connections))))
 
 
 if __name__ == "__main__":
