@@ -10,7 +10,7 @@ from collections import deque
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
 from libc.errno cimport EAGAIN, EINTR, errno as errno_now
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -353,18 +353,29 @@ cdef class Reactor:
         if ready <= 0:
             return
         cdef Line line
+        cdef uint64_t before, ticked = 0
         cdef object ticker = self.server.ticker, counters = self.server.counters
         cdef bint ticks = ticker.begin_turn()
+        cdef uint64_t enough = self.server.turn_bytes_max
         self.second = self.server.deadlines.second
         self.time_ms = <int64_t>self.now_ns() // 1000000
         while ready > 0:
             for n in range(ready):
                 line = <Line>PyList_GET_ITEM(self.lines, events[n].data.u32)
                 try:
+                    before = self.bytes_in
                     line._serve(events[n].events)
+                    while enough and self.bytes_in - before == READ_BYTES and line.reading and \
+                            self.bytes_in - ticked < enough:
+                        before = self.bytes_in
+                        line._read()
                 except Exception:
                     logger.exception("a connection failed and is closed")
                     line._lose(None)
+                if enough and ticks and self.bytes_in - ticked >= enough:
+                    ticked = self.bytes_in
+                    ticker.end_turn()
+                    ticks = ticker.begin_turn()
             if ready == 1 or rounds == ROUNDS_MAX or self.bytes_in >= ROUNDS_BYTES_MAX:
                 break
             ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)

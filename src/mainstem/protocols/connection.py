@@ -125,6 +125,7 @@ class Server:
     """What all connections of one protocol share. Protocols subclass it to add the broker and their limits."""
 
     reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
+    turn_bytes_max = 0  # of all clients between two ticks, where they are read in place; 0: what a turn brings
 
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker

@@ -11,9 +11,11 @@ No bytes object, no call of Python and no callback of the loop for each message.
 transport, with the same rules: write limits, pausing, half-closing; the end of a connection is told in a turn of its own.
 
 Limits of a turn: one read of 256 KiB from each of 512 sockets, again for those that came meanwhile, up to four times and
-64 KiB in all (they share its tick); 128 new connections. What the socket does not take waits
-in its line, the protocol is told beyond `set_write_buffer_limits`, and EPOLLOUT is asked for only then. Level-triggered:
-whoever is not served in this turn is ready in the next.
+64 KiB in all (they share its tick); 128 new connections. A server with `turn_bytes_max` reads on from a socket that filled
+its read until so much has come of all, and ticks then, whoever else is ready: what came is written and handed on while it
+is in the processor's cache, and a tick is shared by more. What the socket does not take waits in its line, the protocol is
+told beyond `set_write_buffer_limits`, and EPOLLOUT is asked for only then. Level-triggered: whoever is not served in this
+turn is ready in the next.
 """
 
 from __future__ import annotations

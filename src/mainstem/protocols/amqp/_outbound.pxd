@@ -16,6 +16,7 @@ cdef class Outbound:
     cdef public bint dirty
     cdef public uint32_t frame_max
     cdef public uint64_t messages
+    cdef uint64_t counted  # of them, in the server's counters
     cdef public list stalled
     cdef PyObject* data  # bytes being filled; `buf` is where they lie
     cdef uint8_t* buf
@@ -29,6 +30,8 @@ cdef class Outbound:
 
     cdef uint8_t* room(self, Py_ssize_t need) except NULL
     cdef int mark(self) except -1
+    cdef int _send(self, object transport, object connection) except -1
+    cdef void _expect(self) noexcept
     cdef int put_content(self, uint16_t channel, const uint8_t* properties, Py_ssize_t properties_size,
                          const uint8_t* body, Py_ssize_t body_size) except -1
     cdef bytes names_of(self, RecordRef record, const uint8_t* exchange, Py_ssize_t exchange_size, bint own_key)

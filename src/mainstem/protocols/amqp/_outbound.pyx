@@ -11,6 +11,7 @@ from mainstem.broker._live cimport RecordRef
 from mainstem.broker.queues._lane cimport Lane, Taker
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
 from mainstem.log._gather cimport Ticket
+from mainstem.protocols._reactor cimport Line
 
 from mainstem.protocols.amqp.faults import Fault
 
@@ -33,7 +34,34 @@ cdef enum:
     OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
     OUT_BYTES_FIRST_MAX = 2 << 20  # what is reserved at once, after as much was needed in the last turn
+    SPARE_BYTES_MIN = 64 << 10
+    SPARE_BYTES_MAX = 2 << 20
+    SPARES_MAX = 8
     SPAN_MAX = 65536  # unsettled deliveries kept in a row before stragglers are put aside
+
+cdef PyObject* spares[SPARES_MAX]  # large buffers that were sent: memory that is new to the process costs a fault a page
+cdef int spare_count = 0
+
+
+cdef PyObject* new_buffer(Py_ssize_t size) except NULL:
+    """A bytes object of at least this size, which nobody else has."""
+    global spare_count
+    if spare_count and size >= SPARE_BYTES_MIN and PyBytes_GET_SIZE(<bytes>spares[spare_count - 1]) >= size:
+        spare_count -= 1
+        return spares[spare_count]
+    return PyBytes_New(NULL, size)
+
+
+cdef int keep_buffer(PyObject* data) except -1:
+    """It was sent: the next connection with as much to say takes it."""
+    global spare_count
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(<bytes>data)
+    if spare_count < SPARES_MAX and SPARE_BYTES_MIN <= size <= SPARE_BYTES_MAX:
+        spares[spare_count] = data
+        spare_count += 1
+    else:
+        Py_DECREF(<object>data)
+    return 0
 
 
 cdef class Outbound:
@@ -65,7 +93,8 @@ cdef class Outbound:
                 capacity *= 2
             self.capacity = 0
             if self.data == NULL:
-                self.data = PyBytes_New(NULL, capacity)
+                self.data = new_buffer(capacity)
+                capacity = PyBytes_GET_SIZE(<bytes>self.data)
             else:
                 _PyBytes_Resize(&self.data, capacity)
             self.buf = <uint8_t*>bytes_at(self.data)
@@ -82,17 +111,16 @@ cdef class Outbound:
 
     cdef int mark(self) except -1:
         self.dirty = True
-        self.ticker.mark_dirty(self.connection)
+        self.ticker.mark_dirty(self)
         return 0
 
     def take(self):
-        """All that was written since the last call. What is sent is what was filled, not a copy; as much is expected next."""
+        """All that was written since the last call. What is sent is what was filled, not a copy."""
         cdef PyObject* data = self.data
         self.dirty = False
         if self.size == 0:
             return b""
-        self.expected = 0 if self.size < OUT_BYTES_MIN else \
-            self.size + self.size // 4 if self.size < OUT_BYTES_FIRST_MAX else OUT_BYTES_FIRST_MAX
+        self._expect()
         self.data = self.buf = NULL
         self.capacity = 0
         if _PyBytes_Resize(&data, self.size) < 0:
@@ -101,6 +129,47 @@ cdef class Outbound:
         taken = <bytes>data
         Py_DECREF(taken)
         return taken
+
+    def flush(self):
+        """One write of all that was written since the last; the ticker calls it."""
+        cdef object connection = self.connection, server, counters, transport
+        if connection.to_confirm or connection.held:
+            connection.before_flush()
+        transport = connection.transport
+        if self.size and transport is not None:
+            server = connection.server
+            counters = server.counters
+            connection.written_second = server.deadlines.second
+            counters.bytes_out += self.size
+            counters.messages_out += self.messages - self.counted
+            self.counted = self.messages
+            self._send(transport, connection)
+        else:
+            self.take()
+        if self.stalled and not self.blocked:
+            self.ticker.after_tick(connection.retry_stalled)
+
+    cdef int _send(self, object transport, object connection) except -1:
+        """A socket of the reactor's takes it from where it lies."""
+        cdef Py_ssize_t done
+        if type(transport) is not Line:
+            connection.write(self.take())
+            return 0
+        done = (<Line>transport).push(self.buf, self.size)
+        if done < self.size:
+            (<Line>transport).keep(self.take(), done)
+            return 0
+        self.dirty = False
+        self._expect()
+        keep_buffer(self.data)
+        self.data = self.buf = NULL
+        self.size = self.capacity = 0
+        return 0
+
+    cdef void _expect(self) noexcept:
+        """As much is likely to be written in the next turn."""
+        self.expected = 0 if self.size < OUT_BYTES_MIN else \
+            self.size + self.size // 4 if self.size < OUT_BYTES_FIRST_MAX else OUT_BYTES_FIRST_MAX
 
     def write(self, bytes data):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -254,7 +323,6 @@ cdef class Outbound:
         else:
             tag = channel.hold(holder, record.stamp)
         self.put_record(channel, b"\0\x3c\0\x47", tag, redelivered, tail, record, attempts, decorator)
-
 
 
 # -- what waits for an ack ------------------------------------------------------------------------------------------------

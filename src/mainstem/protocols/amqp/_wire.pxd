@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from mainstem.broker._live cimport Route
-from mainstem.protocols.amqp._outbound cimport ChannelWire
+from mainstem.protocols._reactor cimport Intake
+from mainstem.protocols.amqp._outbound cimport ChannelWire, Outbound
 
 
 cdef class Target:
@@ -26,7 +27,9 @@ cdef class TargetTable:
     cdef Target find(self, const uint8_t* raw, Py_ssize_t size)
 
 
-cdef class Inbound:
+cdef class Inbound(Intake):
+    cdef object connection
+    cdef Outbound out
     cdef public TargetTable targets
     cdef public uint32_t frame_max
     cdef public int64_t body_bytes_max
@@ -35,12 +38,19 @@ cdef class Inbound:
     cdef public uint64_t messages
     cdef list channels
     cdef list touched
-    cdef bytes data
+    cdef bint acked  # since the read began
+    cdef const uint8_t* base  # what is being read, up to `size`; `data` owns it, or it is the socket's for this turn
+    cdef Py_ssize_t size
     cdef Py_ssize_t at
-    cdef bytes more  # what follows the frame in `data`, from `more_at` on
-    cdef Py_ssize_t more_at
+    cdef bytes data
+    cdef const uint8_t* more_base  # what follows it, if a cut frame was put together before
+    cdef Py_ssize_t more_size
+    cdef bytes more
 
-    cdef Py_ssize_t _missing(self)
+    cdef int _feed(self, const uint8_t* data, Py_ssize_t size, bytes owner) except -1
+    cdef int _join(self, const uint8_t* data, Py_ssize_t size) except -1
+    cdef int _keep(self) except -1
+    cpdef object next(self, int64_t time_ms)
     cdef object _next(self, int64_t time_ms)
     cdef int header_frame(self, ChannelWire channel, const uint8_t* payload, Py_ssize_t size) except -1
     cdef object finish(self, ChannelWire channel, const uint8_t* body, Py_ssize_t size, int64_t time_ms)

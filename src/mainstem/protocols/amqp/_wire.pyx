@@ -10,7 +10,8 @@ from libc.string cimport memcmp, memcpy
 from mainstem.broker._live cimport Route
 from mainstem.codec._batch cimport get_u16, get_u32, get_u64, put_varint, zigzag
 from mainstem.log._gather cimport Gather
-from mainstem.protocols.amqp._outbound cimport ChannelWire
+from mainstem.protocols._reactor cimport Intake
+from mainstem.protocols.amqp._outbound cimport ChannelWire, Outbound
 from mainstem.protocols.amqp._properties cimport LOOK_MALFORMED, LOOK_PERSISTENT, LOOK_SLOW, look_at, skip_short
 
 from mainstem.protocols.amqp.events import MethodEvent, PublishEvent
@@ -81,34 +82,82 @@ cdef class TargetTable:
         return target
 
 
-cdef class Inbound:
-    def __init__(self):
+cdef class Inbound(Intake):
+    def __init__(self, connection=None, Outbound out=None):
+        self.connection = connection
+        self.out = out
         self.frame_max = 4096
         self.body_bytes_max = 16 << 20
         self.channels = []
         self.touched = []
-        self.data = b""
 
     def receive(self, bytes data):
-        """Take over what a read brought. Only the frame that was cut by it is copied together, not what follows."""
-        cdef Py_ssize_t left = PyBytes_GET_SIZE(self.data) - self.at
-        cdef Py_ssize_t missing
-        if left == 0 and self.more is None:
-            self.data = data
-        else:
-            missing = self._missing() if self.more is None and left >= FRAME_HEAD else 0
-            if 0 < missing < PyBytes_GET_SIZE(data):
-                self.data = self.data[self.at:] + data[:missing]
-                self.more, self.more_at = data, missing
-            else:
-                self.data = self.data[self.at:] + (b"" if self.more is None else self.more[self.more_at:]) + data
-                self.more = None
-        self.at = 0
+        """Take over what a read brought."""
+        self._feed(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), data)
 
-    cdef Py_ssize_t _missing(self):
-        """How much of the frame that is cut off has not come."""
-        cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(self.data) + self.at
-        return <Py_ssize_t>get_u32(at + 3) + FRAME_OVERHEAD - (PyBytes_GET_SIZE(self.data) - self.at)
+    cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
+        """Handle what a read brought where it lies; what must wait is copied. The connection is asked only if it must be."""
+        cdef object connection = self.connection, broker = connection.server.broker, event = None, failure = None
+        cdef uint64_t before = self.messages, published
+        if self.targets is None:  # before connection.open every frame is a decision
+            connection.on_data(PyBytes_FromStringAndSize(<const char*>data, size))
+            return 0
+        self._feed(data, size, None)
+        try:
+            connection.publisher.check()
+            try:
+                event = self.next(time_ms)
+            except Exception as error:
+                failure = error
+            published = self.messages - before
+            if event is not None or failure is not None:
+                connection.drain(time_ms, event, failure)
+            else:
+                if self.acked:
+                    broker.queues.flush_settled()
+                if self.touched or self.out.stalled or connection.to_resume:
+                    connection.after_read()
+            if published and (broker.ticker.pressed or broker.maintenance.space_low):
+                connection.hold_back()
+        finally:
+            self.acked = False
+            self._keep()
+        return <int>published
+
+    cdef int _feed(self, const uint8_t* data, Py_ssize_t size, bytes owner) except -1:
+        """Only the frame that was cut by a read is copied together, not what follows. Without `owner` it is borrowed."""
+        cdef Py_ssize_t left = self.size - self.at, missing = 0
+        if left == 0 and self.more_size == 0:
+            self.base, self.size, self.at, self.data = data, size, 0, owner
+            return 0
+        if self.more_size == 0 and left >= FRAME_HEAD:
+            missing = <Py_ssize_t>get_u32(self.base + self.at + 3) + FRAME_OVERHEAD - left
+        if not 0 < missing < size:
+            self._join(data, size)
+            return 0
+        self._join(data, missing)
+        self.more_base, self.more_size, self.more = data + missing, size - missing, owner
+        return 0
+
+    cdef int _join(self, const uint8_t* data, Py_ssize_t size) except -1:
+        """What is left, what follows it and `data` in one piece, which is ours."""
+        cdef Py_ssize_t left = self.size - self.at
+        cdef bytes joined = PyBytes_FromStringAndSize(NULL, left + self.more_size + size)
+        cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(joined)
+        memcpy(to, self.base + self.at, left)
+        memcpy(to + left, self.more_base, self.more_size)
+        memcpy(to + left + self.more_size, data, size)
+        self.base, self.size, self.at, self.data = to, left + self.more_size + size, 0, joined
+        self.more_base, self.more_size, self.more = NULL, 0, None
+        return 0
+
+    cdef int _keep(self) except -1:
+        """The memory of the read is about to be used for another."""
+        if self.at == self.size and self.more_size == 0:
+            self.base, self.size, self.at, self.data = NULL, 0, 0, None
+        elif (self.data is None and self.at < self.size) or (self.more is None and self.more_size):
+            self._join(NULL, 0)
+        return 0
 
     def open(self, ChannelWire channel):
         while len(self.channels) <= channel.number:
@@ -132,17 +181,18 @@ cdef class Inbound:
         touched, self.touched = self.touched, []
         return touched
 
-    def next(self, int64_t time_ms):
+    cpdef object next(self, int64_t time_ms):
         """Handle what can be handled here; the next event, or None when no whole frame is left."""
         event = self._next(time_ms)
-        if event is None and self.more is not None and self.at == PyBytes_GET_SIZE(self.data):
-            self.data, self.at, self.more = self.more, self.more_at, None
+        if event is None and self.more_size and self.at == self.size:
+            self.base, self.size, self.at, self.data = self.more_base, self.more_size, 0, self.more
+            self.more_base, self.more_size, self.more = NULL, 0, None
             event = self._next(time_ms)
         return event
 
     cdef object _next(self, int64_t time_ms):
-        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(self.data)
-        cdef Py_ssize_t total = PyBytes_GET_SIZE(self.data)
+        cdef const uint8_t* start = self.base
+        cdef Py_ssize_t total = self.size
         cdef Py_ssize_t at = self.at
         cdef const uint8_t* payload
         cdef uint32_t size, number
@@ -177,6 +227,7 @@ cdef class Inbound:
                         self.begin(channel, payload, size)
                         continue
                     if number == BASIC_ACK and not channel.buffering and size == 13:
+                        self.acked = True
                         channel.acknowledge(get_u64(payload + 4), payload[12] & 1)
                         continue
                 return MethodEvent(channel_number, number,

@@ -105,6 +105,7 @@ class Outbound:
         self.frame_max = 4096
         self.messages = 0
         self.stalled: list[Consumer] = []
+        self._counted = 0  # of the messages, in the server's counters
         self._out = bytearray()
 
     @property
@@ -115,7 +116,22 @@ class Outbound:
         """Be flushed by this turn's tick."""
         if not self.dirty:
             self.dirty = True
-            self.ticker.mark_dirty(self.connection)
+            self.ticker.mark_dirty(self)
+
+    def flush(self) -> None:
+        """One write of all that was written since the last; the ticker calls it."""
+        connection = self.connection
+        connection.before_flush()
+        data = self.take()
+        if data and connection.transport is not None:
+            server = connection.server
+            connection.written_second = server.deadlines.second
+            server.counters.bytes_out += len(data)
+            server.counters.messages_out += self.messages - self._counted
+            self._counted = self.messages
+            connection.write(data)
+        if self.stalled and not self.blocked:
+            self.ticker.after_tick(connection.retry_stalled)
 
     def take(self) -> bytes:
         """All that was written since the last call."""
@@ -345,7 +361,7 @@ class Consumer(Taker):
 class Inbound:
     """Bytes in: plain publishes to the log, acks to their lanes, the rest as events."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Any = None, out: Outbound | None = None) -> None:
         self.targets: TargetTable = None  # type: ignore[assignment]  # known once the namespace is
         self.frame_max = 4096
         self.body_bytes_max = 16 << 20

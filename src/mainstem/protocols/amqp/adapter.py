@@ -34,7 +34,7 @@ logger = logging.getLogger("mainstem.amqp")
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
 HOLD_TURN = 128  # the socket alone: what it has brought is written and handed on before it is read again
-TURN_BYTES_MAX = 512 * 1024  # of all clients, between two ticks
+TURN_BYTES_MAX = 640 * 1024  # of all clients, between two ticks
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
@@ -62,6 +62,9 @@ def server_properties() -> dict[str, Any]:
 
 class AmqpServer(Server):
     """The TCP listener."""
+
+    reads_in_place = True
+    turn_bytes_max = TURN_BYTES_MAX
 
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
@@ -163,7 +166,6 @@ class AmqpConnection(Connection):
         "channels",
         "closing_channels",
         "connected_ms",
-        "delivered",
         "draining",
         "header",
         "inbound",
@@ -190,9 +192,9 @@ class AmqpConnection(Connection):
             frame_max=amqp.frame_bytes_max,
             heartbeat_s=amqp.heartbeat_s,
         )
-        self.inbound = Inbound()
         self.outbound = Outbound(server.ticker, server.describe, server.translate)
         self.outbound.connection = self
+        self.inbound = Inbound(self, self.outbound)
         self.header = b""
         self.channels: dict[int, Channel] = {}
         self.closing_channels: set[int] = set()
@@ -205,7 +207,6 @@ class AmqpConnection(Connection):
         self.draining = False
         self.blocked_told = False
         self.written_second = 0
-        self.delivered = 0  # messages of `outbound` that the counters know
         self.connected_ms = int(time.time() * 1000)
 
     def vhost_of(self) -> Vhost:
@@ -240,43 +241,55 @@ class AmqpConnection(Connection):
             return b""
         return data[missing:]
 
-    def drain(self) -> None:
-        """Handle frames until none is whole, or something must be decided or written first."""
+    def drain(self, time_ms: int = 0, event: Event | None = None, failure: Exception | None = None) -> None:
+        """Handle frames until none is whole, or something must be decided or written first.
+
+        `event` or `failure`: what the first of them came to, if they were looked at where they lay (`Inbound.take`).
+        """
         if self.draining:
             return
         self.draining = True
         try:
-            self._drain()
+            self._drain(time_ms or self.server.broker.clock.now_ns() // 1_000_000, event, failure)
         finally:
             self.draining = False
 
-    def _drain(self) -> None:
+    def _drain(self, time_ms: int, event: Event | None, failure: Exception | None) -> None:
         inbound, broker = self.inbound, self.server.broker
-        time_ms = broker.clock.now_ns() // 1_000_000
         before = inbound.messages
         if self.publisher is not None:
             self.publisher.check()
         while not self.held & ~HOLD_TURN and not self.closing:
             try:
-                event = inbound.next(time_ms)
+                if failure is not None:
+                    raise failure
                 if event is None:
-                    break
+                    event = inbound.next(time_ms)
+                    if event is None:
+                        break
                 self._handle(event)
             except Fault as fault:
                 self._fail(fault)
             except MainstemError as error:
                 self._fail(fault_of(error))
+            event = failure = None
         published = inbound.messages - before
         self.server.counters.messages_in += published
         broker.queues.flush_settled()
-        self._after_read()
-        if published:
-            if broker.ticker.pressed:
-                broker.ticker.press(self)
-            if broker.maintenance.space_low:
-                self.hold_for_space()
+        self.after_read()
+        if published and (broker.ticker.pressed or broker.maintenance.space_low):
+            self.hold_back()
 
-    def _after_read(self) -> None:
+    def hold_back(self) -> None:
+        """It publishes, and the disk does not keep up, or is almost full."""
+        broker = self.server.broker
+        if broker.ticker.pressed:
+            broker.ticker.press(self)
+        if broker.maintenance.space_low:
+            self.hold_for_space()
+
+    def after_read(self) -> None:
+        """What the channels and consumers have to do once a read is handled."""
         touched = self.inbound.take_touched()
         if touched:
             for channel in touched:
@@ -423,24 +436,21 @@ class AmqpConnection(Connection):
         self.outbound.write(data)
 
     def flush(self) -> None:
+        self.outbound.flush()
+
+    def write(self, data: bytes) -> None:
+        """To a transport of the loop's."""
+        self.transport.write(data)
+        self.note_unsent()
+
+    def before_flush(self) -> None:
+        """What is confirmed leaves with the rest; the socket is read again."""
         if self.to_confirm:
             waiting, self.to_confirm = self.to_confirm, []
             for channel in waiting:
                 channel.released(None)
         if self.held & HOLD_TURN:
             self.release(HOLD_TURN)
-        out = self.outbound
-        data = out.take()
-        if data and self.transport is not None:
-            self.written_second = self.server.deadlines.second
-            counters = self.server.counters
-            counters.bytes_out += len(data)
-            counters.messages_out += out.messages - self.delivered
-            self.delivered = out.messages
-            self.transport.write(data)
-            self.note_unsent()
-        if out.stalled and not out.blocked:
-            self.server.broker.ticker.after_tick(self.retry_stalled)
 
     def beat(self) -> None:
         """Half an interval is over: say that we live, unless something was said."""
