@@ -205,11 +205,12 @@ def consumer_group_heartbeat(request: Request) -> Any:
     )
     answer = group.heartbeat(beat, GroupTopics(request.catalog), service.monotonic_ms())
     service.groups.keep(group)
-    return _beat_response(answer)
+    return beat_response(ConsumerGroupHeartbeatResponse, answer)
 
 
-def _beat_response(answer: BeatAnswer) -> Any:
-    response = ConsumerGroupHeartbeatResponse(
+def beat_response(kind: type[Any], answer: BeatAnswer) -> Any:
+    """A heartbeat's answer, in the words of either kind of group."""
+    response = kind(
         error_code=code_of_fault(answer.fault),
         error_message=answer.message,
         member_id=answer.member_id or None,
@@ -220,9 +221,9 @@ def _beat_response(answer: BeatAnswer) -> Any:
         by_topic: dict[bytes, list[int]] = {}
         for topic_id, index in sorted(answer.assignment):
             by_topic.setdefault(topic_id, []).append(index)
-        response.assignment = ConsumerGroupHeartbeatResponse.Assignment(
+        response.assignment = kind.Assignment(
             topic_partitions=[
-                ConsumerGroupHeartbeatResponse.TopicPartitions(topic_id=topic_id, partitions=partitions)
+                kind.TopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in by_topic.items()
             ]
         )

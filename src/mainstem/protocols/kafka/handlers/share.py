@@ -13,6 +13,7 @@ from mainstem.broker.groups.share import ShareGroup
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
+from mainstem.protocols.kafka.handlers.groups import beat_response
 from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may
 from mainstem.protocols.kafka.messages import (
     ShareAcknowledgeResponse,
@@ -80,22 +81,7 @@ def heartbeat(request: Request) -> Any:
     service.groups.keep(group)
     if answer.fault is GroupFault.NONE:
         _make_queues(request, group)
-    response = ShareGroupHeartbeatResponse(
-        error_code=code_of_fault(answer.fault),
-        error_message=answer.message,
-        member_id=answer.member_id or None,
-        member_epoch=answer.epoch,
-        heartbeat_interval_ms=answer.heartbeat_ms,
-    )
-    if answer.assignment is not None:
-        by_topic: dict[bytes, list[int]] = {}
-        for topic_id, index in sorted(answer.assignment):
-            by_topic.setdefault(topic_id, []).append(index)
-        kind = ShareGroupHeartbeatResponse.TopicPartitions
-        response.assignment = ShareGroupHeartbeatResponse.Assignment(
-            topic_partitions=[kind(topic_id=topic_id, partitions=parts) for topic_id, parts in by_topic.items()]
-        )
-    return response
+    return beat_response(ShareGroupHeartbeatResponse, answer)
 
 
 def _make_queues(request: Request, group: ShareGroup) -> None:
