@@ -80,8 +80,10 @@ def scan_requests(port: int, topic: str) -> list[bytes]:
             line = wire.decode("FetchResponse", 11, answer[4:]).responses[0].partitions[0]
             if len(answer) + 4 == stream.answer_bytes:
                 requests.append(request)
-            at = 0
-            while at < len(line.records):
+            at, end = 0, len(line.records)
+            while (
+                end - at >= 12 and 12 + int.from_bytes(line.records[at + 8 : at + 12]) <= end - at
+            ):  # Kafka cuts the last
                 head = read_batch_head(line.records, at)
                 offset, at = head.base_offset + head.last_offset_delta + 1, at + head.size
             if offset >= line.high_watermark:
