@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.kafka_bare import bare_server
 from bench.kafka_load import connect, produce_request
-from bench.machine import settle_machine, write_result
+from bench.machine import BACKED_BYTES, settle_machine, write_result
 from mainstem.testing import BrokerProcess
 from tests.protocol.kafka.java_clients import BROKER_4, Unavailable, classpath
 
@@ -193,7 +193,7 @@ def load(server: Server, work: Work, seconds: float) -> dict[str, float]:
         *("taskset", "-c", str(LOAD_CORE), sys.executable, "-m", "bench.kafka_load"),
         *(work.kind, str(server.port), str(server.pid), topic, str(seconds), *map(str, arguments)),
     ]
-    settle_machine()
+    settle_machine(BACKED_BYTES if work.kind == "produce" else 0)
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60, cwd=ROOT)
     if not work.topic:
         server.delete_topic(topic)

@@ -316,9 +316,8 @@ def told(filled: dict[str, dict[str, int]], known: dict[str, dict[str, Any]]) ->
     ]
     one = known["descriptors"]
     lines += ["", f"the table: {one['files']} files, {one['written'] / 1e6:,.0f} MB of zstd Parquet", ""]
-    lines.append(
-        f"{f'SQL, best of {ASKED_TIMES}, seconds':<30}{'mainstem sql':>14}{'Spark, files':>14}{'DuckDB':>10}{'  ours to Spark':>15}"
-    )
+    asked = f"SQL, best of {ASKED_TIMES}, seconds"
+    lines.append(f"{asked:<30}{'mainstem sql':>14}{'Spark, files':>14}{'DuckDB':>10}{'  ours to Spark':>15}")
     for name, times in known["sql"].items():
         ours, spark, duck = times["mainstem"], times["spark"], times["duckdb"]
         lines.append(f"{name:<30}{ours:>14.2f}{spark:>14.2f}{duck:>10.2f}{ours / spark:>14.2f}x")

@@ -28,7 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.compiling import compiled
-from bench.machine import settle_machine, write_result
+from bench.machine import BACKED_BYTES, settle_machine, write_result
 from mainstem.server.clients.client import Address
 from mainstem.server.load.measure import Result, Timing, pin
 from mainstem.server.load.mqtt import Workload, idle_bytes, run
@@ -82,6 +82,7 @@ WORKS = (
 class Server:
     port: int
     pid: int
+    writes: bool = False
 
 
 @contextlib.contextmanager
@@ -90,7 +91,7 @@ def mainstem() -> Iterator[Server]:
         tempfile.TemporaryDirectory(prefix="mainstem-bench-") as directory,
         BrokerProcess(Path(directory) / "data", "mqtt.subscriptions_max=200000") as broker,
     ):
-        yield Server(broker.mqtt_port, broker.pid)
+        yield Server(broker.mqtt_port, broker.pid, writes=True)
 
 
 @contextlib.contextmanager
@@ -177,7 +178,7 @@ def _wait_for(port: int) -> None:
 
 def measure(shape: Workload, server: Server, seconds: float) -> Result:
     pin(SERVER_CORE, server.pid)
-    settle_machine()
+    settle_machine(BACKED_BYTES if server.writes else 0)
     warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
     seconds *= LATENCY_TIMES if shape.rate else 1
     return run(shape, _address(server), Timing(seconds, warm_seconds, pid=server.pid))
