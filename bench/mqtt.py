@@ -178,7 +178,7 @@ def _wait_for(port: int) -> None:
 
 def measure(shape: Workload, server: Server, seconds: float) -> Result:
     pin(SERVER_CORE, server.pid)
-    settle_machine(BACKED_BYTES if server.writes else 0)
+    settle_machine(BACKED_BYTES if server.writes and not shape.rate else 0)
     warm_seconds = 0.3 if shape.topics == 1 else WARM_TOPICS_SECONDS
     seconds *= LATENCY_TIMES if shape.rate else 1
     return run(shape, _address(server), Timing(seconds, warm_seconds, pid=server.pid))

@@ -15,6 +15,7 @@ cdef class Outbound:
     cdef public bint blocked
     cdef public bint dirty
     cdef public uint32_t frame_max
+    cdef public Py_ssize_t bytes_max  # collected in a turn: then consumers wait for the next
     cdef public uint64_t messages
     cdef uint64_t counted  # of them, in the server's counters
     cdef public list stalled

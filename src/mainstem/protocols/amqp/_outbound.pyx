@@ -14,6 +14,7 @@ from mainstem.log._gather cimport Ticket
 from mainstem.protocols._reactor cimport Line
 
 from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.connection import OUT_BYTES_MAX
 
 cdef extern from "Python.h":
     PyObject* PyBytes_New "PyBytes_FromStringAndSize" (const char* data, Py_ssize_t size) except NULL
@@ -31,7 +32,6 @@ cdef enum:
     BASIC_NACK = 0x003C0078
     ORIGIN_AMQP = 3
     FLAG_DEFAULT_EXCHANGE = 16
-    OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
     OUT_BYTES_FIRST_MAX = 2 << 20  # what is reserved at once, after as much was needed in the last turn
     SPARE_BYTES_MIN = 64 << 10
@@ -41,7 +41,6 @@ cdef enum:
 
 cdef PyObject* spares[SPARES_MAX]  # large buffers that were sent: memory that is new to the process costs a fault a page
 cdef int spare_count = 0
-
 
 cdef PyObject* new_buffer(Py_ssize_t size) except NULL:
     """A bytes object of at least this size, which nobody else has."""
@@ -75,6 +74,7 @@ cdef class Outbound:
         self.describe = describe
         self.translate = translate
         self.frame_max = 4096
+        self.bytes_max = OUT_BYTES_MAX
         self.stalled = []
 
     def __dealloc__(self):
@@ -580,7 +580,7 @@ cdef class Consumer(Taker):
         cdef ChannelWire channel = self.channel
         cdef Outbound out = channel.out
         cdef uint64_t tag
-        if out.blocked or out.size > OUT_BYTES_MAX or \
+        if out.blocked or out.size > out.bytes_max or \
                 (channel.unacked_max and not self.no_ack and channel.unacked >= channel.unacked_max):
             if not self.stalled:
                 self.stalled = True

@@ -15,6 +15,7 @@ from mainstem.model.errors import PeerViolation
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.amqp.events import Event, MethodEvent, PublishEvent
 from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.connection import OUT_BYTES_MAX
 
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT, FRAME_END = 1, 2, 3, 8, 0xCE
 FRAME_OVERHEAD = 8
@@ -22,7 +23,6 @@ BASIC_PUBLISH, BASIC_ACK, BASIC_NACK = 0x003C0028, 0x003C0050, 0x003C0078
 DELIVER, GET_OK = b"\0\x3c\0\x3c", b"\0\x3c\0\x47"
 EXPECT_METHOD, EXPECT_HEADER, EXPECT_BODY = range(3)
 MANDATORY, IMMEDIATE = 1, 2
-OUT_BYTES_MAX = 1 << 20
 TARGETS_MAX = 10_000
 TIME_S_MAX = 1 << 43
 SPECIAL_HEADERS = frozenset(("CC", "BCC", "x-delay"))
@@ -103,6 +103,7 @@ class Outbound:
         self.blocked = False
         self.dirty = False
         self.frame_max = 4096
+        self.bytes_max = OUT_BYTES_MAX  # collected in a turn: then consumers wait for the next
         self.messages = 0
         self.stalled: list[Consumer] = []
         self._counted = 0  # of the messages, in the server's counters
@@ -340,7 +341,7 @@ class Consumer(Taker):
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
         channel, out = self.channel, self.channel.out
         full = channel.unacked_max and not self.no_ack and channel.unacked >= channel.unacked_max
-        if out.blocked or out.out_bytes > OUT_BYTES_MAX or full:
+        if out.blocked or out.out_bytes > out.bytes_max or full:
             if not self.stalled:
                 self.stalled = True
                 out.stalled.append(self)

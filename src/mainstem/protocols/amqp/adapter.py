@@ -27,7 +27,8 @@ from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection, Server
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, OUT_BYTES_MAX, Connection, Server
+from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
 
@@ -76,11 +77,18 @@ class AmqpServer(Server):
         self._vhosts: dict[str, Vhost] = {}
         self._beats: dict[int, list[AmqpConnection]] = {}
         self._space_low = False
+        self.turn_out_bytes_max = OUT_BYTES_MAX  # collected for one client before it is written
         self._turn = self._turn_bytes = 0  # how much was read since that tick
         self._described: dict[tuple[bytes, int, bytes | None, bytes | None], bytes] = {}
 
     def make_connection(self) -> asyncio.Protocol:
         return AmqpConnection(self)
+
+    def set_tight(self, tight: bool) -> None:
+        self.turn_out_bytes_max = SHARE_BYTES if tight else OUT_BYTES_MAX
+        for connection in self.connections:
+            assert isinstance(connection, AmqpConnection)
+            connection.outbound.bytes_max = self.turn_out_bytes_max
 
     def vhost(self, name: str) -> Vhost:
         found = self._vhosts.get(name)
@@ -194,6 +202,7 @@ class AmqpConnection(Connection):
         )
         self.outbound = Outbound(server.ticker, server.describe, server.translate)
         self.outbound.connection = self
+        self.outbound.bytes_max = server.turn_out_bytes_max
         self.inbound = Inbound(self, self.outbound)
         self.header = b""
         self.channels: dict[int, Channel] = {}
@@ -259,7 +268,7 @@ class AmqpConnection(Connection):
         before = inbound.messages
         if self.publisher is not None:
             self.publisher.check()
-        while not self.held & ~HOLD_TURN and not self.closing:
+        while not self.closing and (event or failure or not self.held & ~HOLD_TURN):
             try:
                 if failure is not None:
                     raise failure

@@ -98,7 +98,7 @@ class StreamConsumer(Sink):
         if self._check_each and not self.channel.may_consume(record.topic):
             return True
         out = self.channel.out
-        if self.credit <= 0 or out.blocked or out.out_bytes > 1 << 20:
+        if self.credit <= 0 or out.blocked or out.out_bytes > out.bytes_max:
             return False
         self.credit -= 1
         out.write_deliver(self.channel.wire, self._head, record, self, stream_offset)
