@@ -1,8 +1,8 @@
 """AMQP load on Mainstem and on RabbitMQ, in turn: `python -m bench.amqp [--seconds N] [--rounds N] [--only WORD]`.
 
 RabbitMQ is started from the installed package with directories and a port of its own (skipped with the reason where it is
-not installed). Both are started afresh for each workload and measured in turn, pinned to one core, the generator to
-another; the median of the rounds is kept.
+not installed). Both are started afresh for each workload and take turns in each of its rounds, pinned to one core, the
+generator to another; the median of the rounds is kept.
 
     transient     messages and queues that no restart survives; the consumer acks
     persistent    durable queues, persistent messages, publisher confirms: both sync before they confirm
@@ -165,9 +165,10 @@ def measure(
     """Servers of their own for each workload: gigabytes of another's log are not to be felt."""
     found: dict[tuple[str, str], list[Result]] = {}
     for work in works:
-        for start in servers:
-            with start() as server:  # type: ignore[operator]
-                for _ in range(rounds):
+        with contextlib.ExitStack() as stack:
+            started = [stack.enter_context(start()) for start in servers]  # type: ignore[operator]
+            for _ in range(rounds):
+                for server in started:
                     fills = server.name == "Mainstem" and not work.shape.rate  # RabbitMQ writes a hundredth as much
                     settle_machine(BACKED_BYTES if fills else 0)
                     times = LATENCY_TIMES if work.shape.rate else 1
