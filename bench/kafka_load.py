@@ -4,16 +4,12 @@
 
 A fetch asks for the beginning of the topic each time; a scan goes on, and its connections are at different places.
 Closed loop: at most WINDOW requests of a connection are unanswered. Prints one JSON object.
-
-A virtual machine's host takes back memory that was free for a while, and giving it again costs more than all that a server
-does for a page of its log. So this side asks for some first and frees it: both servers then write to memory that is there.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import mmap
 import select
 import socket
 import struct
@@ -30,8 +26,6 @@ from mainstem.protocols.kafka.messages import FetchRequest, ProduceRequest
 READ_BUFFER = bytearray(1 << 18)
 FETCH_BYTES = 1 << 20
 SCAN_REQUESTS_MAX = 200  # more than what any cache of a processor holds
-MEMORY_BYTES = 3 << 29  # about what is written in one measurement, at most
-PAGE_BYTES = 4096
 LEADER_S_MAX = 10.0
 
 
@@ -80,15 +74,19 @@ def scan_requests(port: int, topic: str) -> list[bytes]:
             line = wire.decode("FetchResponse", 11, answer[4:]).responses[0].partitions[0]
             if len(answer) + 4 == stream.answer_bytes:
                 requests.append(request)
-            at, end = 0, len(line.records)
-            while (
-                end - at >= 12 and 12 + int.from_bytes(line.records[at + 8 : at + 12]) <= end - at
-            ):  # Kafka cuts the last
-                head = read_batch_head(line.records, at)
-                offset, at = head.base_offset + head.last_offset_delta + 1, at + head.size
+            offset = end_offset(line.records, offset)
             if offset >= line.high_watermark:
                 break
     return requests
+
+
+def end_offset(records: bytes, offset: int) -> int:
+    """Behind the last whole batch; Kafka sends a part of another."""
+    at = 0
+    while len(records) - at >= 12 and 12 + int.from_bytes(records[at + 8 : at + 12]) <= len(records) - at:
+        head = read_batch_head(records, at)
+        offset, at = head.base_offset + head.last_offset_delta + 1, at + head.size
+    return offset
 
 
 class Refused(Exception):
@@ -174,8 +172,6 @@ class Stream:
 
 def run(port: int, pid: int, requests: list[bytes], seconds: float, window: int, connections: int) -> dict[str, float]:
     request = requests[0]
-    if len(request) > PAGE_BYTES:  # large batches
-        touch_memory()
     streams = {s.socket.fileno(): s for s in (connect(port, request) for _ in range(connections))}
     for number, stream in enumerate(streams.values() if len(requests) > 1 else ()):
         stream.send_in_turn(requests, len(requests) * number // connections)
@@ -209,13 +205,6 @@ def run(port: int, pid: int, requests: list[bytes], seconds: float, window: int,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1e3 if latencies else 0.0,
         "rss_mb": process.memory_info().rss / 1e6,
     }
-
-
-def touch_memory() -> None:
-    with mmap.mmap(-1, MEMORY_BYTES) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        for at in range(0, MEMORY_BYTES, PAGE_BYTES):
-            memory[at] = 1
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -183,12 +183,18 @@ def test_what_was_fetched_before_is_sent_again_with_a_head_of_its_own(broker: Br
         assert before[0] == before[1] != after[0] == after[1]
 
 
+def a_megabyte(broker: Broker, raw: RawClient, prefix: str) -> str:
+    """A topic of twenty batches of one record each."""
+    name = unique(prefix)
+    create_topic(broker, name)
+    for number in range(20):
+        raw.produce(name, batch_of([bytes([number]) * 50_000]))
+    return name
+
+
 def test_records_that_were_deleted_are_not_sent_from_memory(tmp_path: Path, quick: Quick) -> None:
     with Broker(engine="segment", data=tmp_path) as broker, RawClient(broker) as raw:
-        name = unique("plain-fetch-deleted")
-        create_topic(broker, name)
-        for number in range(20):
-            raw.produce(name, batch_of([bytes([number]) * 50_000]))
+        name = a_megabyte(broker, raw, "plain-fetch-deleted")
         requests = [a_fetch(raw, 12, {name: [(0, offset, 1 << 20)]}, committed=False) for offset in (0, 12)]
         for request in requests * 2:
             ours, ordinary = both_ways(raw, quick, request)
@@ -210,10 +216,7 @@ def only_segment(data: Path) -> Path:
 @pytest.mark.parametrize("version", [11, 13])
 def test_a_segment_that_is_cut_from_outside_gives_what_is_left_or_an_error(tmp_path: Path, version: int) -> None:
     with Broker(engine="segment", data=tmp_path) as broker, RawClient(broker) as raw:
-        name = unique("plain-fetch-cut")
-        create_topic(broker, name)
-        for number in range(20):
-            raw.produce(name, batch_of([bytes([number]) * 50_000]))
+        name = a_megabyte(broker, raw, "plain-fetch-cut")
         path = only_segment(tmp_path)
         os.truncate(path, 500_000)
         for offset in range(20):

@@ -168,6 +168,23 @@ async def test_what_the_socket_does_not_take_leaves_in_order_and_its_protocol_is
     assert await receive(client, 10) == b"on it goes"
 
 
+async def test_a_limit_that_is_lowered_holds_for_what_waits_already(serving: Serving) -> None:
+    client, echo = await serving.connect()
+    sent = 0
+    while not LIMIT // 2 < echo.unsent_bytes() <= LIMIT:  # once the kernel takes no more
+        echo.send(b"x" * (LIMIT // 4))
+        echo.flush()
+        sent += LIMIT // 4
+    assert echo.told == []
+    assert serving.server.unsent.bytes == echo.unsent_bytes()
+    echo.limit_output(LIMIT // 4)
+    assert echo.told == ["blocked"]
+    assert len(await receive(client, sent)) == sent
+    await until(lambda: echo.told == ["blocked", "room"])
+    serving.server.unsent.review()
+    assert serving.server.unsent.bytes == 0
+
+
 async def test_closing_sends_what_waits(serving: Serving) -> None:
     client, echo = await serving.connect()
     echo.send(b"x" * 8_000_000)

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from ipaddress import ip_address
 from typing import Any
+
+from mainstem.protocols.admission import address_of
 
 _OPTION: int | None = getattr(socket, "TCP_CONGESTION", None)  # Linux
 _UNPACED = b"reno"  # every kernel has it, and allows it to everyone
 
 
-def is_loopback(peer: object) -> bool:
-    """`peer` as a transport names it."""
-    try:
-        address = ip_address(peer[0]) if isinstance(peer, tuple) else None
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address is not None and (mapped or address).is_loopback
-
-
 def stop_pacing(transport: Any) -> None:
     """If its peer is on this machine."""
-    if _OPTION is not None and is_loopback(transport.get_extra_info("peername")):
-        with contextlib.suppress(OSError):  # then it stays as it is
+    if _OPTION is not None and address_of(transport) is None:
+        with contextlib.suppress(OSError):  # not TCP, or not allowed: then it stays as it is
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _OPTION, _UNPACED)
