@@ -113,14 +113,14 @@ class Ticker:
     def tick(self) -> None:
         if self._ticking:  # asked for from within a delivery: what is gathered is written, and delivered next
             self._undelivered += self._write_logs()
-            self.request()
             return
-        self._requested = False
-        self._ticking = True
+        self._requested = self._ticking = True  # what it stirs up is its own: asked for again only if some is left
         try:
             self._tick()
         finally:
-            self._ticking = False
+            self._requested = self._ticking = False
+            if self._logs or self._connections or self._after or self._undelivered:
+                self.request()
 
     def _tick(self) -> None:
         self.ticks += 1

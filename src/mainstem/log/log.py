@@ -441,9 +441,3 @@ class Log:
             self._reservation.extend(self.next_offset, self.epoch)
         if not self._reservation.clean:
             self._reservation.settle(self.next_offset)
-
-    def __hash__(self) -> int:
-        return self.id
-
-    def __eq__(self, other: object) -> bool:
-        return self is other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -313,6 +314,30 @@ async def test_a_delivery_that_declares_a_topic_does_not_disturb_the_others(
     assert [value for _, value in plain.seen] == expected
     assert [value for _, value in forwarder.seen] == expected
     assert [value for _, value in out.seen] == expected
+
+
+async def test_one_tick_writes_delivers_and_flushes_and_leaves_no_empty_one_behind(
+    broker: Broker, namespace: Namespace
+) -> None:
+    class Connection(Collector):
+        flushed_at = 0
+
+        def push(self, record: RecordRef, options: Any) -> bool:
+            broker.ticker.mark_dirty(self)
+            return super().push(record, options)
+
+        def flush(self) -> None:
+            self.flushed_at = broker.ticker.ticks
+
+    connection = Connection(namespace, [b"t"])
+    namespace.subscribe(b"t", connection, None)
+    await asyncio.sleep(0)
+    before = broker.ticker.ticks
+    namespace.publish(b"t", b"1")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert connection.seen == [(b"t", b"1")]
+    assert connection.flushed_at == broker.ticker.ticks == before + 1
 
 
 def test_what_the_log_counts_is_what_a_batch_says(tmp_path: Path) -> None:
