@@ -19,6 +19,8 @@ from mainstem.protocols._sockets cimport (
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, recv, send, sendmsg, shutdown,
 )
 
+from mainstem.protocols.loopback import stop_pacing
+
 logger = logging.getLogger("mainstem.connection")
 
 cdef enum:
@@ -335,7 +337,9 @@ cdef class Reactor:
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # not TCP, or gone already
             pass
-        cdef Line line = Line(self, taken.detach(), peer, self.server.make_connection())
+        cdef Line line = Line(self, taken.fileno(), peer, self.server.make_connection())
+        stop_pacing(line, taken)
+        taken.detach()  # the line closes it
         while len(self.lines) <= line.fd:
             self.lines.append(None)
         self.lines[line.fd] = line

@@ -39,12 +39,12 @@ from mainstem.protocols.kafka.handlers import (
     topics,
     transactions,
 )
-from mainstem.protocols.kafka.loopback import stop_pacing
 from mainstem.protocols.kafka.plain_fetch import PlainFetches
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
+from mainstem.protocols.loopback import stop_pacing
 
 logger = logging.getLogger("mainstem.kafka")
 
@@ -187,7 +187,7 @@ class KafkaConnection(Connection):
 
     def on_open(self) -> None:
         self.transport.set_protocol(Reading(self))
-        stop_pacing(self.transport)
+        stop_pacing(self.transport, self.transport.get_extra_info("socket"))
         self.service.recover()
         self.service.deadlines.watch(self, IDLE_S_MAX)
         if self.service.access.open:

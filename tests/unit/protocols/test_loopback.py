@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mainstem.protocols.kafka.loopback import stop_pacing
+from mainstem.protocols.loopback import stop_pacing
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
 
 
 class Transport:
-    def __init__(self, sock: socket.socket, host: str) -> None:
-        self._known = {"socket": sock, "peername": (host, 1)}
+    def __init__(self, host: str) -> None:
+        self._known = {"peername": (host, 1)}
 
     def get_extra_info(self, name: str) -> Any:
         return self._known[name]
@@ -25,7 +25,7 @@ def control_after(host: str, before: bytes) -> bytes:
     """The socket's congestion control, which was `before`."""
     with socket.socket() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, before)
-        stop_pacing(Transport(sock, host))
+        stop_pacing(Transport(host), sock)
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
 
@@ -49,4 +49,4 @@ def test_what_is_sent_elsewhere_is_left_to_the_system(host: str, other: bytes) -
 
 def test_a_socket_that_is_not_tcp_stays_as_it_is() -> None:
     with socket.socket(socket.AF_UNIX) as sock:
-        stop_pacing(Transport(sock, "127.0.0.1"))
+        stop_pacing(Transport("127.0.0.1"), sock)
