@@ -11,8 +11,11 @@ from mainstem.codec._batch_reference import (
     FRAME_MAGIC,
     KIND_MARKER,
     crc32c,
+    decode_headers,
     epoch_check,
     frame_head_crc,
+    read_sized,
+    read_varint,
 )
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
 from mainstem.model.origin import Origin
@@ -25,6 +28,7 @@ FLAG_CONTROL = 0x100
 OFFSET_MAX = (1 << 63) - 1
 
 SLICE_BYTES_MIN = 4096  # below it copying a batch is cheaper than an object for it
+COMPRESSED_RECORDS_MAX = 1 << 24  # of one batch: each takes an offset and a stamp, said or true
 
 
 @dataclass(slots=True)
@@ -262,7 +266,7 @@ def split_batches(buf: Buffer) -> list[memoryview]:
 
 
 def check_batch(buf: Buffer, *, bytes_max: int) -> BatchHead:
-    """Refuses what a producer must not send; the records themselves stay unopened."""
+    """Refuses what a producer must not send. Compressed records stay unopened, the others are looked through."""
     if len(buf) > bytes_max:
         raise MessageTooLarge(f"a batch of {len(buf)} bytes, limit {bytes_max}")
     head = read_batch_head(buf)
@@ -288,4 +292,36 @@ def check_batch(buf: Buffer, *, bytes_max: int) -> BatchHead:
             )
     elif head.transactional:
         raise InvalidArgument("a transactional batch without a producer id")
+    if head.codec:
+        if head.count > COMPRESSED_RECORDS_MAX:
+            raise InvalidArgument(f"{head.count} records in a batch; the limit is {COMPRESSED_RECORDS_MAX}")
+    elif not _are_records(buf, head.count):
+        raise InvalidArgument(f"the batch does not hold the {head.count} records it says")
     return head
+
+
+def _are_records(batch: Buffer, count: int) -> bool:
+    """Whether exactly so many records lie there, each as long as its parts."""
+    at, end = BATCH_HEAD.size, len(batch)
+    try:
+        for _ in range(count):
+            length, at = read_varint(batch, at, end)
+            after = at + length
+            if not at < after <= end:
+                return False
+            _read_record(batch, at, after)
+            at = after
+    except CorruptFrame:
+        return False
+    return at == end
+
+
+def _read_record(batch: Buffer, at: int, end: int) -> None:
+    _, at = read_varint(batch, at + 1, end)  # after its attributes: time and offset
+    _, at = read_varint(batch, at, end)
+    _, at = read_sized(batch, at, end)
+    _, at = read_sized(batch, at, end)
+    count, at = read_varint(batch, at, end)
+    if not 0 <= count <= (end - at) // 2:
+        raise CorruptFrame(f"{count} headers in {end - at} bytes")
+    decode_headers(batch[at:end], count)

@@ -61,6 +61,45 @@ def test_a_head_that_makes_no_sense_is_the_producers_fault(codec, fields, why):
         codec.check_batch(produced(codec, **fields), bytes_max=1 << 20)
 
 
+def test_more_records_than_a_compressed_batch_can_hold_are_the_producers_fault(codec):
+    count = (1 << 24) + 1
+    with pytest.raises(InvalidArgument, match="the limit is 16777216"):
+        codec.check_batch(produced(codec, attributes=1, count=count, last_offset_delta=count - 1), bytes_max=1 << 20)
+
+
+def holding(codec, records: bytes, count: int = 1) -> bytes:
+    """A batch whose checksum fits, whatever its records are."""
+    tail = struct.pack(">HiqqqhiI", 0, count - 1, 1000, 1000, -1, -1, -1, count) + records
+    return struct.pack(">qiiBI", 0, 9 + len(tail), -1, 2, codec.crc32c(tail)) + tail
+
+
+RECORD = bytes((16, 0, 0, 0, 2)) + b"k" + bytes((2,)) + b"v" + bytes((0,))
+
+
+@pytest.mark.parametrize(
+    ("records", "count"),
+    [
+        (RECORD, 2),
+        (RECORD, (1 << 31) - 1),
+        (RECORD * 2, 1),
+        (RECORD + b"zz", 1),
+        (bytes((18,)) + RECORD[1:], 1),
+        (bytes((14,)) + RECORD[1:], 1),
+        (RECORD[:4] + bytes((3,)) + RECORD[5:], 1),
+        (RECORD[:6] + bytes((100,)) + RECORD[7:], 1),
+        (RECORD[:-1] + bytes((1,)), 1),
+        (RECORD[:-1] + bytes((6,)), 1),
+        (bytes((20,)) + RECORD[1:-1] + bytes((2, 1, 1)), 1),
+        (bytes((20,)) + RECORD[1:-1] + bytes((0, 1, 1)), 1),
+        (bytes((255,) * 11), 1),
+    ],
+)
+def test_records_that_are_not_what_they_say_are_the_producers_fault(codec, records, count):
+    codec.check_batch(holding(codec, RECORD), bytes_max=1 << 20)
+    with pytest.raises(InvalidArgument, match=f"does not hold the {count} records"):
+        codec.check_batch(holding(codec, records, count), bytes_max=1 << 20)
+
+
 def test_damage_is_told_from_a_fault(codec):
     batch = produced(codec)
     batch[-1] ^= 1

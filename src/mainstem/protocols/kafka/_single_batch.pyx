@@ -246,8 +246,10 @@ cdef class _Place:
     cdef object state
     cdef object topic_id
     cdef Py_ssize_t bytes_max
+    cdef int64_t after_ms_max
+    cdef int64_t time_ms_max  # whatever is not later is none of the future
 
-    def __init__(self, partition, dict topics, state, Py_ssize_t bytes_max):
+    def __init__(self, partition, dict topics, state, Py_ssize_t bytes_max, int64_t after_ms_max):
         self.partition = partition
         self.topic = partition.topic
         self.topics = topics
@@ -255,7 +257,13 @@ cdef class _Place:
         self.log, self.route = partition.log, partition.route
         self.state = state
         self.topic_id = self.topic.id
-        self.bytes_max = bytes_max
+        self.bytes_max, self.after_ms_max = bytes_max, after_ms_max
+        self.time_ms_max = 0
+
+    cdef bint admits(self, int64_t time_ms, int64_t now_ms) except -1:
+        """The clock is only looked at when time has gone on."""
+        self.time_ms_max = now_ms + self.after_ms_max
+        return time_ms <= self.time_ms_max
 
     cdef bint holds(self) except -1:
         topic = self.topic
@@ -309,6 +317,8 @@ cdef class SingleBatches:
                 return False
             if head.producer_id >= 0 and state.check(head)[0] is not _APPEND:
                 return False
+            if head.max_time_ms > place.time_ms_max and not place.admits(head.max_time_ms, self._service.now_ms()):
+                return False
             appended = log.append_batch(
                 batch, head, place.route, origin=KAFKA, topic_id=place.topic_id, owned=not batch.readonly
             )
@@ -338,6 +348,6 @@ cdef class SingleBatches:
             return None
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
-        place = _Place(*found)
+        place = _Place(*found, self._service.rules_of(found[0].topic).after_ms_max)
         self._places[single.key()] = place
         return place

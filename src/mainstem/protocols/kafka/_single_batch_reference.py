@@ -179,16 +179,36 @@ def _read_single(reader: _Reader) -> SingleBatch:
 class _Place:
     """A partition that takes batches as they are, as long as its topic stays what it is."""
 
-    __slots__ = ("bytes_max", "config", "log", "partition", "policy", "route", "state", "topic", "topics")
+    __slots__ = (
+        "after_ms_max",
+        "bytes_max",
+        "config",
+        "log",
+        "partition",
+        "policy",
+        "route",
+        "state",
+        "time_ms_max",
+        "topic",
+        "topics",
+    )
 
-    def __init__(self, partition: Partition, topics: dict[bytes, Any], state: Any, bytes_max: int) -> None:
+    def __init__(
+        self, partition: Partition, topics: dict[bytes, Any], state: Any, bytes_max: int, after_ms_max: int
+    ) -> None:
         self.partition = partition
         self.topic = partition.topic
         self.topics = topics
         self.policy, self.config = self.topic.policy, self.topic.config
         self.log, self.route = partition.log, partition.route
         self.state = state
-        self.bytes_max = bytes_max
+        self.bytes_max, self.after_ms_max = bytes_max, after_ms_max
+        self.time_ms_max = 0  # whatever is not later is none of the future
+
+    def admits(self, time_ms: int, now_ms: int) -> bool:
+        """The clock is only looked at when time has gone on."""
+        self.time_ms_max = now_ms + self.after_ms_max
+        return time_ms <= self.time_ms_max
 
     def holds(self) -> bool:
         topic = self.topic
@@ -229,6 +249,8 @@ class SingleBatches:
             head = check_batch(batch, bytes_max=place.bytes_max)
             if head.transactional or (head.producer_id >= 0 and state.check(head)[0] is not Verdict.APPEND):
                 return False
+            if head.max_time_ms > place.time_ms_max and not place.admits(head.max_time_ms, self._service.now_ms()):
+                return False
             appended = place.log.append_batch(
                 batch, head, place.route, origin=Origin.KAFKA, topic_id=topic.id, owned=not batch.readonly
             )
@@ -255,8 +277,7 @@ class SingleBatches:
         found = self._connection.plain_partition(single.name, single.index, by_id=by_id)
         if found is None:
             return None
-        partition, topics, state, bytes_max = found
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
-        place = self._places[single.key()] = _Place(partition, topics, state, bytes_max)
+        place = self._places[single.key()] = _Place(*found, self._service.rules_of(found[0].topic).after_ms_max)
         return place

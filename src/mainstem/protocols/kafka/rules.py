@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mainstem.broker.topics import Topic
 from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
+from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.storage.engine import Buffer
 
@@ -24,6 +25,8 @@ _ATTRIBUTES = struct.Struct(">h")
 _CRC = struct.Struct(">I")
 _MAX_TIME = struct.Struct(">q")
 NO_TIME = -1
+BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+AFTER_MS_MAX = 1 << 62  # so that a sum with the time of day fits into 64 bits
 
 
 class Refused(Exception):
@@ -42,29 +45,27 @@ class TopicRules:
     append_time: bool
     codec: Codec | None  # None: as the producer sent it
     before_ms_max: int | None
-    after_ms_max: int | None
+    after_ms_max: int
     inflated_bytes_max: int
 
     @staticmethod
     def of(topic: Topic, inflated_bytes_max: int) -> TopicRules:
         policy, config = topic.policy, topic.config
-        before, after = config.get("message.timestamp.before.max.ms"), config.get("message.timestamp.after.max.ms")
+        before, after = config.get(BEFORE), config.get(AFTER, TOPIC_SETTINGS[AFTER].default)
         return TopicRules(
             bytes_max=policy.message_bytes_max,
             keys_needed="compact" in policy.cleanup,
             append_time=policy.timestamp_type == "append",
             codec=CODECS.get(config.get("compression.type", "producer")),
             before_ms_max=int(before) if before is not None else None,
-            after_ms_max=int(after) if after is not None else None,
+            after_ms_max=min(int(after), AFTER_MS_MAX),
             inflated_bytes_max=inflated_bytes_max,
         )
 
     @property
     def plain(self) -> bool:
-        """Every sound batch is taken as it is."""
-        return (
-            not (self.keys_needed or self.append_time) and self.codec is self.before_ms_max is self.after_ms_max is None
-        )
+        """Every sound batch that is not of the future is taken as it is."""
+        return not (self.keys_needed or self.append_time) and self.codec is self.before_ms_max is None
 
     def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
         """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
@@ -89,7 +90,7 @@ class TopicRules:
     def _check_times(self, head: BatchHead, now_ms: int) -> None:
         if self.before_ms_max is not None and head.first_time_ms < now_ms - self.before_ms_max:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.first_time_ms} is too old")
-        if self.after_ms_max is not None and head.max_time_ms > now_ms + self.after_ms_max:
+        if head.max_time_ms > now_ms + self.after_ms_max:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.max_time_ms} lies too far ahead")
 
     def _check_keys(self, batch: Buffer) -> None:

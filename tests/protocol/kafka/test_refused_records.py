@@ -1,0 +1,62 @@
+"""Records that Kafka refuses: with its error, on the short way of one batch per request and on the long one."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+
+from mainstem.codec.batch import crc32c
+from mainstem.testing import Broker
+from tests.protocol.kafka.clients import create_topic, read_all, unique
+from tests.protocol.kafka.raw import RawClient
+
+INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
+RECORD = bytes((16, 0, 0, 0, 2)) + b"k" + bytes((2,)) + b"v" + bytes((0,))
+HOUR_MS = 3_600_000
+
+
+def batch(records: bytes, count: int = 1, attributes: int = 0, time_ms: int = 1_700_000_000_000) -> bytes:
+    tail = struct.pack(">hiqqqhii", attributes, count - 1, time_ms, time_ms, -1, -1, -1, count) + records
+    return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c(tail)) + tail
+
+
+@pytest.mark.parametrize("config", [{}, {"cleanup_policy": "compact"}, {"compression_type": "zstd"}])
+def test_records_that_lie_about_their_number_or_lengths_are_refused(broker: Broker, config: dict[str, str]) -> None:
+    topic = create_topic(broker, unique("lies"), **config)
+    lies = {
+        "fewer": batch(RECORD, 5),
+        "far fewer": batch(RECORD, (1 << 31) - 1),
+        "more": batch(RECORD * 2, 1),
+        "a rest": batch(RECORD + b"zz"),
+        "a long record": batch(bytes((18,)) + RECORD[1:]),
+        "a short record": batch(bytes((14,)) + RECORD[1:]),
+        "a long value": batch(RECORD[:6] + bytes((100,)) + RECORD[7:]),
+        "a negative key": batch(RECORD[:4] + bytes((17,)) + RECORD[5:]),
+        "missing headers": batch(RECORD[:-1] + bytes((6,))),
+        "a header without a name": batch(bytes((20,)) + RECORD[1:-1] + bytes((2, 1, 1))),
+    }
+    with RawClient(broker) as raw:
+        for what, sent in lies.items():
+            assert raw.produce(topic, sent).error_code == INVALID_RECORD, what
+        answer = raw.produce(topic, batch(RECORD))
+        assert (answer.error_code, answer.base_offset) == (0, 0), "what was refused took no offset"
+    assert [message.value() for message in read_all(broker, topic, 1)] == [b"v"]
+
+
+def test_a_compressed_batch_cannot_claim_two_billion_records(broker: Broker) -> None:
+    topic = create_topic(broker, unique("claims"))
+    with RawClient(broker) as raw:
+        assert raw.produce(topic, batch(b"junk", (1 << 31) - 1, attributes=1)).error_code == INVALID_RECORD
+
+
+def test_a_record_of_the_future_is_refused_unless_the_topic_allows_it(broker: Broker) -> None:
+    usual = create_topic(broker, unique("future"))
+    bold = create_topic(broker, unique("future"), message_timestamp_after_max_ms=str(30 * 24 * HOUR_MS))
+    now_ms = int(time.time() * 1_000)
+    with RawClient(broker) as raw:
+        for _ in range(2):  # the first finds the partition, the second knows it
+            assert raw.produce(usual, batch(RECORD, time_ms=now_ms + HOUR_MS // 2)).error_code == 0
+            assert raw.produce(usual, batch(RECORD, time_ms=now_ms + 2 * HOUR_MS)).error_code == INVALID_TIMESTAMP
+            assert raw.produce(bold, batch(RECORD, time_ms=now_ms + 2 * HOUR_MS)).error_code == 0
