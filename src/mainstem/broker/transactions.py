@@ -61,7 +61,7 @@ ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 class Transaction(msgspec.Struct):
-    """One transactional id. `previous_epoch` lets a client repeat the end whose answer it lost."""
+    """One transactional id. `previous_epoch` lets a client repeat the end whose answer it lost, or that came without it."""
 
     id: str
     producer_id: int
@@ -229,8 +229,9 @@ class Transactions:
     ) -> None:
         """Answers once the decision is durable; with `bump` (KIP-890) the next transaction has a new epoch."""
         known = self.by_id.get(transaction_id)
-        if known is not None and bump and self._is_repeat(known, producer_id, epoch, commit=commit):
-            reply(TransactionFault.NONE, known.producer_id, known.epoch)
+        if known is not None and bump and self._is_over(known, producer_id, epoch):
+            fault = self._repeat_fault(known, commit=commit)
+            reply(fault, *((known.producer_id, known.epoch) if fault is TransactionFault.NONE else (-1, -1)))
             return
         fault = self.check(transaction_id, producer_id, epoch)
         if fault is TransactionFault.NONE:
@@ -241,17 +242,26 @@ class Transactions:
             return
         assert known is not None
         if known.state is not TransactionState.ONGOING:
-            if bump:
+            if bump:  # the abort of nothing
                 self._bump(known)
+                known.state = TransactionState.COMPLETE_ABORT
                 self._keep(known)
             reply(TransactionFault.NONE, known.producer_id, known.epoch)
             return
         self._end(known, now_ms, commit=commit, bump=bump, done=lambda: reply(fault, known.producer_id, known.epoch))
 
     @staticmethod
-    def _is_repeat(known: Transaction, producer_id: int, epoch: int, *, commit: bool) -> bool:
+    def _is_over(known: Transaction, producer_id: int, epoch: int) -> bool:
+        """Whether the producer means the transaction that ended last: it lost the answer, or time was up for it."""
+        ended = (*ENDING, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        return known.state in ended and (producer_id, epoch) == (known.previous_producer_id, known.previous_epoch)
+
+    @staticmethod
+    def _repeat_fault(known: Transaction, *, commit: bool) -> TransactionFault:
+        if known.state in ENDING:
+            return TransactionFault.CONCURRENT_TRANSACTIONS
         ended = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
-        return known.state is ended and (producer_id, epoch) == (known.previous_producer_id, known.previous_epoch)
+        return TransactionFault.NONE if known.state is ended else TransactionFault.INVALID_TXN_STATE
 
     @staticmethod
     def _end_fault(known: Transaction, *, commit: bool, bump: bool) -> TransactionFault:
@@ -316,6 +326,7 @@ class Transactions:
             self._decide(known)
         for known in list(self.by_id.values()):
             if known.state is TransactionState.ONGOING and known.start_ms + known.timeout_ms <= now_ms:
+                known.previous_producer_id, known.previous_epoch = known.producer_id, known.epoch  # it may begin anew
                 self._fence(known, now_ms)
             elif known.state not in (*ENDING, TransactionState.ONGOING) and known.update_ms + IDLE_MS_MAX < now_ms:
                 del self.by_id[known.id]

@@ -252,6 +252,32 @@ def test_each_transaction_has_an_epoch_of_its_own_with_clients_that_know_it(brok
     assert committed(broker, topic, 1) == [b"one"]
 
 
+def test_a_producer_whose_transaction_took_too_long_goes_on_after_aborting_it(broker: Broker) -> None:
+    topic, transactional_id = create_topic(broker, unique("late")), unique("id")
+    with RawClient(broker) as raw:
+        made = raw.ask(
+            "InitProducerId", 5, InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=500)
+        )
+        who = {"producer_id": made.producer_id, "producer_epoch": made.producer_epoch}
+        part = ProduceRequest.PartitionProduceData(
+            index=0, records=batch_of([b"late"], attributes=16, base_sequence=0, **who)
+        )
+        data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+        request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=9_000, topic_data=[data])
+        assert raw.ask("Produce", 12, request).responses[0].partition_responses[0].error_code == 0
+        send(broker, topic, [b"behind it"])
+        assert committed(broker, topic, 1) == [b"behind it"]  # comes once the open one is aborted
+        end = EndTxnRequest(transactional_id=transactional_id, committed=False, **who)
+        ended = raw.ask("EndTxn", 5, end)
+        assert (ended.error_code, ended.producer_epoch) == (0, made.producer_epoch + 1)
+        again = raw.ask(
+            "InitProducerId",
+            5,
+            InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000, **who),
+        )
+        assert (again.error_code, again.producer_id) == (0, made.producer_id)
+
+
 def test_latest_is_the_stable_end_for_readers_of_committed_records(broker: Broker) -> None:
     topic = create_topic(broker, unique("latest"))
     send(broker, topic, [b"0", b"1"])

@@ -306,12 +306,14 @@ class ConsumerGroup:
         self.changed = True
 
     def check_commit(self, member_id: str, instance_id: str | None, epoch: int, now_ms: int) -> GroupFault:
-        if epoch < 0 and not member_id and not self.members:
+        if epoch < 0 and not self.members:
             return GroupFault.NONE
         member = self.members.get(member_id)
         if member is None:
             return GroupFault.UNKNOWN_MEMBER_ID
-        return GroupFault.NONE if epoch in (member.epoch, -1) else GroupFault.STALE_MEMBER_EPOCH
+        if epoch in (member.epoch, -1):
+            return GroupFault.NONE
+        return GroupFault.STALE_MEMBER_EPOCH if member.seat is None else GroupFault.ILLEGAL_GENERATION
 
     def tick(self, now_ms: int) -> None:
         for member in list(self.members.values()):

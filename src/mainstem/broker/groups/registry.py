@@ -120,9 +120,7 @@ class Groups:
     ) -> GroupFault:
         group = self.groups.get(group_id)
         if group is None:
-            if generation >= 0 or member_id:
-                return GroupFault.ILLEGAL_GENERATION if generation >= 0 else GroupFault.UNKNOWN_MEMBER_ID
-            return GroupFault.NONE
+            return GroupFault.ILLEGAL_GENERATION if generation >= 0 else GroupFault.NONE
         return group.check_commit(member_id, instance_id, generation, now_ms)
 
     def commit(self, group_id: str, commits: dict[TopicPartition, Commit]) -> Ticket | None:

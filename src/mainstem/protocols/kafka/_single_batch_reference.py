@@ -277,7 +277,9 @@ class SingleBatches:
         found = self._connection.plain_partition(single.name, single.index, by_id=by_id)
         if found is None:
             return None
+        partition, topics, state, bytes_max = found
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
-        place = self._places[single.key()] = _Place(*found, self._service.rules_of(found[0].topic).after_ms_max)
+        after_ms_max = self._service.rules_of(partition.topic).after_ms_max
+        place = self._places[single.key()] = _Place(partition, topics, state, bytes_max, after_ms_max)
         return place

@@ -201,7 +201,7 @@ def decode_head(buffer: memoryview) -> RequestHead:
         if size >= 0:
             if size > end - at:
                 raise malformed("a client id beyond the end of the request")
-            client_id = str(buffer[at : at + size], "utf-8")
+            client_id = str(buffer[at : at + size], "utf-8", "replace")  # it is only ever shown
             at += size
         api = APIS.get(key)
         if api is not None and api.first <= version <= api.last and version >= api.flexible:

@@ -171,3 +171,39 @@ def test_ending_what_never_began_is_an_error() -> None:
     one = Coordinator()
     who = one.initialise()
     assert one.end(who)[0][0] is TransactionFault.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_is_repeated_too_early_is_told_to_wait_and_the_other_end_is_refused(commit: bool) -> None:
+    one = Coordinator()
+    who = one.begin()
+    one.end(who, commit=commit, bump=True)
+    assert one.end(who, commit=commit, bump=True) == [(TransactionFault.CONCURRENT_TRANSACTIONS, -1, -1)]
+    one.world.sync()
+    assert one.end(who, commit=commit, bump=True) == [(TransactionFault.NONE, who[0], who[1] + 1)]
+    assert one.end(who, commit=not commit, bump=True) == [(TransactionFault.INVALID_TXN_STATE, -1, -1)]
+
+
+def test_the_abort_of_nothing_can_be_repeated_after_a_commit() -> None:
+    one = Coordinator()
+    who = one.begin()
+    one.end(who, bump=True)
+    one.world.sync()
+    who = (who[0], who[1] + 1)
+    for _ in range(2):
+        assert one.end(who, commit=False, bump=True) == [(TransactionFault.NONE, who[0], who[1] + 1)]
+
+
+def test_a_producer_whose_time_was_up_may_abort_and_begin_anew_until_another_took_its_id() -> None:
+    one = Coordinator()
+    who = one.begin()
+    one.transactions.tick(60_000)
+    one.world.sync()
+    assert one.world.markers == [(who[0], who[1] + 1, False)]
+    assert one.transactions.add("t", *who, 0, partitions=[AT])[0] is TransactionFault.PRODUCER_FENCED
+    assert one.end(who, bump=True) == [(TransactionFault.INVALID_TXN_STATE, -1, -1)]
+    assert one.end(who, commit=False, bump=True) == [(TransactionFault.NONE, who[0], who[1] + 1)]
+    assert one.initialise(producer_id=who[0], epoch=who[1])[1] > who[1] + 1
+    one.initialise()
+    one.transactions.initialise("t", 60_000, *who, 0, lambda *a: one.answers.append(a))
+    assert one.answers[-1][0] is TransactionFault.PRODUCER_FENCED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.protocols.kafka.handlers.permission import may_see
 from mainstem.protocols.kafka.messages import (
@@ -47,21 +48,29 @@ def describe_log_dirs(request: Request) -> Any:
     return DescribeLogDirsResponse(results=[result])
 
 
+def _has(request: Request, name: str, index: int) -> bool:
+    try:
+        topic = request.catalog.find(name)
+    except MainstemError:
+        return False
+    return topic is not None and 0 <= index < topic.count and may_see(request, topic.canonical)
+
+
 def elect_leaders(request: Request) -> Any:
     """The one node leads everything already."""
+
+    def result(name: str, index: int) -> Any:
+        if not _has(request, name, index):
+            code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of {name}"
+        else:
+            code, why = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        return ElectLeadersResponse.PartitionResult(partition_id=index, error_code=code, error_message=why)
+
     answer = ElectLeadersResponse()
     for topic in request.body.topic_partitions or ():
         answer.replica_election_results.append(
             ElectLeadersResponse.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    ElectLeadersResponse.PartitionResult(
-                        partition_id=index,
-                        error_code=ErrorCode.ELECTION_NOT_NEEDED,
-                        error_message="Leader election not needed for topic partition.",
-                    )
-                    for index in topic.partitions
-                ],
+                topic=topic.topic, partition_result=[result(topic.topic, index) for index in topic.partitions]
             )
         )
     return answer
@@ -74,7 +83,9 @@ def alter_reassignments(request: Request) -> Any:
         answer.responses.append(line)
         for one in topic.partitions:
             code, why = ErrorCode.NONE, None
-            if one.replicas is None:
+            if not _has(request, topic.name, one.partition_index):
+                code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {one.partition_index}"
+            elif one.replicas is None:
                 code, why = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
             elif one.replicas != [NODE_ID]:
                 code, why = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}"

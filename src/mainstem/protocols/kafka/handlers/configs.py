@@ -62,8 +62,8 @@ def describe_configs(request: Request) -> Any:
         except MainstemError as fault:
             one.error_code, one.error_message = code_of(fault), fault.message
             continue
-        wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
-        one.configs = [_shown(request, *entry) for entry in entries if wanted is None or entry[0].name in wanted]
+        wanted = set(asked.configuration_keys or ())  # none: all
+        one.configs = [_shown(request, *entry) for entry in entries if not wanted or entry[0].name in wanted]
     return answer
 
 
@@ -86,7 +86,7 @@ def _entries(request: Request, kind: int, name: str) -> list[tuple[Setting, str,
     if kind == BROKER and name in (NODE_NAME, ""):
         shown = broker_settings(request.service.config, request.connection.dialled(), request.service.broker.options)
         return [(s, s.default, Origin.STATIC_BROKER, True, s.default) for s in shown]
-    if kind == GROUP:
+    if kind == GROUP and name:
         config = request.service.group_configs.get(request.group_key(name), {})
         return [
             (s, config.get(s.name, s.default), Origin.GROUP if s.name in config else Origin.DEFAULT, False, s.default)
@@ -168,13 +168,14 @@ def _stepped(settings: Mapping[str, Setting], old: Mapping[str, str], steps: lis
         if step.name in seen:
             raise _Refused(ErrorCode.INVALID_REQUEST, f"{step.name} is named twice")
         seen.add(step.name)
+        if step.config_operation == DELETE:  # what nobody knows is not set either
+            new.pop(step.name, None)
+            continue
         setting = find_setting(settings, step.name)
         if step.config_operation == SET:
             if step.value is None:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for {step.name}")
             new[step.name] = step.value
-        elif step.config_operation == DELETE:
-            new.pop(step.name, None)
         elif step.config_operation in (APPEND, SUBTRACT):
             if setting.kind is not Kind.LIST:
                 raise _Refused(ErrorCode.INVALID_CONFIG, f"{step.name} is no list: it can only be set or deleted")
@@ -239,6 +240,8 @@ async def _change_topic(request: Request, name: str, change: Any) -> None:
 
 
 def _change_group(request: Request, name: str, change: Any) -> None:
+    if not name:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "a group without a name has no settings")
     if not is_admin(request):
         raise _Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{request.principal.name} may not alter groups")
     key = request.group_key(name)

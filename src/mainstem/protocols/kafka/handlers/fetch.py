@@ -58,7 +58,7 @@ class Asked:
 def fetch(request: Request) -> Any:
     body = request.body
     session: FetchSession | None = None
-    if request.version >= 7 and body.session_epoch != CLOSE_EPOCH and body.session_id:
+    if request.version >= 7 and body.session_epoch != CLOSE_EPOCH and (body.session_id or body.session_epoch):
         code, session = _continue_session(request)
         if code is not ErrorCode.NONE:
             return FetchResponse(error_code=code)
@@ -370,7 +370,7 @@ def _news(one: Asked, answer: Any) -> bool:
     told = (answer.error_code, answer.high_watermark, answer.log_start_offset, answer.last_stable_offset)
     before = (watched.error, watched.high_watermark, watched.log_start, watched.stable_end)
     watched.error, watched.high_watermark, watched.log_start, watched.stable_end = told
-    return bool(answer.records) or told != before
+    return bool(answer.records) or told != before or answer.error_code != ErrorCode.NONE  # until it is cured
 
 
 HANDLERS = {1: fetch}

@@ -81,7 +81,7 @@ def list_groups(request: Request) -> Any:
                 group_id=group_id,
                 protocol_type=protocol,
                 group_state=group.state,
-                group_type=group.kind.capitalize(),
+                group_type=group.kind,
             )
         )
     return answer

@@ -147,20 +147,20 @@ def leave_group(request: Request) -> Any:
     mixed = _mixed(request)
     fault, classic = _known_classic(request)
     group = mixed or classic
-    if group is None:
-        return LeaveGroupResponse(error_code=code_of_fault(fault))
 
     def leave(member_id: str, instance_id: str | None) -> GroupFault:
         if mixed is not None:
             return mixed_groups.leave(request, mixed, member_id, instance_id)
-        assert classic is not None
+        if classic is None:
+            return GroupFault.UNKNOWN_MEMBER_ID
         return classic.leave(member_id, instance_id, request.service.monotonic_ms())
 
-    if request.version < 3:
-        fault = leave(body.member_id, None)
-        request.service.groups.keep(group)
+    if fault is GroupFault.INVALID_GROUP_ID:
         return LeaveGroupResponse(error_code=code_of_fault(fault))
-    answer = LeaveGroupResponse()
+    if request.version < 3:
+        answer = LeaveGroupResponse(error_code=code_of_fault(leave(body.member_id, None)))
+    else:
+        answer = LeaveGroupResponse()
     for one in body.members:
         fault = leave(one.member_id, one.group_instance_id)
         answer.members.append(
@@ -168,7 +168,8 @@ def leave_group(request: Request) -> Any:
                 member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code_of_fault(fault)
             )
         )
-    request.service.groups.keep(group)
+    if group is not None:
+        request.service.groups.keep(group)
     return answer
 
 
@@ -377,19 +378,29 @@ def offset_delete(request: Request) -> Any:
         line = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=asked.name)
         answer.topics.append(line)
         for part in asked.partitions:
-            code = ErrorCode.NONE
-            if used is None or asked.name in used:
+            at = asked.name, part.partition_index
+            code = _deletion_refusal(request, *at, held=at in groups.offsets.get(key, {}))
+            if code is ErrorCode.NONE and (used is None or asked.name in used):
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif not may_see(request, asked.name.encode()):
-                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            else:
-                ats.append((asked.name, part.partition_index))
+            if code is ErrorCode.NONE:
+                ats.append(at)
             line.partitions.append(
                 OffsetDeleteResponse.OffsetDeleteResponsePartition(
                     partition_index=part.partition_index, error_code=code
                 )
             )
     return when_durable(request, answer, groups.delete_offsets(key, ats), _fail_commit)
+
+
+def _deletion_refusal(request: Request, name: str, index: int, *, held: bool) -> ErrorCode:
+    """What was committed may be forgotten, also of a topic that was never made."""
+    try:
+        topic = request.catalog.find(name, may_create=held)
+    except MainstemError as fault:
+        return code_of(fault)
+    if topic is None or not (held or 0 <= index < topic.count):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if may_see(request, topic.canonical) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 HANDLERS = {

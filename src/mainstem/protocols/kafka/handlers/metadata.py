@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 NODE_ID = 1
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
-BROKERS = 1  # the endpoint type of DescribeCluster
+BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
+COORDINATED = (0, 1)  # groups and transactions
 FEATURES = {"transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
 
 
@@ -138,8 +139,10 @@ def describe_cluster(request: Request) -> Any:
         brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
     )
     if request.body.endpoint_type not in (0, BROKERS):
+        known = request.body.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message="there are no separate controllers here"
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="this is a broker; there are no separate controllers here",
         )
     if request.body.include_cluster_authorized_operations:
         answer.cluster_authorized_operations = CLUSTER_BITS if is_admin(request) else 0
@@ -154,7 +157,7 @@ def describe_topic_partitions(request: Request) -> Any:
     first = 0
     if body.cursor is not None:
         names = [name for name in names if name >= body.cursor.topic_name]
-        first = body.cursor.partition_index if names and names[0] == body.cursor.topic_name else 0
+        first = max(body.cursor.partition_index, 0) if names and names[0] == body.cursor.topic_name else 0
     room = max(1, min(body.response_partition_limit, TOPICS_PAGE_MAX))
     for name in names:
         if room <= 0:
@@ -202,13 +205,14 @@ def find_coordinator(request: Request) -> Any:
     """One node coordinates everything."""
     host, port = request.connection.dialled()
     body = request.body
+    found: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_message": None}
+    if body.key_type not in COORDINATED:
+        why = f"nothing of type {body.key_type} is coordinated here for clients"
+        found = {"node_id": -1, "port": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     if request.version < 4:
-        return FindCoordinatorResponse(node_id=NODE_ID, host=host, port=port, error_message=None)
+        return FindCoordinatorResponse(**found)
     return FindCoordinatorResponse(
-        coordinators=[
-            FindCoordinatorResponse.Coordinator(key=key, node_id=NODE_ID, host=host, port=port, error_message=None)
-            for key in body.coordinator_keys
-        ]
+        coordinators=[FindCoordinatorResponse.Coordinator(key=key, **found) for key in body.coordinator_keys]
     )
 
 

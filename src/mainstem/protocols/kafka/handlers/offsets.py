@@ -16,12 +16,21 @@ from mainstem.protocols.kafka.messages import (
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
 )
+from mainstem.protocols.kafka.schema import NEVER
 
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
+SPECIAL_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 async def list_offsets(request: Request) -> Any:
@@ -48,6 +57,8 @@ def _find(request: Request, name: str) -> KafkaTopic | ErrorCode:
 async def _list_one(request: Request, topic: KafkaTopic | ErrorCode, part: Any) -> Any:
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=part.partition_index)
     code = _refusal(topic, part.partition_index, part.current_leader_epoch)
+    if code is ErrorCode.NONE and part.timestamp < 0 and SPECIAL_SINCE.get(part.timestamp, NEVER) > request.version:
+        code = ErrorCode.UNSUPPORTED_VERSION
     if code is not ErrorCode.NONE or isinstance(topic, ErrorCode):
         answer.error_code = code
         return answer
@@ -86,8 +97,6 @@ async def _place(request: Request, topic: KafkaTopic, index: int, source: Source
         return -1, -1
     if timestamp == MAX_TIMESTAMP:
         return await asyncio.to_thread(source.newest) or (-1, -1)
-    if timestamp < 0:
-        return -1, -1
     return await asyncio.to_thread(source.find_time, timestamp) or (-1, -1)
 
 
@@ -111,7 +120,7 @@ def offset_for_leader_epoch(request: Request) -> Any:
             if result.error_code != ErrorCode.NONE or isinstance(topic, ErrorCode):
                 continue
             log, source = topic.log(part.partition), topic.source(part.partition)
-            if log is None or source is None or part.leader_epoch > log.epoch:
+            if log is None or source is None or not 0 <= part.leader_epoch <= log.epoch:
                 continue
             # No offset is ever given twice, so whatever epoch a client saw, it may go on up to the end.
             result.leader_epoch, result.end_offset = part.leader_epoch, source.stable_offset

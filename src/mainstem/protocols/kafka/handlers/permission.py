@@ -19,7 +19,7 @@ _TOPIC_BITS = {
     Action.CONFIGURE: 1 << 7 | 1 << 11,
     Action.DESCRIBE: 1 << 8 | 1 << 10,
 }
-GROUP_BITS = 1 << 3 | 1 << 6 | 1 << 8
+GROUP_BITS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 CLUSTER_BITS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 
 

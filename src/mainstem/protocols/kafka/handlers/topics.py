@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
@@ -9,7 +10,7 @@ from mainstem.broker.policy import PARTITIONS_MAX
 from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.catalog import KafkaTopic
+from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import may
@@ -28,11 +29,11 @@ TOPICS_MAX = 10_000  # of one request
 
 async def create_topics(request: Request) -> Any:
     answer = CreateTopicsResponse()
-    names = [topic.name for topic in request.body.topics]
-    for asked in request.body.topics:
+    named = Counter(topic.name for topic in request.body.topics)
+    for asked in {topic.name: topic for topic in request.body.topics}.values():
         one = CreateTopicsResponse.CreatableTopicResult(name=asked.name, configs=[])
         answer.topics.append(one)
-        if names.count(asked.name) > 1:
+        if named[asked.name] > 1:
             one.error_code, one.error_message = ErrorCode.INVALID_REQUEST, "the topic is named twice"
             continue
         try:
@@ -98,10 +99,14 @@ async def delete_topics(request: Request) -> Any:
     answer = DeleteTopicsResponse()
     written: list[Written] = []
     asked = [(one.name, one.topic_id) for one in body.topics] if request.version >= 6 else []
-    asked += [(name, bytes(16)) for name in body.topic_names]
-    for name, topic_id in asked:
+    asked += [(name, NO_ID) for name in body.topic_names]
+    for (name, topic_id), times in Counter(asked).items():
         one = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id)
         answer.responses.append(one)
+        if times > 1 or (name is None) is (topic_id == NO_ID):
+            one.error_code = ErrorCode.INVALID_REQUEST
+            one.error_message = "a topic is named once, by its name or by its id"
+            continue
         try:
             one.error_code, one.error_message = _delete_one(request, name, topic_id, one, written)
         except MainstemError as fault:
@@ -143,9 +148,13 @@ def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Writte
 async def create_partitions(request: Request) -> Any:
     answer = CreatePartitionsResponse()
     written: list[Written] = []
-    for asked in request.body.topics:
+    named = Counter(topic.name for topic in request.body.topics)
+    for asked in {topic.name: topic for topic in request.body.topics}.values():
         one = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
         answer.results.append(one)
+        if named[asked.name] > 1:
+            one.error_code, one.error_message = ErrorCode.INVALID_REQUEST, "the topic is named twice"
+            continue
         try:
             one.error_code, one.error_message = _grow_one(request, asked, written)
         except MainstemError as fault:
@@ -170,8 +179,9 @@ def _grow_one(request: Request, asked: Any, written: list[Written]) -> tuple[Err
             f"The topic {topic.name} currently has {topic.count} partition(s); {asked.count} would not be an increase"
             f" within {PARTITIONS_MAX}.",
         )
-    if asked.assignments is not None and len(asked.assignments) != asked.count - topic.count:
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition"
+    given = [[NODE_ID]] * (asked.count - topic.count)
+    if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != given:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {NODE_ID} for each new partition: there is no other"
     if not request.body.validate_only:
         declared = request.catalog.declare(topic).topic
         assert declared is not None
