@@ -187,6 +187,10 @@ class Sessions:
         session.released.update(released)
         return self._journal.put("received", session.key, msgspec.msgpack.encode((released, None)))
 
+    def save_received(self, session: Session) -> None:
+        """QoS 2: its client left; what it sent and did not release must be known beyond the next checkpoint."""
+        self._journal.put("received", session.key, _encode_received(session))
+
     def save_checkpoint(self, stamp: int, pending: Iterable[tuple[Session, list[int]]]) -> None:
         """All pending identifiers of sessions that use QoS 2, then the stamp from which records must be looked at."""
         for session, packet_ids in pending:

@@ -8,6 +8,7 @@ cdef struct Slot:
     int64_t stamp
     uint8_t state
     uint8_t sourced
+    uint8_t unsent  # in flight from an earlier connection, and not sent on this one yet
 
 
 cdef class Grant:
@@ -65,6 +66,7 @@ cdef class Outbound(Sink):
     cdef Slot* slots
     cdef int slots_capacity
     cdef int last_id
+    cdef int unsent  # slots that are
     cdef dict sources
     cdef dict aliases
     cdef bytearray held
@@ -78,9 +80,12 @@ cdef class Outbound(Sink):
     cdef bint _is_own(self, RecordRef record) noexcept
     cdef bint _has_no_room(self, int qos) noexcept
     cdef int _next_id(self) except -1
+    cdef int _grow_to(self, int packet_id) except -1
+    cdef bint _waits(self, int packet_id, int64_t stamp) noexcept
     cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1
     cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased) except -1
     cdef int _copy_cached(self, RecordRef record) except -1
+    cdef void _note_sent(self, int packet_id) noexcept
     cdef int _free(self, int packet_id, int reason) except -1
     cdef int acknowledge(self, int kind, int packet_id, int reason) except -1
     cdef int write_ack(self, int first, int packet_id, int reason) except -1

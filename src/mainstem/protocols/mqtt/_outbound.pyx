@@ -270,6 +270,8 @@ cdef class Outbound(Sink):
         if grant.no_local and self._is_own(record):
             return True
         if self.allows is not None and not self.allows(record.topic):
+            if grant.packet_id and self._waits(grant.packet_id, record.stamp):
+                self._free(grant.packet_id, SUCCESS)
             return True
         if qos > grant.qos:
             qos = grant.qos
@@ -309,6 +311,8 @@ cdef class Outbound(Sink):
         cdef int packet_id = grant.packet_id, flags = qos << 1 | retain
         cdef Py_ssize_t size, before
         cdef bint held = self.held is not None or self.holding > 0 or (qos == 2 and self.durable and packet_id == 0)
+        if packet_id and not self._waits(packet_id, record.stamp):
+            return True
         self.encoder.load(record)
         if self.encoder.expired:
             if packet_id:
@@ -317,10 +321,13 @@ cdef class Outbound(Sink):
         if self.out_size >= EARLY_BYTES and (_tight or _gathered_bytes > GATHERED_BYTES_MAX):
             self.flush()
         if packet_id:  # sent before, on a connection that is gone
-            if self._has_no_room(0):
+            if self._has_no_room(0) or self.inflight - self.unsent >= self.window:
                 return False
             before = self.out_size
-            self._emit(record, grant, flags | 8, packet_id, False)
+            if self._emit(record, grant, flags | 8, packet_id, False) == 0:  # the client takes less than it did
+                self._free(packet_id, SUCCESS)
+                return True
+            self._note_sent(packet_id)
             self.messages += 1
             if held:
                 self._hold(before)
@@ -347,6 +354,7 @@ cdef class Outbound(Sink):
             self.slots[packet_id].stamp = record.stamp
             self.slots[packet_id].state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
             self.slots[packet_id].sourced = source is not None
+            self.slots[packet_id].unsent = 0
             if source is not None:
                 if self.sources is None:
                     self.sources = {}
@@ -380,16 +388,9 @@ cdef class Outbound(Sink):
         self.write(packets)
 
     cdef int _next_id(self) except -1:
-        cdef int capacity, packet_id
-        cdef Slot* grown
+        cdef int packet_id = self.last_id
         if self.inflight + 2 > self.slots_capacity and self.slots_capacity < SLOTS_MAX:
-            capacity = self.slots_capacity * 2 if self.slots_capacity else SLOTS_MIN
-            grown = <Slot*>realloc(self.slots, capacity * sizeof(Slot))
-            if grown == NULL:
-                raise MemoryError
-            memset(&grown[self.slots_capacity], 0, (capacity - self.slots_capacity) * sizeof(Slot))
-            self.slots, self.slots_capacity = grown, capacity
-        packet_id = self.last_id
+            self._grow_to(self.slots_capacity)
         while True:  # ends: fewer are in flight than there are slots
             packet_id += 1
             if packet_id >= self.slots_capacity:
@@ -429,13 +430,12 @@ cdef class Outbound(Sink):
         """Append one PUBLISH; returns its size, 0 if the client would not take a packet so large."""
         cdef Encoder encoder = self.encoder
         cdef bytes topic = record.topic, identifiers = b"", meta = b""
-        cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), payload_size = record.value_len, size, list_size = 0
+        cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), size, list_size = 0
+        cdef Py_ssize_t payload_size = record.value_len if record.value_len > 0 else 0
         cdef int alias = 0
         cdef bint alias_known = False
         cdef uint8_t* start
         cdef uint8_t* at
-        if payload_size < 0:
-            payload_size = 0
         size = 2 + topic_size + payload_size + (2 if packet_id else 0)
         if self.version == 5:
             if grant is not None:
@@ -529,8 +529,18 @@ cdef class Outbound(Sink):
         for packet_id in packet_ids:
             self.write_ack(PUBREL << 4 | 2, packet_id, 0)
 
+    cdef bint _waits(self, int packet_id, int64_t stamp) noexcept:
+        """Whether this is still to be sent again: some clients acknowledge what they got before the connection broke."""
+        return self.slots[packet_id].stamp == stamp and FREE < self.slots[packet_id].state < AWAIT_PUBCOMP
+
+    cdef void _note_sent(self, int packet_id) noexcept:
+        if self.slots[packet_id].unsent:
+            self.slots[packet_id].unsent = 0
+            self.unsent -= 1
+
     cdef int _free(self, int packet_id, int reason) except -1:
         cdef Slot* slot = &self.slots[packet_id]
+        self._note_sent(packet_id)
         slot.state = FREE
         self.inflight -= 1
         self.progress = True
@@ -554,19 +564,20 @@ cdef class Outbound(Sink):
             for n in range(self.slots_capacity)
             if self.slots[n].state != FREE and not self.slots[n].sourced
         ] if self.inflight else []
-        found.sort()
-        return [(n, state, stamp) for stamp, n, state in found]
+        return [(n, state, stamp) for stamp, n, state in sorted(found)]
 
     def restore(self, flight):
         cdef int n, state
         for n, state, stamp in flight:
-            while n >= self.slots_capacity:
+            if n >= self.slots_capacity:
                 self._grow_to(n)
             if self.slots[n].state == FREE:
                 self.inflight += 1
             self.slots[n].state, self.slots[n].stamp, self.slots[n].sourced = state, stamp, 0
+            self.slots[n].unsent = state != AWAIT_PUBCOMP
+            self.unsent += self.slots[n].unsent
 
-    def _grow_to(self, int packet_id):
+    cdef int _grow_to(self, int packet_id) except -1:
         cdef int capacity = self.slots_capacity if self.slots_capacity else SLOTS_MIN
         while capacity <= packet_id:
             capacity *= 2
@@ -575,6 +586,7 @@ cdef class Outbound(Sink):
             raise MemoryError
         memset(&grown[self.slots_capacity], 0, (capacity - self.slots_capacity) * sizeof(Slot))
         self.slots, self.slots_capacity = grown, capacity
+        return 0
 
     def take_sources(self):
         """What was delivered from queues and is not settled; the caller gives it back."""

@@ -120,6 +120,7 @@ class Slot:
     stamp: int
     state: int
     source: Source | None = None
+    unsent: bool = False  # in flight from an earlier connection, and not sent on this one yet
 
 
 class _Output:
@@ -161,6 +162,7 @@ class Outbound(Sink):
         self._out = bytearray()
         self._slots: dict[int, Slot] = {}
         self._last_id = 0
+        self._unsent = 0  # slots that are
         self._aliases: dict[bytes, int] = {}
         self._held = bytearray()
         self._holding = 0
@@ -216,6 +218,8 @@ class Outbound(Sink):
         if options.no_local and self._is_own(record):
             return True
         if self.allows is not None and not self.allows(record.topic):
+            if options.packet_id and self._waits(options.packet_id, record.stamp):
+                self._free(options.packet_id, 0)
             return True
         kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
         retained = bool(record.origin != Origin.KAFKA and record.flags & RecordFlag.RETAIN)
@@ -246,6 +250,8 @@ class Outbound(Sink):
 
     def _send(self, record: RecordRef, grant: Grant, qos: int, retain: bool, source: Source | None) -> bool:
         packet_id, flags = grant.packet_id, qos << 1 | retain
+        if packet_id and not self._waits(packet_id, record.stamp):
+            return True
         self.encoder.load(record)
         if self.encoder.expired:
             if packet_id:
@@ -254,11 +260,7 @@ class Outbound(Sink):
         if len(self._out) >= EARLY_BYTES and (_Output.tight or _Output.gathered_bytes > GATHERED_BYTES_MAX):
             self.flush()
         if packet_id:  # sent before, on a connection that is gone
-            if self._has_no_room(0):
-                return False
-            self._leave(self._packet(record, grant, flags | 8, packet_id, aliased=False), self._is_holding)
-            self.messages += 1
-            return True
+            return self._send_again(record, grant, flags | 8)
         if self._has_no_room(qos):
             if qos == 0 and self.live:
                 self.dropped += 1
@@ -277,6 +279,28 @@ class Outbound(Sink):
         if qos == 2 and self.durable:
             self._assigned.append((packet_id, record.stamp))
         return True
+
+    def _send_again(self, record: RecordRef, grant: Grant, flags: int) -> bool:
+        packet_id = grant.packet_id
+        if self._has_no_room(0) or len(self._slots) - self._unsent >= self.window:
+            return False
+        packet = self._packet(record, grant, flags, packet_id, aliased=False)
+        if not packet:  # the client takes less than it did
+            self._free(packet_id, 0)
+            return True
+        self._note_sent(self._slots[packet_id])
+        self._leave(packet, self._is_holding)
+        self.messages += 1
+        return True
+
+    def _waits(self, packet_id: int, stamp: int) -> bool:
+        """Whether this is still to be sent again: some clients acknowledge what they got before the connection broke."""
+        slot = self._slots.get(packet_id)
+        return slot is not None and slot.stamp == stamp and slot.state != AWAIT_PUBCOMP
+
+    def _note_sent(self, slot: Slot) -> None:
+        self._unsent -= slot.unsent
+        slot.unsent = False
 
     @property
     def _is_holding(self) -> bool:
@@ -379,6 +403,7 @@ class Outbound(Sink):
 
     def _free(self, packet_id: int, reason: int) -> None:
         slot = self._slots.pop(packet_id)
+        self._note_sent(slot)
         self.progress = True
         if slot.source is not None:
             slot.source.settle(reason)
@@ -397,7 +422,8 @@ class Outbound(Sink):
 
     def restore(self, flight: Iterable[tuple[int, int, int]]) -> None:
         for packet_id, state, stamp in flight:
-            self._slots[packet_id] = Slot(stamp, state)
+            slot = self._slots[packet_id] = Slot(stamp, state, unsent=state != AWAIT_PUBCOMP)
+            self._unsent += slot.unsent
 
     def take_sources(self) -> list[Source]:
         """What was delivered from queues and is not settled; the caller gives it back."""

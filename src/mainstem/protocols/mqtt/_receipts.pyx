@@ -116,9 +116,9 @@ cdef class Receipts(Intake):
         cdef int kind = PUBACK if qos == 1 else PUBREC
         cdef AckRun run = self.last_run
         cdef bint fresh
-        if qos == 2 and reason >= 0x80:
-            self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
-            self.received_count -= 1
+        if qos == 2 and reason < 0x80 and not self.received[packet_id >> 3] & (1 << (packet_id & 7)):
+            self.received[packet_id >> 3] |= 1 << (packet_id & 7)
+            self.received_count += 1
         if ticket is None:
             if run is None:
                 if qos == 1 or reason >= 0x80:
@@ -185,18 +185,25 @@ cdef class Receipts(Intake):
     def received_ids(self, bint stable=False):
         """Packet identifiers between PUBLISH and PUBREL, ascending; `stable`: only those whose records are."""
         cdef int n, byte
-        cdef AckRun run
         if self.received == NULL or self.received_count == 0:
             return []
         found = [byte * 8 + n for byte in range(RECEIVED_BYTES) if self.received[byte]
                  for n in range(8) if self.received[byte] & (1 << n)]
         if stable and self.runs:
-            unstable = set()
-            for run in self.runs:
-                for n in range(run.count):
-                    if run.acks[n] >> 28 == PUBREC:
-                        unstable.add(run.acks[n] & 0xFFFF)
+            unstable = {packet_id for _, ids in self.unstable() for packet_id in ids}
             found = [packet_id for packet_id in found if packet_id not in unstable]
+        return found
+
+    def unstable(self):
+        """(ticket, packet identifiers) of QoS 2 publishes whose records are not durable yet."""
+        cdef int n
+        cdef AckRun run
+        found = []
+        for run in self.runs or ():
+            ids = [run.acks[n] & 0xFFFF for n in range(run.count)
+                   if run.acks[n] >> 28 == PUBREC and run.acks[n] >> 16 & 0xFF < 0x80]
+            if ids:
+                found.append((run.ticket, ids))
         return found
 
     def released_ids(self):

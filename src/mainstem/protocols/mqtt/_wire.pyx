@@ -279,24 +279,21 @@ cdef class Inbound(Receipts):
 
     cdef object _publish(self, const uint8_t* packet, const uint8_t* at, const uint8_t* end):
         cdef Fields fields
-        cdef int bit = 0, reason
+        cdef int reason
         read_publish(self.version, self.limits, packet[0] & 15, at, end, &fields)
         if fields.alias_at >= 0 or fields.topic_size == 0:
             self._alias(&fields)
         self.messages += 1
         if fields.qos == 2:
             self._begin_received()
-            bit = 1 << (fields.packet_id & 7)
-            if self.received[fields.packet_id >> 3] & bit:  # a repetition: it is in the log, or on its way there
+            if self.received[fields.packet_id >> 3] & (1 << (fields.packet_id & 7)):
+                # A repetition: it is in the log, or on its way there.
                 self._answer(None, 2, fields.packet_id, 0)
                 return None
         if fields.qos:
             if self.version == 5 and self.unacked >= self.receive_max:
                 raise Violation(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self.receive_max} publishes unacknowledged")
             self.unacked += 1
-            if fields.qos == 2:
-                self.received[fields.packet_id >> 3] |= bit
-                self.received_count += 1
         if fields.is_text and not is_utf8(fields.payload, fields.payload_size, True):
             if fields.qos == 0:
                 raise Violation(PAYLOAD_FORMAT_INVALID, "the payload is not the UTF-8 that it claims to be")

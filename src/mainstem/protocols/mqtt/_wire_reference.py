@@ -210,8 +210,6 @@ class Inbound:
                     Reason.RECEIVE_MAXIMUM_EXCEEDED, f"more than {self.receive_max} publishes unacknowledged"
                 )
             self.unacked += 1
-            if fields.qos == 2:
-                self._received.add(fields.packet_id)
         if fields.is_text and not _is_utf8(fields.payload):
             if fields.qos == 0:
                 raise Violation(Reason.PAYLOAD_FORMAT_INVALID, "the payload is not the UTF-8 that it claims to be")
@@ -364,8 +362,8 @@ class Inbound:
 
     def _answer(self, ticket: Ticket | None, qos: int, packet_id: int, reason: int) -> None:
         kind = Packet.PUBACK if qos == 1 else Packet.PUBREC
-        if qos == 2 and reason >= 0x80:
-            self._received.discard(packet_id)
+        if qos == 2 and reason < 0x80:
+            self._received.add(packet_id)
         if ticket is None and not self._runs:
             if qos == 1 or reason >= 0x80:
                 self.unacked -= 1
@@ -406,10 +404,17 @@ class Inbound:
 
     def received_ids(self, stable: bool = False) -> list[int]:
         """Packet identifiers between PUBLISH and PUBREL, ascending; `stable`: only those whose records are."""
-        unstable: set[int] = set()
-        if stable:
-            unstable = {n for run in self._runs for kind, n, _ in run.acks if kind == Packet.PUBREC}
+        unstable = {n for _, ids in self.unstable() for n in ids} if stable else set()
         return sorted(self._received - unstable)
+
+    def unstable(self) -> list[tuple[Ticket, list[int]]]:
+        """(ticket, packet identifiers) of QoS 2 publishes whose records are not durable yet."""
+        found = []
+        for run in self._runs:
+            ids = [n for kind, n, reason in run.acks if kind == Packet.PUBREC and reason < 0x80]
+            if ids and run.ticket is not None:
+                found.append((run.ticket, ids))
+        return found
 
     def released_ids(self) -> list[int]:
         """Packet identifiers whose PUBREL came since the last `complete`."""

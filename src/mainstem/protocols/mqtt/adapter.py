@@ -35,6 +35,7 @@ from mainstem.protocols.mqtt.packets import (
 from mainstem.protocols.mqtt.properties import Properties, Property
 from mainstem.protocols.mqtt.publishing import publish_special
 from mainstem.protocols.mqtt.reasons import Reason, UnsupportedVersion, Violation, reason_of
+from mainstem.protocols.mqtt.redelivery import Redelivery
 from mainstem.protocols.mqtt.service import Publisher
 from mainstem.protocols.mqtt.session import MqttSession
 from mainstem.protocols.mqtt.subscriptions import Subscriptions
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.mqtt")
 
 NS_PER_MS = 1_000_000
+WHY_MAX = 500  # characters of a reason string
 
 
 class MqttConnection(Connection):
@@ -104,10 +106,17 @@ class MqttConnection(Connection):
         return self.inbound.data_received
 
     def on_data(self, data: bytes) -> None:
-        if self.held or self.draining:
+        if self.state == "new" and self._is_late():
+            self.close("no CONNECT in time")
+        elif self.held or self.draining:
             self.inbound.receive(data)
         else:
             self.on_event(None, self.inbound.messages, data=data)
+
+    def _is_late(self) -> bool:
+        """A byte now and then is no silence, and no CONNECT either."""
+        waited_seconds = self.server.deadlines.second - self.opened_second
+        return bool(waited_seconds > self.service.limits.connect_timeout_seconds + 1)
 
     def on_released(self) -> None:
         if not self.draining:
@@ -185,6 +194,7 @@ class MqttConnection(Connection):
 
     def _connect(self, connect: Connect) -> None:
         self.version = self.outbound.version = connect.version
+        self.outbound.packet_bytes_max = connect.properties.get(Property.MAXIMUM_PACKET_SIZE, 268_435_460)
         self.state = "deciding"
         if Property.AUTHENTICATION_METHOD in connect.properties:
             self._turn_away(Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered")
@@ -204,13 +214,17 @@ class MqttConnection(Connection):
         try:
             principal = await self.service.broker.access.login(name, password, address)
         except NotAuthorized:
-            self._turn_away(Reason.BAD_CREDENTIALS, f"login of {name!r} failed")
+            self._turn_away(Reason.BAD_CREDENTIALS, f"login of {name[:100]!r} failed")
         except Overloaded as error:
             self._turn_away(Reason.CONNECTION_RATE_EXCEEDED, error.message)
         else:
-            if not self.closing:
+            if self.closing:
+                return
+            try:
                 self._admit(connect, principal)
-                self.release(HOLD_QUEUE)
+            except MainstemError as error:
+                self._refuse(Violation(reason_of(error), error.message))
+            self.release(HOLD_QUEUE)
 
     def _admit(self, connect: Connect, principal: Principal) -> None:
         client_id = connect.client_id
@@ -223,9 +237,10 @@ class MqttConnection(Connection):
                 return
             client_id = b"ms-" + os.urandom(10).hex().encode()
         if connect.will is not None:
-            self.service.check_topic_bytes(connect.will.topic)
-            if not self.service.wills.allows(principal, connect.will.topic):
-                self._turn_away(Reason.NOT_AUTHORIZED, "its will's topic is not its to publish to")
+            try:
+                self.service.wills.check(principal, connect.will.topic)
+            except MainstemError as error:
+                self._turn_away(reason_of(error), f"its will: {error.message}")
                 return
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)
@@ -293,7 +308,6 @@ class MqttConnection(Connection):
         outbound.namespace = self.namespace
         outbound.session = self
         outbound.allows = self._allows if not self.principal.admin else None
-        outbound.packet_bytes_max = properties.get(Property.MAXIMUM_PACKET_SIZE, 268_435_460)
         outbound.window = min(properties.get(Property.RECEIVE_MAXIMUM, 65_535), limits.inflight_max)
         outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
 
@@ -330,7 +344,9 @@ class MqttConnection(Connection):
         return longest if asked == 0 or asked > longest else asked
 
     def _accept_when_durable(self, ticket: Ticket, connack: bytes, connect: Connect) -> None:
-        if self.closing:
+        if self.closing or self.service.settling.after(
+            self.saved, lambda: self._accept_when_durable(ticket, connack, connect)
+        ):
             return
         if ticket.error is not None:
             self._turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
@@ -345,6 +361,9 @@ class MqttConnection(Connection):
         self.server.deadlines.watch(self, keep_alive + (keep_alive + 1) // 2 if keep_alive else 0)
         saved = self.saved
         if saved is not None and not self.outbound.live:
+            self.inbound.restore_received(saved.received)  # what was settled since
+            if any(state != AWAIT_PUBCOMP for _, state, _ in saved.flight):
+                self.service.redeliveries.append(Redelivery(self))
             self.outbound.release([n for n, state, _ in saved.flight if state == AWAIT_PUBCOMP])
             assert self.subscriptions is not None
             self.subscriptions.restore()
@@ -353,10 +372,16 @@ class MqttConnection(Connection):
     def _turn_away(self, reason: Reason, why: str) -> None:
         """CONNACK with a reason, then close."""
         self.server.counters.refused_total += 1
-        properties: Properties = {Property.REASON_STRING: why.encode()} if self.version == V5 else {}
-        self.outbound.write(encode_connack(self.version or 4, False, reason, properties))
+        version = self.version or 4
+        self.outbound.write(self.explained(lambda words: encode_connack(version, False, reason, words), why))
         self.state = "gone"
         self.close(why, linger=True)
+
+    def explained(self, encode: Callable[[Properties], bytes], why: str) -> bytes:
+        """A packet with its reason in words, unless the client takes no packet so large."""
+        words: Properties = {Property.REASON_STRING: why[:WHY_MAX].encode()} if why and self.version == V5 else {}
+        packet = encode(words)
+        return packet if len(packet) <= self.outbound.packet_bytes_max else encode({})
 
     # -- acknowledgements and positions
 
@@ -380,12 +405,14 @@ class MqttConnection(Connection):
 
     def _catch_up(self) -> None:
         outbound, session = self.outbound, self.session
-        if not outbound.live and session is not None and self.state == "on":
-            for packet_id in session.lost_flight(outbound.position):
-                outbound.forget(packet_id)
+        if (
+            not outbound.live
+            and session is not None
+            and self.state == "on"
             # What is sent again has its place in the window already.
-            if outbound.room or (session.redelivers(outbound.position) and not outbound.blocked):
-                self.service.resume(outbound, session.filters)
+            and (outbound.room or (session.redelivers(outbound.position) and not outbound.blocked))
+        ):
+            self.service.resume(outbound, session.filters)
         if self.subscriptions is not None:
             self.subscriptions.room()
 
@@ -465,8 +492,8 @@ class MqttConnection(Connection):
 
     def _say_goodbye(self, reason: int, why: str) -> None:
         if self.version == V5 and self.state == "on" and not self.closing:
-            properties: Properties = {Property.REASON_STRING: why.encode()} if self.problem_information else {}
-            self.outbound.write(encode_disconnect(reason, properties))
+            words = why if self.problem_information else ""
+            self.outbound.write(self.explained(lambda found: encode_disconnect(reason, found), words))
         self.close(f"{why} ({Reason(reason).name.lower()})", linger=True)
 
     def fail(self, error: Exception) -> None:
@@ -522,7 +549,7 @@ class MqttConnection(Connection):
         self.subscriptions.close()
         if saved is not None:
             service.wills.disarm(self.key)
-            saved.received = set(self.inbound.received_ids(True))
+            service.settling.leave(saved, self.inbound)
             service.sessions.leave(saved, service.broker.clock.now_ns())
             if not self.expiry_seconds:
                 service.end_session(saved)

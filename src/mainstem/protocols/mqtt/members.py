@@ -120,6 +120,8 @@ class Member(Taker):
 
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
         outbound = self._connection.outbound
+        if not self.may_have(record.topic):
+            return self._pass_by(record)
         if not outbound.room:
             self.credit = 0
             return False
@@ -144,6 +146,21 @@ class Member(Taker):
         elif taken and key is not None:
             self._busy.add(key)
         return taken
+
+    def may_have(self, topic: bytes) -> bool:
+        """A filter may overlap topics that its subscriber may not read: each delivery is checked."""
+        allows = self._connection.outbound.allows
+        return allows is None or bool(allows(topic))
+
+    def _pass_by(self, record: RecordRef) -> bool:
+        """Not ours to read. A queue keeps it for who may; for a group none of whose members may, it never was."""
+        queue: Queue = self.queue
+        others = any(not isinstance(one, Member) or one.may_have(record.topic) for one in queue.takers)
+        if self._forced or others:
+            return False
+        if not self.no_ack:
+            self._ack(record.stamp)
+        return True
 
     def _ack(self, position: int) -> None:
         """What nobody will acknowledge is done; told once the lane's turn is over."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action
 from mainstem.log.gather import Ticket
-from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, NotAuthorized
+from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, MessageTooLarge, NotAuthorized
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
 from mainstem.protocols.mqtt.packets import V5, Publish
@@ -64,7 +64,7 @@ def publish_special(connection: MqttConnection, event: Publish) -> None:
     except MainstemError as error:
         if isinstance(error, Violation):
             raise
-        reason = reason_of(error)
+        reason = Reason.QUOTA_EXCEEDED if isinstance(error, MessageTooLarge) else reason_of(error)
         if not event.qos or (connection.version != V5 and reason != Reason.NOT_AUTHORIZED):
             raise Violation(reason, error.message) from None
         connection.inbound.answer(None, event.qos, event.packet_id, reason)

@@ -65,6 +65,7 @@ RETURN_CODES = {
     Reason.BAD_CREDENTIALS: 4,
     Reason.BAD_AUTHENTICATION_METHOD: 4,
     Reason.NOT_AUTHORIZED: 5,
+    Reason.TOPIC_NAME_INVALID: 5,  # its will's: trying again does not help, which 3 would say
 }
 
 

@@ -58,6 +58,9 @@ class RetainedDelivery:
         outbound = self._connection.outbound
         while self._ready:
             record, grant = self._ready[0]
+            if outbound.allows is not None and not outbound.allows(record.topic):
+                self._ready.popleft()
+                continue
             if not outbound.room or not outbound.offer(ref_of(record), grant, True):
                 return False
             self._ready.popleft()

@@ -32,6 +32,8 @@ from mainstem.protocols.mqtt.held import HeldLimits
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.outbound import Encoder, Outbound
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.redelivery import Redelivery
+from mainstem.protocols.mqtt.settling import Settling
 from mainstem.protocols.mqtt.sys_topics import SysTopics
 from mainstem.protocols.mqtt.wills import Wills
 from mainstem.protocols.mqtt.wire import MARK_CLIENT_WANTED, RouteTable
@@ -98,6 +100,8 @@ class MqttService:
         self._recovered = False
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
         self.wills = Wills(self)
+        self.settling = Settling(self.sessions)
+        self.redeliveries: list[Redelivery] = []
         self.held = HeldLimits(
             broker,
             ms_max=config.mqtt.session_held_ms_max,
@@ -131,7 +135,7 @@ class MqttService:
         while self.sessions.save_places():
             pass
         self.wills.close()
-        self.closed = True
+        self.closed = self.settling.closed = True
 
     # -- namespaces, rights and routes
 
@@ -340,6 +344,7 @@ class MqttService:
         for session in self.sessions.expired(now_ns):
             self.expired_total += 1
             self.end_session(session)
+        self.redeliveries = [one for one in self.redeliveries if not one.go_on()]
         self._checkpoint()
 
     def end_session(self, session: Session) -> Ticket | None:

@@ -58,6 +58,7 @@ class MqttSession:
     __slots__ = (
         "_again",
         "_again_last",
+        "_again_more",
         "_again_seen",
         "_cache",
         "_trie",
@@ -77,6 +78,7 @@ class MqttSession:
         self._again: dict[int, tuple[int, int]] = {}
         self._again_seen: set[int] = set()
         self._again_last = -1
+        self._again_more: list[Flight] = []
 
     @property
     def filters(self) -> list[bytes]:
@@ -101,7 +103,12 @@ class MqttSession:
     def resume(self, position: int, flight: Iterable[Flight]) -> int:
         """The session goes on from here; returns the stamp from which the log must be read."""
         self.position = position
-        self._again = {stamp: (packet_id, state) for packet_id, state, stamp in flight}
+        self._again, self._again_more = {}, []
+        for packet_id, state, stamp in flight:
+            if stamp in self._again:  # a retained message may be in flight twice
+                self._again_more.append((packet_id, state, stamp))
+            else:
+                self._again[stamp] = packet_id, state
         self._again_seen = {stamp for stamp, (_, state) in self._again.items() if state == AWAIT_PUBCOMP}
         self._again_last = max(self._again, default=-1)
         return min(position, min(self._again, default=position))
@@ -110,13 +117,12 @@ class MqttSession:
         """Whether catching up, from there on, may find what was in flight before."""
         return bool(self._again) and position <= self._again_last
 
-    def lost_flight(self, position: int) -> list[int]:
-        """Packet identifiers whose records catching up has passed without finding them: they are gone from the log."""
-        if not self._again or position <= self._again_last:
-            return []
+    def lost_flight(self) -> list[Flight]:
+        """What catching up has passed without finding it: gone from the log, or no subscription means it any more."""
         again, seen = self._again, self._again_seen
-        lost = [packet_id for stamp, (packet_id, _) in again.items() if stamp not in seen]
-        self._again, self._again_seen = {}, set()
+        lost = [(packet_id, state, stamp) for stamp, (packet_id, state) in again.items() if stamp not in seen]
+        lost += [one for one in self._again_more if one[1] != AWAIT_PUBCOMP]
+        self._again, self._again_seen, self._again_more = {}, set(), []
         return lost
 
     def choose(self, record: RecordRef) -> Grant | None:
@@ -139,9 +145,16 @@ class MqttSession:
         if state == AWAIT_PUBCOMP:
             return None  # the client has it; only the release goes again
         self._again_seen.add(record.stamp)
-        grants = [one.grant for one in self._matching(record.topic)]
-        identifiers = b"".join(one.identifiers for one in grants)
-        return Grant(state, identifiers=identifiers, meta=any(one.meta for one in grants), packet_id=packet_id)
+        matching = self._matching(record.topic)
+        grants = [one.grant for one in matching]
+        return Grant(
+            state,
+            # What is older than the subscription was its retained message.
+            retain_as_published=any(one.grant.retain_as_published or one.start > record.stamp for one in matching),
+            identifiers=b"".join(one.identifiers for one in grants),
+            meta=any(one.meta for one in grants),
+            packet_id=packet_id,
+        )
 
     def _matching(self, topic: bytes) -> list[Interest]:
         found = self._cache.get(topic)

@@ -12,7 +12,6 @@ from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.protocols.mqtt.filters import Asked, Kind, parse_filter
 from mainstem.protocols.mqtt.outbound import Grant
 from mainstem.protocols.mqtt.packets import Filter, Subscribe, Unsubscribe, encode_suback, encode_unsuback
-from mainstem.protocols.mqtt.properties import Properties, Property
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 from mainstem.protocols.mqtt.retained_delivery import RetainedDelivery
 from mainstem.protocols.mqtt.session import MqttSession, grant_of
@@ -40,6 +39,7 @@ class Subscriptions:
     def subscribe(self, event: Subscribe) -> None:
         reasons: list[int] = []
         wanted: list[tuple[bytes, Grant]] = []  # retained messages, after SUBACK
+        before = self._connection.service.broker.stamps.next  # later ones come as what they are: live
         why = ""
         for one in event.filters:
             try:
@@ -51,19 +51,19 @@ class Subscriptions:
                 reasons.append(reason)
                 why = error.message
         connection = self._connection
-        properties: Properties = (
-            {Property.REASON_STRING: why.encode()} if why and connection.problem_information else {}
+        suback = connection.explained(
+            lambda words: encode_suback(connection.version, event.packet_id, reasons, words),
+            why if connection.problem_information else "",
         )
-        suback = encode_suback(connection.version, event.packet_id, reasons, properties)
         if self._saved is not None and any(reason < 0x80 for reason in reasons):
-            self._when_saved(lambda: self._answer(suback, wanted))
+            self._when_saved(lambda: self._answer(suback, wanted, before))
         else:
-            self._answer(suback, wanted)
+            self._answer(suback, wanted, before)
 
-    def _answer(self, suback: bytes, wanted: list[tuple[bytes, Grant]]) -> None:
+    def _answer(self, suback: bytes, wanted: list[tuple[bytes, Grant]], before: int) -> None:
         self._connection.outbound.write(suback)
         for topic_filter, grant in wanted:
-            self._deliver_retained(topic_filter, grant)
+            self._deliver_retained(topic_filter, grant, before)
 
     def _when_saved(self, call: Callable[[], None]) -> None:
         assert self._saved is not None
@@ -172,10 +172,11 @@ class Subscriptions:
 
     # -- deliveries that no route brings
 
-    def _deliver_retained(self, topic_filter: bytes, grant: Grant) -> None:
+    def _deliver_retained(self, topic_filter: bytes, grant: Grant, before: int) -> None:
         connection = self._connection
         assert connection.namespace is not None
         found = connection.service.retained(connection.namespace).find(topic_filter)
+        found = [(topic, pointer) for topic, pointer in found if pointer.stamp < before]
         if found:
             if self._retained is None:
                 self._retained = RetainedDelivery(connection)

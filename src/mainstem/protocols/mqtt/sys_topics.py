@@ -129,10 +129,11 @@ class SysSubscription:
         self._connection = connection
         self._filter = topic_filter
         self._grant = grant_of(subscription)
+        self._closed = False
         asyncio.get_running_loop().call_soon(self._begin)  # after SUBACK, as retained messages come
 
     def _begin(self) -> None:
-        if not self._connection.closing:
+        if not self._closed and not self._connection.closing:
             self._connection.service.sys_topics.add(self)
 
     def tell(self, values: dict[bytes, bytes], *, retain: bool) -> None:
@@ -146,4 +147,5 @@ class SysSubscription:
         """Figures are told when they are due, not when there is room."""
 
     def close(self, *, ended: bool) -> None:
+        self._closed = True
         self._connection.service.sys_topics.remove(self)

@@ -19,7 +19,8 @@ import msgspec
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import MainstemError, NotAuthorized
+from mainstem.model.topic_filter import check_topic
 from mainstem.protocols.mqtt.packets import Will
 
 if TYPE_CHECKING:
@@ -75,6 +76,13 @@ class Wills:
         if topic.partition(b"/")[0] in NO_TOPICS:
             return False
         return self._service.broker.access.allows(principal, Action.PUBLISH, topic)
+
+    def check(self, principal: Principal, topic: bytes) -> None:
+        """When its client connects: a will that could not be published later is refused while somebody listens."""
+        limits = self._service.limits
+        check_topic(topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+        if not self.allows(principal, topic):
+            raise NotAuthorized("its topic is not its to publish to")
 
     def arm(self, key: bytes, namespace: Namespace, will: Will, client_id: bytes, expiry_seconds: int) -> None:
         """A client with a session that outlives us is there. The caller's next journal ticket covers this too."""

@@ -1,0 +1,36 @@
+"""CONNECT is when its client can still be told; later the will would be lost silently."""
+
+import asyncio
+
+import pytest
+
+from mainstem.testing.broker import Broker
+from tests.protocol.mqtt.raw import Raw, connect_packet, unique
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "a/#", "a" * 5000, "a/" * 500])
+def test_for_its_topic(port: int, topic: str) -> None:
+    with Raw(port, version=5) as new, Raw(port) as old:
+        new.send(connect_packet(unique("will"), version=5, will=(topic, b"x", 0, False)))
+        first, body = new.packet()
+        assert (first, body[1]) == (0x20, 0x90)
+        new.closed()
+        old.send(connect_packet(unique("will"), will=(topic, b"x", 0, False)))
+        assert old.closed() == b"\x20\x02\x00\x05"
+
+
+def test_also_after_a_login_that_took_time() -> None:
+    with Broker() as broker:
+        assert broker.app is not None and broker.loop is not None
+        access = broker.app.broker.access
+
+        async def add() -> None:
+            await access.add_user("root", "secret", admin=True)
+
+        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        with Raw(broker.mqtt_port, version=5) as client:
+            will = ("a/+", b"x", 0, False)
+            client.send(connect_packet("will", version=5, will=will, username="root", password=b"secret"))
+            first, body = client.packet()
+            assert (first, body[1]) == (0x20, 0x90)
+            client.closed()

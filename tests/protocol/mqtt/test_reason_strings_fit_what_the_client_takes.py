@@ -1,0 +1,41 @@
+"""[MQTT-3.2.2-19], [MQTT-3.9.2-1] and [MQTT-3.14.2-3]: rather no words than a packet beyond Maximum Packet Size."""
+
+import asyncio
+
+import pytest
+
+from mainstem.protocols.mqtt.properties import Property
+from mainstem.testing.broker import Broker
+from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
+
+
+@pytest.mark.parametrize(("bytes_max", "spoken"), [(20, False), (2000, True)])
+def test_of_connack_suback_and_disconnect(port: int, bytes_max: int, spoken: bool) -> None:
+    properties = {Property.MAXIMUM_PACKET_SIZE: bytes_max}
+    with Raw(port, version=5) as client:
+        packet = connect_packet(unique("will"), version=5, will=("a/+", b"", 0, False), properties=properties)
+        client.send(packet)
+        refusal = client.closed()
+        assert refusal[3] == 0x90 and (len(refusal) > 20) is spoken
+    with Raw.connected(port, version=5, properties=properties) as client:
+        client.send(subscribe_packet(("a/#/b", 0), version=5))
+        first, body = client.packet()
+        assert first == 0x90 and body[-1] == 0x8F and (len(body) > 20) is spoken
+        client.send(publish_packet("a/+", version=5))
+        goodbye = client.closed()
+        assert goodbye[2] == 0x90 and (len(goodbye) > 20) is spoken
+
+
+def test_of_a_login_with_a_name_longer_than_any_reason() -> None:
+    with Broker() as broker:
+        assert broker.app is not None and broker.loop is not None
+        access = broker.app.broker.access
+
+        async def add() -> None:
+            await access.add_user("root", "secret", admin=True)
+
+        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        with Raw(broker.mqtt_port, version=5) as client:
+            client.send(connect_packet("c", version=5, username="\x01" * 60_000, password=b"x"))
+            first, body = client.packet()
+            assert (first, body[1]) == (0x20, 0x86)
