@@ -10,16 +10,19 @@ import pytest
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import (
     AlterPartitionReassignmentsRequest,
+    ConsumerGroupHeartbeatRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeGroupsRequest,
     DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
@@ -33,7 +36,7 @@ from tests.protocol.kafka.clients import create_topic, send, unique
 from tests.protocol.kafka.raw import RawClient
 
 UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, INVALID_REPLICA_ASSIGNMENT = 3, 25, 35, 39
-INVALID_REQUEST, SESSION_NOT_FOUND, OUT_OF_RANGE = 42, 70, 1
+INVALID_REQUEST, SESSION_NOT_FOUND, OUT_OF_RANGE, INVALID_GROUP_ID = 42, 70, 1, 24
 
 
 def partition_count(raw: RawClient, topic: str) -> int:
@@ -224,3 +227,42 @@ def test_a_client_id_need_not_be_text(broker: Broker) -> None:
         request = wire.HEADER.pack(3, 1, 7, 2) + b"\xff\xfe" + struct.pack(">i", 0)
         raw.send_bytes(struct.pack(">i", len(request)) + request)
         assert struct.unpack_from(">i", raw.receive_bytes())[0] == 7
+
+
+def test_an_id_cannot_be_spelled_like_that_of_another_tenant(broker: Broker) -> None:
+    topic, group = create_topic(broker, unique("tenant")), "other\x01group"
+    with RawClient(broker) as raw:
+        assert commit(raw, group, topic) == INVALID_GROUP_ID
+        beat = ConsumerGroupHeartbeatRequest(group_id=group, member_id="m", rebalance_timeout_ms=9_000)
+        beat.subscribed_topic_names, beat.topic_partitions = [topic], []
+        assert raw.ask("ConsumerGroupHeartbeat", 1, beat).error_code == INVALID_GROUP_ID
+        ask = InitProducerIdRequest(transactional_id=group, transaction_timeout_ms=9_000)
+        assert raw.ask("InitProducerId", 5, ask).error_code == INVALID_REQUEST
+        (described,) = raw.ask("DescribeGroups", 5, DescribeGroupsRequest(groups=[group])).groups
+        assert described.group_state == "Dead"
+    create_topic(broker, unique("tenant"))  # what groups there are is looked through
+
+
+def test_a_heartbeat_says_all_it_must_and_nothing_empty(broker: Broker) -> None:
+    topic, group, member = create_topic(broker, unique("beat")), unique("beat"), unique("member")
+    with RawClient(broker) as raw:
+
+        def beat(**changes: Any) -> int:
+            said: dict[str, Any] = {"group_id": group, "member_id": member, "rebalance_timeout_ms": 9_000}
+            said |= {"subscribed_topic_names": [topic], "topic_partitions": []} | changes
+            return int(raw.ask("ConsumerGroupHeartbeat", 1, ConsumerGroupHeartbeatRequest(**said)).error_code)
+
+        owned = [ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=b"t" * 16, partitions=[0])]
+        for fault in (
+            {"member_id": ""},
+            {"instance_id": ""},
+            {"rack_id": ""},
+            {"rebalance_timeout_ms": -1},
+            {"subscribed_topic_names": None},
+            {"topic_partitions": None},
+            {"topic_partitions": owned},
+            {"member_epoch": -2},
+            {"member_epoch": -3},
+        ):
+            assert beat(**fault) == INVALID_REQUEST, fault
+        assert beat() == 0

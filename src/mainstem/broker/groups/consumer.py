@@ -165,19 +165,27 @@ class ConsumerGroup:
         return member
 
     def _known(self, beat: Beat) -> ConsumerMember | BeatAnswer:
-        if beat.instance_id is not None:
-            holder = self.static(beat.instance_id)
-            if holder is not None and holder.member_id != beat.member_id:
-                return BeatAnswer(GroupFault.FENCED_INSTANCE_ID, f"instance {beat.instance_id} was taken over")
-        member = self.members.get(beat.member_id)
-        if member is None:
-            return BeatAnswer(GroupFault.UNKNOWN_MEMBER_ID, f"{beat.member_id} is not a member of {self.group_id}")
+        member = self._identified(beat)
+        if isinstance(member, BeatAnswer):
+            return member
+        if member.away:
+            return BeatAnswer(GroupFault.FENCED_MEMBER_EPOCH, f"{beat.member_id} left for a while; it must join again")
         lost_answer = beat.epoch == member.previous_epoch and (beat.owned is None or beat.owned <= member.holds())
         if beat.epoch != member.epoch and not lost_answer:
             return BeatAnswer(GroupFault.FENCED_MEMBER_EPOCH, f"epoch {beat.epoch}, expected {member.epoch}")
         if lost_answer and beat.epoch != member.epoch:
             member.told = None
         return member
+
+    def _identified(self, beat: Beat) -> ConsumerMember | BeatAnswer:
+        holder = self.members.get(beat.member_id)
+        if beat.instance_id is not None:
+            holder = self.static(beat.instance_id)
+            if holder is not None and holder.member_id != beat.member_id:
+                return BeatAnswer(GroupFault.FENCED_INSTANCE_ID, f"instance {beat.instance_id} was taken over")
+        if holder is None:
+            return BeatAnswer(GroupFault.UNKNOWN_MEMBER_ID, f"{beat.member_id} is not a member of {self.group_id}")
+        return holder
 
     def _describe(self, member: ConsumerMember, beat: Beat) -> None:
         before = (member.topics, member.pattern, member.assignor)
@@ -196,11 +204,9 @@ class ConsumerGroup:
             self.changed = True
 
     def _leave(self, beat: Beat, lookup: TopicLookup, now_ms: int) -> BeatAnswer:
-        member = self.members.get(beat.member_id)
-        if member is None and beat.instance_id is not None:
-            member = self.static(beat.instance_id)
-        if member is None:
-            return BeatAnswer(GroupFault.UNKNOWN_MEMBER_ID, f"{beat.member_id} is not a member of {self.group_id}")
+        member = self._identified(beat)
+        if isinstance(member, BeatAnswer):
+            return member
         if beat.epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
             member.away = True
             member.assigned |= member.revoking
@@ -311,7 +317,7 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return GroupFault.UNKNOWN_MEMBER_ID
-        if epoch in (member.epoch, -1):
+        if epoch == member.epoch:
             return GroupFault.NONE
         return GroupFault.STALE_MEMBER_EPOCH if member.seat is None else GroupFault.ILLEGAL_GENERATION
 

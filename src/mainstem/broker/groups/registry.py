@@ -27,6 +27,7 @@ from mainstem.log.gather import Ticket
 GROUPS_MAX = 100_000
 GROUP_ID_BYTES_MAX = 1_000
 METADATA_BYTES_MAX = 4_096
+MARKS = {"\0", "\1"}  # between the parts of a key
 _COMMIT = struct.Struct(">qiq")
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup
@@ -110,7 +111,7 @@ class Groups:
 
     @staticmethod
     def check_id(group_id: str) -> GroupFault:
-        fine = group_id and "\0" not in group_id and len(group_id.encode()) <= GROUP_ID_BYTES_MAX
+        fine = group_id and not MARKS & set(group_id) and len(group_id.encode()) <= GROUP_ID_BYTES_MAX
         return GroupFault.NONE if fine else GroupFault.INVALID_GROUP_ID
 
     # -- offsets ---------------------------------------------------------------------------------------------------

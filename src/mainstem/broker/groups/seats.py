@@ -112,9 +112,9 @@ def _seated(group: ConsumerGroup, ask: Join, make_id: Callable[[], str]) -> Cons
     return made
 
 
-def sync(group: ConsumerGroup, member_id: str, generation: int) -> tuple[GroupFault, Named]:
+def sync(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> tuple[GroupFault, Named]:
     """What the member has; it asked for it after it joined."""
-    fault, member = _of(group, member_id, generation)
+    fault, member = _of(group, member_id, instance_id, generation)
     if member is None:
         return fault, set()
     member.told = set(member.assigned)
@@ -122,8 +122,15 @@ def sync(group: ConsumerGroup, member_id: str, generation: int) -> tuple[GroupFa
     return GroupFault.NONE, {(names[topic_id], index) for topic_id, index in member.assigned if topic_id in names}
 
 
-def heartbeat(group: ConsumerGroup, member_id: str, generation: int, lookup: TopicLookup, now_ms: int) -> GroupFault:
-    fault, member = _of(group, member_id, generation)
+def heartbeat(
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    lookup: TopicLookup,
+    now_ms: int,
+) -> GroupFault:
+    fault, member = _of(group, member_id, instance_id, generation)
     if member is None:
         return fault
     assert member.seat is not None
@@ -137,18 +144,36 @@ def heartbeat(group: ConsumerGroup, member_id: str, generation: int, lookup: Top
 
 
 def leave(group: ConsumerGroup, member_id: str, instance_id: str | None, lookup: TopicLookup) -> GroupFault:
-    member = group.members.get(member_id) or (group.static(instance_id) if instance_id is not None else None)
+    if instance_id is not None and not member_id:  # an administrator knows the instance only
+        member = group.static(instance_id)
+        fault = GroupFault.NONE if member is not None else GroupFault.UNKNOWN_MEMBER_ID
+    else:
+        fault, member = _identify(group, member_id, instance_id)
     if member is None:
-        return GroupFault.UNKNOWN_MEMBER_ID
+        return fault
     group.remove(member)
     group.refresh(lookup)
     return GroupFault.NONE
 
 
-def _of(group: ConsumerGroup, member_id: str, generation: int) -> tuple[GroupFault, ConsumerMember | None]:
+def _identify(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> tuple[GroupFault, ConsumerMember | None]:
+    """Who lost its instance id to another is told so: it must not come back and take it again."""
+    if instance_id is not None:
+        holder = group.static(instance_id)
+        if holder is not None and holder.member_id != member_id:
+            return GroupFault.FENCED_INSTANCE_ID, None
     member = group.members.get(member_id)
+    return (GroupFault.UNKNOWN_MEMBER_ID if member is None else GroupFault.NONE), member
+
+
+def _of(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+) -> tuple[GroupFault, ConsumerMember | None]:
+    fault, member = _identify(group, member_id, instance_id)
     if member is None or member.seat is None:
-        return GroupFault.UNKNOWN_MEMBER_ID, None
+        return fault if member is None else GroupFault.UNKNOWN_MEMBER_ID, None
     return (GroupFault.NONE, member) if generation == member.epoch else (GroupFault.ILLEGAL_GENERATION, None)
 
 

@@ -168,7 +168,9 @@ class KafkaService(Server):
         return known
 
     def group_key(self, namespace: Namespace, group_id: str) -> str:
-        """Ids of tenants never meet."""
+        """Ids of tenants never meet: one that has the mark in it is nobody's."""
+        if "\x01" in group_id:
+            return f"\0{namespace.name}\0{group_id}"
         return group_id if namespace.name == DEFAULT_NAMESPACE else f"{namespace.name}\x01{group_id}"
 
     def group_name(self, namespace: Namespace, key: str) -> str | None:

@@ -144,6 +144,30 @@ def test_a_static_member_that_is_away_keeps_its_partitions() -> None:
     assert again.owned == held
 
 
+def test_who_lost_its_instance_id_can_neither_beat_nor_leave_for_its_successor() -> None:
+    one, topics = group(), Topics(a=2)
+    old = Client(one, topics, "x", instance_id="i")
+    epoch, old.epoch = old.epoch, -2
+    old.beat(instance_id="i")
+    old.epoch = epoch
+    assert old.beat(instance_id="i").fault is GroupFault.FENCED_MEMBER_EPOCH, "it left for a while"
+    new = Client(one, topics, "x2", instance_id="i")
+    for said in (epoch, -1, -2):
+        old.epoch = said
+        assert old.beat(instance_id="i").fault is GroupFault.FENCED_INSTANCE_ID
+    assert new.beat(instance_id="another").fault is GroupFault.UNKNOWN_MEMBER_ID
+    assert new.beat(instance_id="i").fault is GroupFault.NONE
+
+
+def test_offsets_are_committed_in_the_members_own_epoch() -> None:
+    one, topics = group(), Topics(a=1)
+    client = Client(one, topics, "x")
+    assert one.check_commit("x", None, client.epoch, 0) is GroupFault.NONE
+    for epoch in (client.epoch - 1, client.epoch + 1, -1):
+        assert one.check_commit("x", None, epoch, 0) is GroupFault.STALE_MEMBER_EPOCH
+    assert one.check_commit("", None, -1, 0) is GroupFault.UNKNOWN_MEMBER_ID
+
+
 @given(
     st.integers(0, 5),
     st.integers(0, 12),

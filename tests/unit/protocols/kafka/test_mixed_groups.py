@@ -51,7 +51,7 @@ class Group:
         joined = seats.join(self.group, ask, said, Topics(), self.make_id, self.now)
         assert joined.fault is GroupFault.NONE
         assert joined.leader != joined.member_id
-        fault, given = seats.sync(self.group, joined.member_id, joined.generation)
+        fault, given = seats.sync(self.group, joined.member_id, None, joined.generation)
         assert fault is GroupFault.NONE
         self.generation[joined.member_id] = joined.generation
         self.owned[joined.member_id] = {index for _, index in given}
@@ -75,7 +75,7 @@ class Group:
             owned = {(TOPIC, index) for index in self.owned[name]}
             self._told(self.group.heartbeat(Beat(name, self.generation[name], owned=owned), Topics(), self.now))
             return
-        fault = seats.heartbeat(self.group, name, self.generation[name], Topics(), self.now)
+        fault = seats.heartbeat(self.group, name, None, self.generation[name], Topics(), self.now)
         if fault is GroupFault.REBALANCE_IN_PROGRESS:
             self._join(name, self.owned[name] if name in self.cooperative else set())
         else:
@@ -121,14 +121,32 @@ def test_a_member_that_does_not_come_when_it_is_asked_to_loses_its_place() -> No
     group = Group()
     lazy = group.add_classic(cooperative=True)
     other = group.add_consumer()
-    fault = seats.heartbeat(group.group, lazy, group.generation[lazy], Topics(), 100)
+    fault = seats.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 100)
     assert fault is GroupFault.REBALANCE_IN_PROGRESS
     group.now = 60_101
     for name in (lazy, other):
         group.group.members[name].deadline_ms = 1 << 40
     group.group.tick(group.now)
     assert lazy not in group.group.members
-    assert seats.heartbeat(group.group, lazy, group.generation[lazy], Topics(), 0) is GroupFault.UNKNOWN_MEMBER_ID
+    assert seats.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 0) is GroupFault.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_member_that_lost_its_instance_id_is_fenced_and_its_successor_stays() -> None:
+    group = Group()
+    group.add_consumer()
+    ask = Join("", "i", "c", "h", 10_000, 10_000, "consumer", [("range", b"")])
+    said = Subscription({"t"}, set())
+    old, new = (seats.join(group.group, ask, said, Topics(), group.make_id, 0) for _ in range(2))
+    assert old.member_id != new.member_id
+    assert (
+        seats.heartbeat(group.group, old.member_id, "i", old.generation, Topics(), 0) is GroupFault.FENCED_INSTANCE_ID
+    )
+    assert seats.sync(group.group, old.member_id, "i", old.generation)[0] is GroupFault.FENCED_INSTANCE_ID
+    assert seats.leave(group.group, old.member_id, "i", Topics()) is GroupFault.FENCED_INSTANCE_ID
+    assert group.group.check_commit(new.member_id, "i", new.generation + 1, 0) is GroupFault.ILLEGAL_GENERATION
+    assert new.member_id in group.group.members
+    assert seats.leave(group.group, "", "i", Topics()) is GroupFault.NONE
+    assert new.member_id not in group.group.members
 
 
 def test_what_members_say_is_read_and_what_they_are_told_is_written() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.groups.classic import ClassicGroup, Join, Joined, Synced
-from mainstem.broker.groups.consumer import Beat, BeatAnswer, ConsumerGroup
+from mainstem.broker.groups.consumer import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Beat, BeatAnswer, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
 from mainstem.model.errors import MainstemError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
 IDS_VERSION_MIN = 10
+MEMBER_ID_VERSION_MIN = 1  # of ConsumerGroupHeartbeat: clients make their ids themselves
 
 
 def _classic(request: Request) -> tuple[GroupFault, ClassicGroup | None]:
@@ -179,6 +180,9 @@ def consumer_group_heartbeat(request: Request) -> Any:
     fault = Groups.check_id(body.group_id)
     if fault is not GroupFault.NONE:
         return ConsumerGroupHeartbeatResponse(error_code=code_of_fault(fault))
+    why = _malformed_beat(body, request.version)
+    if why is not None:
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
     key = request.group_key(body.group_id)
     if body.member_epoch != 0 and service.groups.find(key) is None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -207,6 +211,24 @@ def consumer_group_heartbeat(request: Request) -> Any:
     answer = group.heartbeat(beat, GroupTopics(request.catalog), service.monotonic_ms())
     service.groups.keep(group)
     return beat_response(ConsumerGroupHeartbeatResponse, answer)
+
+
+def _malformed_beat(body: Any, version: int) -> str | None:
+    """What a heartbeat must say, as Kafka sees it: all when it joins, and nothing that is empty."""
+    if not body.member_id and version >= MEMBER_ID_VERSION_MIN:
+        return "MemberId can't be empty."
+    if body.instance_id == "" or body.rack_id == "":
+        return "InstanceId and RackId can't be empty."
+    if body.member_epoch == JOIN_EPOCH:
+        if body.rebalance_timeout_ms == -1:
+            return "RebalanceTimeoutMs must be provided in first request."
+        if body.topic_partitions is None or body.topic_partitions:
+            return "TopicPartitions must be empty when (re-)joining."
+        if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
+            return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    if body.member_epoch == STATIC_LEAVE_EPOCH and body.instance_id is None:
+        return "InstanceId can't be null."
+    return f"MemberEpoch is {body.member_epoch}." if body.member_epoch < STATIC_LEAVE_EPOCH else None
 
 
 def beat_response(kind: type[Any], answer: BeatAnswer) -> Any:

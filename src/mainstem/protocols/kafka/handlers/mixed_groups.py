@@ -44,7 +44,7 @@ def join(request: Request, group: ConsumerGroup, ask: Join) -> Joined:
 
 def sync(request: Request, group: ConsumerGroup) -> Any:
     body = request.body
-    fault, partitions = seats.sync(group, body.member_id, body.generation_id)
+    fault, partitions = seats.sync(group, body.member_id, body.group_instance_id, body.generation_id)
     return SyncGroupResponse(
         error_code=code_of_fault(fault),
         protocol_type=body.protocol_type,
@@ -55,7 +55,8 @@ def sync(request: Request, group: ConsumerGroup) -> Any:
 
 def heartbeat(request: Request, group: ConsumerGroup) -> GroupFault:
     body, now_ms = request.body, request.service.monotonic_ms()
-    return seats.heartbeat(group, body.member_id, body.generation_id, GroupTopics(request.catalog), now_ms)
+    lookup = GroupTopics(request.catalog)
+    return seats.heartbeat(group, body.member_id, body.group_instance_id, body.generation_id, lookup, now_ms)
 
 
 def leave(request: Request, group: ConsumerGroup, member_id: str, instance_id: str | None) -> GroupFault:

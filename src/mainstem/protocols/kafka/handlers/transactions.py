@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action
 from mainstem.broker.groups.consumer import pattern_fault
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.broker.groups.registry import Groups
+from mainstem.broker.groups.registry import MARKS, Groups
 from mainstem.broker.transactions import TransactionFault, TransactionState
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
@@ -47,7 +47,7 @@ def init_producer_id(request: Request) -> Any:
     body, service = request.body, request.service
     if body.transactional_id is None:
         return InitProducerIdResponse(producer_id=service.markers.next_producer_id(), producer_epoch=0)
-    if not body.transactional_id:
+    if not body.transactional_id or MARKS & set(body.transactional_id):
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
 
     def reply(fault: TransactionFault, producer_id: int, epoch: int, ticket: Ticket | None) -> None:
