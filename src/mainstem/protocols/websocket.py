@@ -40,6 +40,7 @@ class WebSocketRules:
     subprotocols: tuple[str, ...]
     hosts: tuple[str, ...] = ()  # beyond loopback
     origins: tuple[str, ...] = ()  # beyond the hosts'
+    frame_bytes_max: int = FRAME_BYTES_MAX
 
     def refusal(self, path: str, host: str | None, origin: str | None) -> str | None:
         """Why this request is refused; None if it is not."""
@@ -75,7 +76,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport: Any = None
         self._connection: Connection | None = None
         self._open = False
-        self._protocol = ServerProtocol(subprotocols=list(rules.subprotocols), max_size=FRAME_BYTES_MAX)  # type: ignore[arg-type]
+        self._protocol = ServerProtocol(subprotocols=list(rules.subprotocols), max_size=rules.frame_bytes_max)  # type: ignore[arg-type]
 
     # -- what asyncio calls
 

@@ -11,7 +11,7 @@ from mainstem.protocols.connection import Server
 from mainstem.protocols.mqtt.adapter import MqttConnection
 from mainstem.protocols.mqtt.outbound import set_tight
 from mainstem.protocols.mqtt.service import MqttService
-from mainstem.protocols.websocket import WebSocketProtocol, WebSocketRules
+from mainstem.protocols.websocket import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, WebSocketProtocol, WebSocketRules
 
 logger = logging.getLogger("mainstem.mqtt")
 
@@ -56,6 +56,24 @@ class MqttServer(Server):
                 logger.exception("the MQTT second failed; it is tried again")
 
 
+class MqttWebSocket(WebSocketProtocol):
+    """A frame is kept until it is whole: before CONNECT it may not be larger than a CONNECT may."""
+
+    __slots__ = ("_early_bytes",)
+
+    def __init__(self, server: MqttWebSocketServer, rules: WebSocketRules) -> None:
+        super().__init__(lambda: MqttConnection(server), rules)
+        self._early_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        connection = self._connection
+        if isinstance(connection, MqttConnection) and connection.state == "new" and not connection.closing:
+            self._early_bytes += len(data)
+            if self._early_bytes > HANDSHAKE_BYTES_MAX + connection.service.limits.connect_bytes_max:
+                connection.close(f"{self._early_bytes} bytes, and no CONNECT")
+
+
 class MqttWebSocketServer(Server):
     """The WebSocket listener: the same clients, sessions and service by another door."""
 
@@ -68,11 +86,12 @@ class MqttWebSocketServer(Server):
             ("mqtt", "mqttv3.1"),
             hosts=(config.listeners.host, *config.http.hosts),
             origins=tuple(config.mqtt.ws_origins),
+            frame_bytes_max=max(FRAME_BYTES_MAX, self.service.limits.packet_bytes_max),
         )
 
     def make_connection(self) -> asyncio.Protocol:
         self.service.ensure_recovered()
-        return WebSocketProtocol(lambda: MqttConnection(self), self._rules)
+        return MqttWebSocket(self, self._rules)
 
     def close_all(self, reason: str) -> None:
         super().close_all(reason)

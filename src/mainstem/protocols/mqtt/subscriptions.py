@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from mainstem.protocols.mqtt.special import Special, open_special
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
+
+logger = logging.getLogger("mainstem.mqtt")
 
 
 class Subscriptions:
@@ -139,7 +142,15 @@ class Subscriptions:
                 assert namespace is not None
                 namespace.subscribe(interest.filter, self._connection.outbound, interest.grant)
             else:
-                self._subscribe_special(asked, subscription, {})
+                self._restore_special(asked, subscription)
+
+    def _restore_special(self, asked: Asked, subscription: Subscription) -> None:
+        """What it names may be gone by now, or no longer its to read: that ends this subscription, not the session."""
+        try:
+            self._subscribe_special(asked, subscription, {})
+        except MainstemError as error:
+            del self.by_filter[subscription.filter]
+            logger.warning("%s: its subscription ended: %s", self._connection.label(), error.message)
 
     # -- UNSUBSCRIBE
 
