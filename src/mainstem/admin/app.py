@@ -47,7 +47,16 @@ def make_application(running: Running) -> Starlette:
         return problem(404, "MS-1001", f"there is nothing at {request.url.path}", fix="see /v1/openapi.json")
 
     async def not_allowed(request: Request, error: Exception) -> Response:
-        return problem(405, "MS-1004", f"{request.method} is not possible at {request.url.path}")
+        allow = getattr(error, "headers", None)  # the route's own: which methods are
+        return problem(405, "MS-1004", f"{request.method} is not possible at {request.url.path}", headers=allow)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return problem(
+            500,
+            "MS-0000",
+            f"a mistake in Mainstem: {type(error).__name__}",
+            fix="report it, with what the broker's log says",
+        )
 
     routes: list[BaseRoute] = [
         Route("/livez", livez),
@@ -69,5 +78,5 @@ def make_application(running: Running) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, running=running)],
-        exception_handlers={404: not_found, 405: not_allowed},
+        exception_handlers={404: not_found, 405: not_allowed, Exception: failed},
     )

@@ -141,6 +141,8 @@ async def _json(request: Request) -> dict[str, Any]:
         value = msgspec.json.decode(data) if data else {}
     except ClientDisconnect:
         raise InvalidArgument("the body is longer than [http] body_bytes_max allows") from None
+    except RecursionError:
+        raise InvalidArgument("the body is nested too deeply") from None
     except msgspec.DecodeError as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):

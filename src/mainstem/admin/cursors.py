@@ -169,6 +169,8 @@ def plan_offsets(
         source = open_source_of(namespace, name)
         for partition, offset in start_offsets(source, to, now_ms=0, limit=0).items():
             before = held.get((name, partition))
+            reader = readers[partition]  # beyond the end a consumer would be sent elsewhere, and miss what comes next
+            offset = max(reader.start_offset, min(offset, reader.stable_offset))
             changes.append(
                 {"topic": name, "partition": partition, "from": before.offset if before else None, "to": offset}
             )

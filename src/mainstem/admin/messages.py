@@ -19,6 +19,7 @@ from mainstem.model.record import Record
 from mainstem.model.topic_filter import check_filter
 
 READ_BYTES = 1 << 20
+OFFSET_MAX = 2**63 - 1
 STEPS_MAX = 64  # reads for one page: a search through a long log goes on with the next page
 PREVIEW_BYTES = 64 << 10
 MS_HEADERS_KEPT = (b"ms-mqtt", b"ms-amqp")
@@ -67,19 +68,25 @@ def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dic
         return {number: reader.start_offset for number, reader in readers.items()}
     if start == "latest":
         return {number: reader.stable_offset for number, reader in readers.items()}
-    if start.startswith("-") and start[1:].isdigit():
+    if start.startswith("-") and start[1:].isdecimal():
         return {number: offset_back(reader, int(start[1:])) for number, reader in readers.items()}
-    if start.lstrip("@").isdigit():
-        return dict.fromkeys(readers, int(start.lstrip("@")))
+    if start.lstrip("@").isdecimal():
+        return dict.fromkeys(readers, _offset(int(start.lstrip("@"))))
     if start.startswith("ts:"):
         return {number: offset_at(reader, read_time_ms(start[3:])) for number, reader in readers.items()}
     try:
         pairs = [tuple(map(int, pair.split("."))) for pair in start.split(":")]
-        return {number: offset for number, offset in pairs if number in readers}
+        return {number: _offset(offset) for number, offset in pairs if number in readers}
     except ValueError:
         raise InvalidArgument(
             f"from={start!r} is not understood", fix="earliest, latest, -50, @42 or ts:2026-01-31T12:00:00Z"
         ) from None
+
+
+def _offset(given: int) -> int:
+    if not 0 <= given <= OFFSET_MAX:
+        raise InvalidArgument(f"{given} is no offset", fix=f"offsets are numbers from 0 to {OFFSET_MAX}")
+    return given
 
 
 def offset_back(reader: Reader, count: int) -> int:
@@ -166,7 +173,7 @@ def value_facts(value: bytes | None) -> dict[str, Any]:
     if text[:1] in ("{", "[") and not facts:
         try:
             json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested deeper than anyone reads
             pass
         else:
             return {"format": "json", "value": text}
@@ -177,8 +184,9 @@ def encode_position(offsets: dict[int, int]) -> str:
     return ":".join(f"{number}.{offset}" for number, offset in offsets.items())
 
 
-def at_end(source: Source, offsets: dict[int, int]) -> bool:
-    return all(offsets.get(number, 0) >= reader.stable_offset for number, reader in source.readers.items())
+def at_end(source: Source, offsets: dict[int, int], partition: int | None = None) -> bool:
+    wanted = source.readers if partition is None else (partition,)
+    return all(offsets.get(number, 0) >= source.readers[number].stable_offset for number in wanted)
 
 
 def value_of(body: dict[str, Any]) -> bytes | None:
@@ -210,7 +218,7 @@ def headers_of(body: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
 
 def read_time_ms(text: str) -> int:
     """RFC 3339, or milliseconds since 1970."""
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -53,7 +53,7 @@ def _names(namespace: Namespace, topic_filter: bytes, after: str) -> Iterator[tu
             if name > begin and (not topic_filter or matches(topic_filter, name)):
                 yield f"d/{name.decode()}", name
     stem_at, _, number_at = rest.partition("/") if where == "s" else ("0", "", "0")
-    if not (stem_at.isdigit() and number_at.isdigit()):
+    if not (stem_at.isdecimal() and number_at.isdecimal()):
         raise InvalidArgument(f"after={after!r} is not where a page ended")
     for index, stem in enumerate(stems(namespace)):
         if index < int(stem_at) or stem.index is None:

@@ -24,7 +24,7 @@ from mainstem.model.errors import AlreadyExists, InvalidArgument, NotFound
 
 
 async def list_cursors(call: Call) -> Any:
-    begin = call.number("after", 0)
+    begin = max(0, call.number("after", 0))
     rows = cursor_rows(call.running, call.namespace, begin, call.limit + 1)
     return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
 
@@ -44,6 +44,8 @@ async def reset_group(call: Call) -> Any:
     """Shows what would change; changes it when `dry_run` is false."""
     body = call.body
     group = body["group"]
+    if not body["to"]:  # an empty variable in someone's script must not rewind
+        raise InvalidArgument("to is empty", fix="earliest, latest, @offset, -10 or ts:2026-01-31T12:00:00Z")
     changes = plan_reset(call.running, call.namespace, group, body.get("topic") or "", body["to"])
     dry_run = bool(body.get("dry_run", False))
     if not dry_run and changes:
@@ -70,6 +72,8 @@ async def create_group(call: Call) -> Any:
     groups = groups_of(call.running)
     if groups is None:
         raise NotFound("Kafka is switched off")
+    if not body["name"]:
+        raise InvalidArgument("a group must have a name")
     key = group_key(call.namespace, body["name"])
     if key in groups.groups or key in groups.offsets:
         raise AlreadyExists(f"group {body['name']} exists", fix=f"mainstem group reset {body['name']} --to WHERE")

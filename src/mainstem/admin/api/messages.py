@@ -21,8 +21,9 @@ from mainstem.admin.messages import (
 )
 from mainstem.admin.tail import Tail
 from mainstem.broker.access import Action
-from mainstem.model.errors import InvalidArgument, NotAuthorized, Overloaded
+from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound, Overloaded
 from mainstem.model.origin import Origin
+from mainstem.model.topic_filter import check_topic
 
 SUBJECT = (
     Field("topic", "string", "The topic to read, as MQTT spells it."),
@@ -39,18 +40,21 @@ async def browse(call: Call) -> Any:
     source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, call.query.get("from", "earliest"), now_ms=now_ms, limit=call.limit)
-    partition = call.number("partition", -1)
+    given = call.number("partition", -1)
+    partition = None if given < 0 else given
+    if partition is not None and partition not in source.readers:
+        raise NotFound(f"{source.label} has no partition {partition}", fix=f"mainstem topic describe {source.label}")
     rows, after = read_page(
         source,
         offsets,
         limit=call.limit,
         contains=call.query.get("contains", ""),
-        partition=None if partition < 0 else partition,
+        partition=partition,
     )
     call.running.servers["http"].counters.messages_out += len(rows)
     return {
         "items": rows,
-        "next": None if at_end(source, after) else encode_position(after),
+        "next": None if at_end(source, after, partition) else encode_position(after),
         "end": encode_position(after),
     }
 
@@ -135,6 +139,7 @@ async def try_it(call: Call) -> Any:
     """Its clients log in as whoever asks, with the login of this very request: they may do what that user may."""
     body = call.body
     call.require(Action.PUBLISH, body["topic"].encode())
+    check_topic(body["topic"].encode())
     arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "", call.login)
     return {"topic": body["topic"], "arrivals": arrivals}
 

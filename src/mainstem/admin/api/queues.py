@@ -13,6 +13,9 @@ from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import check_filter
 
+COUNT_MAX = 2**63 - 1
+DURATION_MS_MAX = COUNT_MAX // 1_000_000  # they are kept in nanoseconds
+
 
 def named_queue(call: Call) -> Queue:
     return queues_of(call.running, call.namespace).get(call.path["name"])
@@ -38,7 +41,12 @@ async def create_queue(call: Call) -> Any:
     """As MQTT's `$queue/NAME/FILTER` makes one: every protocol may take from it."""
     body, namespace = call.body, call.namespace
     topic_filter = body["filter"].encode()
+    if not body["name"]:
+        raise InvalidArgument("a queue must have a name")
     check_filter(topic_filter)
+    check_limits(body)
+    if body.get("from") not in (None, "earliest", "latest"):
+        raise InvalidArgument(f"from={body['from']!r} is not understood", fix="earliest or latest")
     start = 0 if body.get("from") == "earliest" else NOW
     settings = QueueSettings(
         message_ttl_ms=body.get("message_ttl_ms"),
@@ -60,6 +68,7 @@ async def alter_queue(call: Call) -> Any:
     queue = named_queue(call)
     if not call.body:
         raise InvalidArgument("nothing to change", fix=f"one of {', '.join(one.name for one in QUEUE_LIMITS)}")
+    check_limits(call.body)
     changes: dict[str, Any] = dict(call.body)
     for name in ("deliveries_max", "lock_ms"):  # these have a value for "no limit"
         if name in changes:
@@ -68,6 +77,13 @@ async def alter_queue(call: Call) -> Any:
     if written is not None:
         await written
     return queue_facts(queue)
+
+
+def check_limits(body: dict[str, Any]) -> None:
+    for one in QUEUE_LIMITS:
+        value, most = body.get(one.name), DURATION_MS_MAX if one.name.endswith("_ms") else COUNT_MAX
+        if isinstance(value, int) and not 0 <= value <= most:
+            raise InvalidArgument(f"{one.name} is {value}", fix=f"a number from 0 to {most}, or null")
 
 
 async def purge_queue(call: Call) -> Any:
@@ -116,25 +132,32 @@ OPERATIONS = (
             Field("name", "string", "Its name.", required=True),
             Field("filter", "string", "What enters it, for example jobs/#.", required=True),
             Field("where", "string", "A condition on key and headers, as for views."),
-            Field("from", "string", "earliest: what is already stored enters too."),
+            Field("from", "string", "earliest: what is already stored enters too; latest is the default."),
             *QUEUE_LIMITS,
         ),
     ),
     Operation(
         "PATCH",
-        "/v1/queues/{name}",
+        "/v1/queues/{name:path}",
         alter_queue,
         "Change the limits of a queue while it is used; null takes one away.",
         ADMIN,
         body=QUEUE_LIMITS,
     ),
-    Operation("POST", "/v1/queues/{name}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN),
     Operation(
-        "GET", "/v1/queues/{name}/dead", list_dead, "Dead letters a queue keeps, oldest first.", ADMIN, query=(LIMIT,)
+        "POST", "/v1/queues/{name:path}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN
+    ),
+    Operation(
+        "GET",
+        "/v1/queues/{name:path}/dead",
+        list_dead,
+        "Dead letters a queue keeps, oldest first.",
+        ADMIN,
+        query=(LIMIT,),
     ),
     Operation(
         "POST",
-        "/v1/queues/{name}/redrive",
+        "/v1/queues/{name:path}/redrive",
         redrive_queue,
         "Dead letters a queue keeps become ready again, their attempts forgotten.",
         ADMIN,

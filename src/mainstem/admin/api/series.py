@@ -48,9 +48,9 @@ def number_in(record: Record, path: list[str]) -> float | None:
         found = json.loads(record.value or b"")
         for part in path:
             found = found[int(part)] if isinstance(found, list) else found[part]
-    except (ValueError, KeyError, IndexError, TypeError):
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
         return None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 OPERATIONS = (

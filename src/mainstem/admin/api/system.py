@@ -35,7 +35,13 @@ async def back_up(call: Call) -> Any:
     stamp = broker.stamps.next - 1
     ends = {log_id: log.stable for log_id, log in logs.items()}
     engines = {log_id: log.engine for log_id, log in logs.items()}
-    report = await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
+    try:
+        report = await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
+    except OSError as error:
+        raise InvalidArgument(
+            f"{target} cannot be written: {error.strerror or error}",
+            fix="give another directory on the broker's machine",
+        ) from error
     return {"stamp": report.stamp, "logs": report.logs, "files": report.files, "size_bytes": report.size_bytes}
 
 

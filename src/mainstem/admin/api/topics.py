@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
@@ -9,7 +10,9 @@ from mainstem.admin.topics import children, find, topic_count, topic_facts, topi
 from mainstem.broker.access import Action
 from mainstem.broker.policy import Policy
 from mainstem.broker.topics import Topic
+from mainstem.model.errors import InvalidArgument
 
+NUMBER_MAX = 2**63 - 1
 SETTINGS = Field(
     "settings", "object", "Settings by name, as in [topics]: engine, layout, partitions, retention_ms, ..."
 )
@@ -39,10 +42,27 @@ async def tree(call: Call) -> Any:
     return page(rows, after, complete=complete)
 
 
+def settings_given(call: Call) -> dict[str, Any]:
+    """Of the types and signs they are kept in: what cannot be compared later would stop retention for every topic."""
+    given: dict[str, Any] = call.body.get("settings") or {}
+    kinds = {one.name: one.type for one in fields(Policy)}
+    for name, value in given.items():
+        kind = kinds.get(name)  # unknown ones are told by the policy itself
+        if kind == "int":
+            least = -1 if name.startswith("retention_") else 0
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= NUMBER_MAX:
+                raise InvalidArgument(f"{name} must be a whole number from {least} to {NUMBER_MAX}, not {value!r}")
+        elif (kind == "bool" and not isinstance(value, bool)) or (kind == "str" and not isinstance(value, str)):
+            raise InvalidArgument(f"{name} must be {'true or false' if kind == 'bool' else 'a string'}, not {value!r}")
+    if given.get("timestamp_type", "create") not in ("create", "append"):
+        raise InvalidArgument(f"timestamp_type {given['timestamp_type']!r} is not one of create, append")
+    return given
+
+
 async def create_topic(call: Call) -> Any:
     namespace, name = call.namespace, call.body["name"].encode()
     call.require(Action.CREATE, name)
-    policy = namespace.policy(name).with_changes(call.body.get("settings") or {})
+    policy = namespace.policy(name).with_changes(settings_given(call))
     call.running.broker.create_topic(namespace, name, policy)
     await call.running.broker.store.flush()
     return topic_facts(namespace, name)
@@ -58,7 +78,7 @@ async def alter_topic(call: Call) -> Any:
     namespace, name = call.namespace, call.path["name"].encode()
     call.require(Action.CONFIGURE, name)
     topic = find(namespace, name)
-    changed = topic.policy.with_changes(call.body["settings"])
+    changed = topic.policy.with_changes(settings_given(call))
     _apply(call, topic, changed)
     await call.running.broker.store.flush()
     return topic_facts(namespace, name)
@@ -70,6 +90,11 @@ def _apply(call: Call, topic: Topic, changed: Policy) -> None:
     if not topic.declared:
         broker.create_topic(namespace, topic.name, changed)
         return
+    if "partitions" in settings_given(call) and changed.partitions < len(topic.partitions):
+        raise InvalidArgument(
+            f"{call.path['name']} has {len(topic.partitions)} partitions; they can be added, not taken away",
+            fix="records would be lost with them: make another topic with fewer",
+        )
     if changed.partitions > len(topic.partitions):
         broker.add_partitions(namespace, topic, changed.partitions)
     moves = changed.dedicated != topic.policy.dedicated or changed.stem_key() != topic.policy.stem_key()
