@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from mainstem.protocols.mqtt.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, unique
 
@@ -17,6 +18,13 @@ def test_for_its_topic(port: int, topic: str) -> None:
         new.closed()
         old.send(connect_packet(unique("will"), will=(topic, b"x", 0, False)))
         assert old.closed() == b"\x20\x02\x00\x05"
+
+
+def test_for_a_response_topic_with_wildcards(port: int) -> None:
+    with Raw(port, version=5) as client:
+        properties = {Property.RESPONSE_TOPIC: b"a/#"}
+        client.send(connect_packet(unique("will"), version=5, will=("a", b"", 0, False), will_properties=properties))
+        assert client.closed() == b""
 
 
 def test_also_after_a_login_that_took_time() -> None:

@@ -16,6 +16,9 @@ from enum import Enum
 from mainstem.model.errors import InvalidName
 from mainstem.model.topic_filter import check_filter, literal_filter
 
+NAME_BYTES_MAX = 255  # of groups and queues: AMQP has no longer ones
+NAME = f"has no wildcards and at most {NAME_BYTES_MAX} bytes"
+
 
 class Kind(Enum):
     PLAIN = "plain"
@@ -61,13 +64,13 @@ def _parse(text: bytes) -> Asked:
     first, _, rest = text.partition(b"/")
     if first == b"$share":
         group, _, topic_filter = rest.partition(b"/")
-        if not group or b"+" in group or b"#" in group or not topic_filter:
-            raise InvalidName("a shared subscription is $share/<group>/<filter>, the group without wildcards")
+        if not group or b"+" in group or b"#" in group or len(group) > NAME_BYTES_MAX or not topic_filter:
+            raise InvalidName(f"a shared subscription is $share/<group>/<filter>; the group {NAME}")
         return Asked(Kind.SHARE, topic_filter, group.decode())
     if first == b"$queue":
         name, slash, topic_filter = rest.partition(b"/")
-        if not name or b"+" in name or b"#" in name or (slash and not topic_filter):
-            raise InvalidName("a queue is $queue/<name> or $queue/<name>/<filter>")
+        if not name or b"+" in name or b"#" in name or len(name) > NAME_BYTES_MAX or (slash and not topic_filter):
+            raise InvalidName(f"a queue is $queue/<name> or $queue/<name>/<filter>; the name {NAME}")
         return Asked(Kind.QUEUE, topic_filter, name.decode())
     if first == b"$stream":
         offset = b""

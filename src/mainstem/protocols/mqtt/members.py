@@ -20,7 +20,7 @@ from mainstem.broker.queues.lane import Taker
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.sessions import Subscription
-from mainstem.model.errors import InvalidName, NotAuthorized, NotFound
+from mainstem.model.errors import InvalidArgument, InvalidName, NotAuthorized, NotFound
 from mainstem.model.origin import Origin
 from mainstem.protocols.mqtt.filters import Asked
 from mainstem.protocols.mqtt.outbound import Grant
@@ -61,6 +61,8 @@ def join_queue(connection: MqttConnection, asked: Asked, properties: dict[bytes,
         if not asked.filter:
             raise NotFound(f"no queue {asked.name!r}", fix=f"subscribe to $queue/{asked.name}/<filter> to make it")
         order = properties.get(ORDER, b"").decode()
+        if order not in ("", "key"):
+            raise InvalidArgument(f"queue-order {order[:60]!r} is not known; it may be key")
         settings = QueueSettings(expires_ms=UNUSED_MS_MAX, arguments={"order": order} if order else {})
         return _declare(connection, asked.name, asked.filter, settings)
     if asked.filter and _only_filter(queue) != asked.filter:

@@ -192,6 +192,9 @@ def _will(reader: Reader, version: int, qos: int, retain: bool, limits: Limits) 
     properties: Properties = {}
     if version == V5:
         properties = decode_properties(reader, IN_WILL, user_properties_max=limits.user_properties_max)
+    response = properties.get(Property.RESPONSE_TOPIC)
+    if response is not None and (not response or b"#" in response or b"+" in response):
+        raise Violation(Reason.PROTOCOL_ERROR, "the will's Response Topic is empty or holds wildcards")
     delay = properties.pop(Property.WILL_DELAY, 0)
     return Will(reader.text(), reader.binary(), qos, retain, delay, encode_bare(properties))
 

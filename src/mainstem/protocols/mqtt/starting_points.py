@@ -12,6 +12,7 @@ from mainstem.model.topic_filter import is_pattern
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
+STAMP_MAX = (1 << 63) - 1
 FORMS = "earliest, latest, an offset, ts:<RFC 3339 or epoch ms> or stamp:<µs>"
 
 
@@ -21,18 +22,26 @@ def starting_stamp(namespace: Namespace, topic_filter: bytes, text: str) -> int:
         return 1
     if text == "latest":
         return namespace.broker.stamps.next
-    if text.isdigit():
+    if _is_number(text):
         return _stamp_of_offset(namespace, topic_filter, int(text))
     kind, _, value = text.partition(":")
-    if kind == "stamp" and value.isdigit():
-        return max(1, int(value) * NS_PER_US)
+    stamp = -1
+    if kind == "stamp" and _is_number(value):
+        stamp = max(1, int(value) * NS_PER_US)
     if kind == "ts" and value:
-        return max(1, _time_ns(value))
-    raise InvalidArgument(f"stream-offset {text[:60]!r} is not {FORMS}")
+        stamp = max(1, _time_ns(value))
+    if not 0 < stamp <= STAMP_MAX:
+        raise InvalidArgument(f"stream-offset {text[:60]!r} is not {FORMS}")
+    return stamp
+
+
+def _is_number(text: str) -> bool:
+    """`isdigit` alone is true of superscripts, too."""
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def _time_ns(text: str) -> int:
-    if text.isdigit():
+    if _is_number(text):
         return int(text) * NS_PER_MS
     try:
         moment = datetime.fromisoformat(text)
