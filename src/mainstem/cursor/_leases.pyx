@@ -19,13 +19,6 @@ cdef inline int64_t named(int64_t entry) noexcept nogil:
 
 
 cdef class Leases:
-    cdef int64_t* at
-    cdef Py_ssize_t head
-    cdef Py_ssize_t tail
-    cdef readonly Py_ssize_t capacity
-    cdef Py_ssize_t gone  # crossed out, from head to tail
-    cdef Py_ssize_t expected  # where the next to be settled is likely to lie
-
     def __dealloc__(self):
         PyMem_Free(self.at)
 
@@ -41,11 +34,13 @@ cdef class Leases:
         return iter([self.at[n] for n in range(self.head, self.tail) if self.at[n] >= 0])
 
     def add(self, arrays.array positions not None):
-        cdef Py_ssize_t count = len(positions), n
-        cdef int64_t* new = <int64_t*>positions.data.as_longlongs
+        self.put(<const int64_t*>positions.data.as_longlongs, len(positions))
+
+    cdef int put(self, const int64_t* new, Py_ssize_t count) except -1:
+        cdef Py_ssize_t n
         cdef bint follow = True
         if count == 0:
-            return
+            return 0
         if new[0] < 0:
             raise ValueError(f"position {new[0]} is negative")
         for n in range(1, count):
@@ -56,23 +51,28 @@ cdef class Leases:
         if follow and (self.head == self.tail or new[0] > named(self.at[self.tail - 1])):
             memcpy(self.at + self.tail, new, count * sizeof(int64_t))
             self.tail += count
-            return
+            return 0
         for n in range(count):
             self.insert(new[n])
+        return 0
 
     def take(self, arrays.array positions not None):
-        cdef Py_ssize_t count = len(positions), n, taken = 0
-        cdef int64_t* wanted = <int64_t*>positions.data.as_longlongs
+        cdef Py_ssize_t count = len(positions), taken
         cdef arrays.array found = arrays.clone(TEMPLATE, count, False)
-        cdef int64_t* out = <int64_t*>found.data.as_longlongs
-        for n in range(count):
-            if self.cross_out(wanted[n]):
-                out[taken] = wanted[n]
-                taken += 1
+        taken = self.strike(<const int64_t*>positions.data.as_longlongs, count, <int64_t*>found.data.as_longlongs)
         if taken < count:
             arrays.resize(found, taken)
-        self.trim()
         return found
+
+    cdef Py_ssize_t strike(self, const int64_t* wanted, Py_ssize_t count, int64_t* found) noexcept:
+        """They are leased no more; how many were, and which (`found` may be `wanted`)."""
+        cdef Py_ssize_t n, taken = 0
+        for n in range(count):
+            if self.cross_out(wanted[n]):
+                found[taken] = wanted[n]
+                taken += 1
+        self.trim()
+        return taken
 
     def discard(self, int64_t position):
         cdef bint there = self.cross_out(position)

@@ -34,7 +34,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from mainstem.cursor.key_order import KeyOrder
-from mainstem.cursor.leases import Leases
+from mainstem.cursor.queue_core import QueueCore
 from mainstem.cursor.queue_journal import Change, Op, decode_change, encode_change
 
 EXCEPTIONS_MAX = 1_000_000
@@ -57,7 +57,7 @@ class Returned:
     dead: list[int]
 
 
-class QueueCursor:
+class QueueCursor(QueueCore):
     """See the file's head. `deliveries_max` = 0: a record may come back for ever."""
 
     def __init__(
@@ -70,25 +70,11 @@ class QueueCursor:
         ordered: bool = False,
     ) -> None:
         self.deliveries_max = deliveries_max
-        self.exceptions_max = exceptions_max
-        self.journaled = journaled
-        self.order = KeyOrder() if ordered else None
-        self._pending: list[Change] = []
-        self._reset(start)
+        super().__init__(start, exceptions_max, journaled, KeyOrder() if ordered else None)
 
     def _reset(self, start: int) -> None:
-        self.next = self.head = start
-        self.unread = 0
-        self.dead: dict[int, Dead] = {}
-        self._leased = Leases()  # first leases
-        self._leased_again: set[int] = set()  # leases of released positions
-        self._deadline_of: dict[int, int] = {}  # position -> deadline in ms, only leases that have one
-        self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, position)
-        self._released: list[int] = []  # heap
-        self._is_released: set[int] = set()
-        self._delayed: dict[int, int] = {}  # position -> due ms
-        self._due: list[tuple[int, int]] = []  # heap of (due, position)
-        self._attempts: dict[int, int] = {}  # only where at least one attempt failed
+        super()._reset(start)
+        self._is_released: set[int] = set()  # what `_released` holds
 
     # -- what there is
 
@@ -103,22 +89,6 @@ class QueueCursor:
     @property
     def delayed(self) -> int:
         return len(self._delayed)
-
-    @property
-    def ready(self) -> int:
-        """What a consumer could get now: unread and released, and what waits for its key."""
-        return self.unread + len(self._released) + self.waiting
-
-    @property
-    def waiting(self) -> int:
-        """Set aside until the holder of their key takes them, or the key becomes free."""
-        return self.order.waiting if self.order is not None else 0
-
-    @property
-    def room(self) -> int:
-        """How many more positions may be leased before the exceptions reach their limit; below 0 over it."""
-        more = len(self._leased_again) + len(self._released) + len(self._delayed) + len(self.dead) + self.waiting
-        return self.exceptions_max - len(self._leased) - more
 
     @property
     def floor(self) -> int:
@@ -154,11 +124,6 @@ class QueueCursor:
     def released_positions(self) -> list[int]:
         return sorted(self._released)
 
-    @property
-    def timed(self) -> bool:
-        """Whether any lease has a deadline or any position waits for its time."""
-        return bool(self._deadlines or self._due)
-
     def next_event_ms(self) -> int | None:
         """When `expire` or `wake` will have something to do."""
         times = [heap[0][0] for heap in (self._deadlines, self._due) if heap]
@@ -166,36 +131,12 @@ class QueueCursor:
 
     # -- unread positions
 
-    def enter(self, last: int, count: int = 1) -> None:
-        """`count` further positions exist, the newest is `last`."""
-        assert last >= self.head, "positions only grow"
-        self.head = last + 1
-        self.unread += count
-        self._note_head()
-
-    def lease_many(self, positions: Sequence[int] | array[int], deadline_ms: int = 0) -> None:
+    def lease_many(self, positions: Iterable[int], deadline_ms: int = 0) -> None:
         """Hand out unread positions: ascending, the first at or beyond `next`, none left out in between."""
-        if not positions:
-            return
-        assert positions[0] >= self.next, "an unread position lies at or beyond next"
-        self._leased.add(_packed(positions))
+        leased = _packed(positions)
+        self.hand_out(leased, 0, 0)
         if deadline_ms:
-            self.extend(positions, deadline_ms)
-        self._advance(positions[-1] + 1, len(positions))
-        self._note(Op.LEASE, positions)
-        self._note_head()
-
-    def hand_out(self, leased: array[int], passed: int, end: int) -> None:
-        """Take the unread positions below `end`: lease some, settle the `passed` others, which nobody will ack."""
-        self.lease_many(leased)
-        if passed:
-            self.pass_over(end, passed)
-
-    def pass_over(self, position: int, count: int) -> None:
-        """Settle the `count` unread positions below `position` without a lease: expired, dropped, or sent with no ack."""
-        if count or position > self.next:
-            self._advance(max(position, self.next), count)
-            self._note(Op.PASS, (self.next, self.unread))
+            self.extend(leased, deadline_ms)
 
     def delay_unread(self, position: int, due_ms: int) -> None:
         """Take the next unread position and keep it back until `due_ms`."""
@@ -265,11 +206,6 @@ class QueueCursor:
             if woken is not None:
                 self._give_back(woken)
 
-    def _advance(self, position: int, count: int) -> None:
-        self.next = position
-        self.head = max(self.head, position)
-        self.unread = max(0, self.unread - count)
-
     # -- released positions
 
     def lease_released(self, count: int, deadline_ms: int = 0) -> list[int]:
@@ -309,7 +245,8 @@ class QueueCursor:
 
     def ack_all(self, positions: array[int]) -> int:
         """`ack_many` of what a turn brought; how many were leased."""
-        return len(self._ack(positions))
+        done = self.ack_plainly(positions)
+        return done if done >= 0 else len(self._ack(positions))
 
     def _ack(self, positions: array[int]) -> array[int]:
         done = self._leased.take(positions)
@@ -551,15 +488,6 @@ class QueueCursor:
             for position in positions:
                 self._attempts.pop(position, None)
         self._note(Op.SETTLE, positions)
-
-    def _note_head(self) -> None:
-        if self._pending and self._pending[-1][0] is Op.HEAD:
-            self._pending.pop()  # only the newest counts
-        self._note(Op.HEAD, (self.head, self.unread))
-
-    def _note(self, op: Op, arguments: Sequence[int] | tuple[int, int, int, str]) -> None:
-        if self.journaled:
-            self._pending.append((op, arguments))
 
 
 def _packed(positions: Iterable[int]) -> array[int]:

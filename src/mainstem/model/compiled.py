@@ -30,6 +30,7 @@ MODULES = (
     "mainstem.model._level_tree",
     "mainstem.model._topic_tries",
     "mainstem.cursor._leases",
+    "mainstem.cursor._queue_core",
     "mainstem.storage._flusher",
     "mainstem.log._gather",
     "mainstem.log._topic_chunks",

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
 from mainstem.codec._frames cimport FrameFields
+from mainstem.cursor._queue_core cimport QueueCore
 
 
 cdef class Entry:
@@ -51,6 +52,10 @@ cdef class Lane(Sink):
     cpdef bint hand(self, RecordRef record, bint redelivered, int attempts) except -1
     cpdef bint give(self, Taker taker, RecordRef record, bint redelivered, int attempts) except -1
     cpdef bint ack(self, int64_t position) except -1
+    cpdef int64_t tell(self, QueueCore cursor) except -1
+    cpdef int64_t forget_events(self) except -1
+    cpdef int64_t settle_acked(self, QueueCore cursor) except -1
+    cpdef bint stand(self, QueueCore cursor) except -1
 
 
 cdef struct Planned:

@@ -14,9 +14,9 @@ from libc.string cimport memcmp, memcpy
 from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
 from mainstem.codec._batch cimport FRAME_HEAD_SIZE, KIND_DATA
 from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
+from mainstem.cursor._queue_core cimport QueueCore
 
 from mainstem.model.errors import CorruptFrame
-from mainstem.broker.queues.lane_events import Events
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 cdef int ORIGIN_AMQP = 3
@@ -55,15 +55,19 @@ cdef inline int add_stamp(Stamps* stamps, int64_t stamp) except -1:
     return 0
 
 
-cdef arrays.array take_stamps(Stamps* stamps):
-    cdef arrays.array taken = arrays.clone(POSITIONS, stamps.count, False)
-    if stamps.count:
-        memcpy(taken.data.as_voidptr, stamps.at, stamps.count * sizeof(int64_t))
+cdef inline void drop_stamps(Stamps* stamps) noexcept:
     stamps.count = 0
     if stamps.capacity > KEPT_STAMPS_MAX:
         PyMem_Free(stamps.at)
         stamps.at = NULL
         stamps.capacity = 0
+
+
+cdef arrays.array take_stamps(Stamps* stamps):
+    cdef arrays.array taken = arrays.clone(POSITIONS, stamps.count, False)
+    if stamps.count:
+        memcpy(taken.data.as_voidptr, stamps.at, stamps.count * sizeof(int64_t))
+    drop_stamps(stamps)
     return taken
 
 
@@ -221,12 +225,32 @@ cdef class Lane(Sink):
             self.room -= 1
         return True
 
-    def take_events(self):
-        events = Events(self.entered, self.entered_bytes, self.entered_last, take_stamps(&self.leased),
-                        self.passed, self.handed_bytes, self.handed_last)
+    cpdef int64_t tell(self, QueueCore cursor) except -1:
+        cdef int64_t leased = self.leased.count, passed = self.passed
+        cdef int64_t bytes_more = self.entered_bytes - self.handed_bytes
+        cdef object owner = self.owner, totals = owner.totals
+        try:
+            if self.entered:
+                cursor.enter(self.entered_last, self.entered)
+                totals.entered += self.entered
+            if leased:
+                cursor.lease(self.leased.at, leased)
+                totals.delivered += leased
+            if passed:
+                cursor.pass_over(self.handed_last + 1, passed)
+                totals.delivered_no_ack += passed
+            if bytes_more:
+                owner.ready_bytes = max(0, owner.ready_bytes + bytes_more)
+        finally:
+            self.forget_events()
+        return leased + passed
+
+    cpdef int64_t forget_events(self) except -1:
+        cdef int64_t passed = self.passed
+        drop_stamps(&self.leased)
         self.entered = self.entered_bytes = self.passed = self.handed_bytes = 0
         self.entered_last = self.handed_last = -1
-        return events
+        return passed
 
     cpdef bint ack(self, int64_t position) except -1:
         add_stamp(&self.acked, position)
@@ -234,6 +258,19 @@ cdef class Lane(Sink):
 
     def take_acked(self):
         return take_stamps(&self.acked)
+
+    cpdef int64_t settle_acked(self, QueueCore cursor) except -1:
+        cdef int64_t count
+        if not cursor.is_plain():
+            return cursor.ack_all(take_stamps(&self.acked))
+        count = cursor.settle(self.acked.at, self.acked.count)
+        drop_stamps(&self.acked)
+        return count
+
+    cpdef bint stand(self, QueueCore cursor) except -1:
+        self.direct = cursor.count_ready() == 0
+        self.room = cursor.count_room()
+        return cursor.is_timed()
 
 
 cdef class Backlog:

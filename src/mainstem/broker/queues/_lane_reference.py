@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker._live_reference import RecordRef, Sink
-from mainstem.broker.queues.lane_events import Events
 from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads, verify_frame
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin, RecordFlag
@@ -15,6 +14,7 @@ from mainstem.model.record import Record
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
+    from mainstem.cursor.queue import QueueCursor
 
 EXPIRATION_BIT = 0x01  # of the high byte of AMQP's property flags
 QUEUE_ID_SIZE = 4
@@ -91,12 +91,12 @@ class Lane(Sink):
 
     @property
     def busy(self) -> bool:
-        """Whether anything happened since `take_events`."""
+        """Whether anything happened since the cursor was told."""
         return self._entered > 0 or self._handed_last >= 0
 
     @property
     def entered_count(self) -> int:
-        """What entered since `take_events`."""
+        """What entered since then."""
         return self._entered
 
     @property
@@ -182,18 +182,26 @@ class Lane(Sink):
             self.room -= 1
         return True
 
-    def take_events(self) -> Events:
-        events = Events(
-            self._entered,
-            self._entered_bytes,
-            self._entered_last,
-            self._leased,
-            self._passed,
-            self._handed_bytes,
-            self._handed_last,
-        )
+    def tell(self, cursor: QueueCursor) -> int:
+        """Tell the cursor what happened since the last call; how many records were handed out."""
+        leased, passed, owner = self._leased, self._passed, self.owner
+        try:
+            if self._entered:
+                cursor.enter(self._entered_last, self._entered)
+                owner.totals.entered += self._entered
+            cursor.hand_out(leased, passed, self._handed_last + 1)
+            owner.totals.delivered += len(leased)
+            owner.totals.delivered_no_ack += passed
+            owner.ready_bytes = max(0, owner.ready_bytes + self._entered_bytes - self._handed_bytes)
+        finally:
+            self._clear()
+        return len(leased) + passed
+
+    def forget_events(self) -> int:
+        """The cursor knows already; how many records were handed to takers that do not ack."""
+        passed = self._passed
         self._clear()
-        return events
+        return passed
 
     def ack(self, position: int) -> bool:
         """Note an ack; True if it is the first since `take_acked`."""
@@ -203,6 +211,16 @@ class Lane(Sink):
     def take_acked(self) -> array[int]:
         acked, self._acked = self._acked, array("q")
         return acked
+
+    def settle_acked(self, cursor: QueueCursor) -> int:
+        """Settle what was acked since the last call; how many of them were leased."""
+        return cursor.ack_all(self.take_acked())
+
+    def stand(self, cursor: QueueCursor) -> bool:
+        """Whether the next record may go straight to a taker, and how many; True if the cursor waits for a time."""
+        self.direct = not cursor.ready
+        self.room = cursor.room
+        return cursor.timed
 
 
 class Backlog:

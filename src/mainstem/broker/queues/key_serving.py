@@ -113,7 +113,7 @@ def _give(queue: Queue, level: Level, record: RecordRef, attempts: int) -> Taker
         holder = order.holder(key)
     for taker in _willing(queue.lane, turning=True):
         if (holder is None or _holder(taker) is holder) and queue.lane.give(taker, record, attempts > 0, attempts):
-            queue.lane.take_events()
+            queue.lane.forget_events()
             queue.ready_bytes = max(0, queue.ready_bytes - record.value_size)
             queue.totals.redelivered += attempts > 0
             if taker.no_ack:

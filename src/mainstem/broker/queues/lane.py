@@ -2,12 +2,11 @@
 
 A `Lane` is the sink through which records enter a queue. While the queue stands at the head (`direct`: nothing unread,
 nothing released) and a consumer has credit, `push` hands the record straight on; otherwise it only counts it, for the
-log still has it. What happened in a tick is collected in plain arrays and told to the queue cursor once, by `take_events`.
+log still has it. What happened in a tick is collected in plain arrays and told to the queue cursor once, by `tell`.
 
     Entry   why the records of one topic enter this queue (merged from its bindings and filters)
     Taker   a consumer, of any protocol: `credit` says how many more it takes, `take` gives it one
     Lane    the queue's sink
-    Events  what a lane did since it was last asked
 
 A record enters if its header `ms-queues` names the queue; without that header if its entry says so: `anything`, or by
 where it was published: to the default exchange (`default`), to `amq.topic` or by another protocol (`plain`), or to another
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.broker.queues.lane_events import Events
 from mainstem.model.compiled import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
@@ -26,4 +24,4 @@ if TYPE_CHECKING or not COMPILED:
 else:
     from mainstem.broker.queues._lane import Backlog, Entry, Lane, Taker, may_expire
 
-__all__ = ["Backlog", "Entry", "Events", "Lane", "Taker", "may_expire"]
+__all__ = ["Backlog", "Entry", "Lane", "Taker", "may_expire"]

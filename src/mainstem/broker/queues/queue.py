@@ -93,7 +93,7 @@ class Queue:
         self.serving = Serving(self)
         self.lane.inspect = self.picky
         self._first = self.recovered_level(0, created)
-        self.timeless = settings.timeless
+        self.timeless, self._limited = settings.timeless, settings.limited
 
     # -- its life
 
@@ -129,6 +129,11 @@ class Queue:
         for record in stored_records(self, begin, self.head_stamp):
             self.level(self.priority_of(record)).enter(record.stamp)
             self.lane.expiring = self.lane.expiring or may_expire(record)
+
+    def set_limits(self, settings: QueueSettings) -> None:
+        """Other ones from now on; its kind stays."""
+        self.settings, self.limits = settings, HeadLimits(self)
+        self.timeless, self._limited = settings.timeless, settings.limited
 
     def close(self) -> None:
         """Deleted: nobody enters or takes any more."""
@@ -329,18 +334,20 @@ class Queue:
     # -- the turn
 
     def _after_tick(self) -> None:
-        self.lane.dirty = False
+        lane = self.lane
+        lane.dirty = False
         if self.deleted:
             return
         self.apply_events()
-        if not self.timeless or self.lane.expiring:
+        if not self.timeless or lane.expiring:
             self.limits.expire_now()
-        if self.settings.limited:
+        if self._limited:
             self.limits.enforce()
-        if self.ready and self.lane.wanted:
+        if (self._first.cursor.ready if self.timeless else self.ready) and lane.wanted:
             self.serve()
         self._stand()
-        self.queues.note_pending(self)
+        if self.settings.durable:
+            self.queues.note_pending(self)
         if self._watchers and self.ready:
             watchers, self._watchers = self._watchers, []
             for watcher in watchers:
@@ -350,10 +357,7 @@ class Queue:
         """Whether the next record may go straight to a consumer; when to look again."""
         lane = self.lane
         if self.timeless and not lane.expiring:  # one level, no clock but that of its leases: nothing to add up
-            cursor = self._first.cursor
-            lane.direct = not cursor.ready
-            lane.room = cursor.room
-            if not cursor.timed:
+            if not lane.stand(self._first.cursor):
                 return
         else:
             lane.direct = not self.settings.priority_max and not self.settings.order_by_key and not self.ready
@@ -364,22 +368,14 @@ class Queue:
         """Tell the cursor what the lane did; how many records were handed out."""
         if not self.lane.busy:
             return 0
-        events = self.lane.take_events()
         level = level or self._first
-        cursor, totals = level.cursor, self.totals
-        handed = len(events.leased) + events.passed
-        if events.entered:
-            cursor.enter(events.entered_last, events.entered)
-            totals.entered += events.entered
+        cursor = level.cursor
+        handed = self.lane.tell(cursor)
         if handed:
-            cursor.hand_out(events.leased, events.passed, events.handed_last + 1)
-            totals.delivered += len(events.leased)
-            totals.delivered_no_ack += events.passed
             if not cursor.unread and not len(level.backlog):
                 level.caught_up()
             if level.index is not None:
                 level.index.settle(cursor.next)
-        self.ready_bytes = max(0, self.ready_bytes + events.entered_bytes - events.handed_bytes)
         return handed
 
     def serve(self, *, on_loop: bool = False) -> None:
@@ -476,18 +472,19 @@ class Queue:
 
     def flush_acked(self) -> None:
         """Apply the acks that the lane collected."""
-        acked = self.lane.take_acked()
+        lane = self.lane
         if len(self._levels) > 1 or self._holders:
-            self.settle(acked, Outcome.ACK)
+            self.settle(lane.take_acked(), Outcome.ACK)
             return
         self.apply_events()
         cursor = self._first.cursor
-        self.totals.acked += cursor.ack_all(acked)
-        if cursor.ready and self.lane.wanted:
+        self.totals.acked += lane.settle_acked(cursor)
+        if cursor.ready and lane.wanted:
             self.wake()
         else:
             self._stand()
-        self.queues.journal_changes(self)
+        if self.settings.durable:
+            self.queues.journal_changes(self)
 
     def settle(self, positions: Sequence[int], outcome: Outcome, *, delay_ms: int = 0) -> Ticket | None:
         """End leases. The ticket (None for a transient queue) is released when that is durable."""

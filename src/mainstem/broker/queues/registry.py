@@ -24,7 +24,6 @@ from mainstem.broker.queues.bindings import NOW, Reach
 from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchanges import Exchanges
 from mainstem.broker.queues.letter_marks import LetterMarks
-from mainstem.broker.queues.limits import HeadLimits
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.log.gather import Ticket
@@ -307,7 +306,7 @@ class Queues:
 
     def alter(self, queue: Queue, settings: QueueSettings) -> Written | None:
         """Other limits from now on; what is over them leaves. Not its kind, nor how long it lives."""
-        queue.settings, queue.limits, queue.timeless = settings, HeadLimits(queue), settings.timeless
+        queue.set_limits(settings)
         for level in queue.levels:
             level.cursor.deliveries_max = settings.deliveries_max
         queue.limits.enforce()

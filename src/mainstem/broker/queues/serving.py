@@ -58,7 +58,7 @@ class Serving:
             elif self._queue.lane.hand(record, attempts > 0, attempts):
                 handed += 1
                 self._queue.totals.redelivered += attempts > 0
-                if self._queue.lane.take_events().passed:
+                if self._queue.lane.forget_events():
                     cursor.ack_many([position])
             else:
                 break
