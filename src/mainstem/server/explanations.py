@@ -172,6 +172,11 @@ CATALOGUE = {
         "A client of the command line was connected, and its request was refused in the protocol's own words, which the\n"
         "message repeats. The broker's log has the details.",
     ),
+    "MS-6005": Explanation(
+        "The operating system said no",
+        "A file or directory that the command reads or writes, or its own output, could not be used: the message names it\n"
+        "and the reason (no space, no permission, not there).",
+    ),
     "MS-6003": Explanation(
         "An extra is not installed",
         "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"

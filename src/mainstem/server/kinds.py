@@ -6,6 +6,7 @@ BadValue.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ class Kind:
 
 
 def _number(raw: object, low: int, high: int, what: str = "a whole number") -> int:
-    if isinstance(raw, str) and raw.strip().lstrip("-").isdigit():
+    if isinstance(raw, str) and re.fullmatch(r"-?\d+", raw.strip()):
         raw = int(raw)
     if not isinstance(raw, int) or isinstance(raw, bool):
         raise BadValue(f"expected {what}, got {raw!r}")
@@ -97,7 +98,7 @@ def _durability(raw: object) -> str:
     text = _text(raw)
     mode, _, rest = text.partition(":")
     if (mode in ("sync", "os", "none") and not rest) or (
-        mode == "interval" and rest.isdigit() and 0 < int(rest) <= 3_600_000
+        mode == "interval" and rest.isdecimal() and 0 < int(rest) <= 3_600_000
     ):
         return text
     raise BadValue(f'expected "sync", "interval:<ms>", "os" or "none", got {text!r}')

@@ -52,6 +52,7 @@ def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
     """Bind every listener that is switched on; every port that is taken is told, not only the first."""
     taken = Taken()
     problems: list[str] = []
+    any_taken = False
     for name, setting in {**LISTENERS, **(TLS_LISTENERS if tls else {})}.items():
         port = getattr(listeners, setting)
         if port is None:
@@ -59,6 +60,7 @@ def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
         try:
             taken.sockets[name] = _bind(listeners.host, port)
         except OSError as error:
+            any_taken |= error.errno == errno.EADDRINUSE
             if error.errno != errno.EADDRINUSE or not move:
                 problems.append(_describe(name, listeners.host, port, error))
                 continue
@@ -68,10 +70,10 @@ def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
             )
     if problems:
         taken.close()
-        fixes = ", ".join(f"--{name}-port N" for name in LISTENERS)
-        raise ConfigError(
-            "\n  ".join(problems), fix=f"stop the other process, or choose ports: {fixes}", code=PORT_TAKEN
-        )
+        fix = f"stop the other process, or choose ports: {', '.join(f'--{name}-port N' for name in LISTENERS)}"
+        if not any_taken:
+            fix = "--host H with an address of this machine, and ports that this user may take (below 1024: root only)"
+        raise ConfigError("\n  ".join(problems), fix=fix, code=PORT_TAKEN)
     return taken
 
 

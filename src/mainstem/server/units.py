@@ -30,6 +30,9 @@ _SIZE_BYTES = {
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 
 
+NUMBER_MAX = 2**63 - 1  # what is kept and sent as 64 bits
+
+
 def parse_duration_ms(text: str) -> int:
     """`90`, `90s`, `1h30m`, `1.5h` → milliseconds. ValueError says what was expected."""
     return _parse(text, _DURATION_MS, "a duration such as 500ms, 30s, 5m, 12h or 7d")
@@ -42,8 +45,8 @@ def parse_size_bytes(text: str) -> int:
 
 def _parse(text: str, units: dict[str, int], expected: str) -> int:
     stripped = text.strip()
-    if stripped.isdigit():
-        return int(stripped)
+    if stripped.isdecimal():
+        return _within(int(stripped), text)
     total, end = 0.0, 0
     for part in _PART.finditer(stripped):
         unit = part[2] if part[2] in units else part[2].lower()
@@ -53,7 +56,13 @@ def _parse(text: str, units: dict[str, int], expected: str) -> int:
         end = part.end()
     if not stripped or end != len(stripped):
         raise ValueError(f"expected {expected}, got {text!r}")
-    return round(total)
+    return _within(total, text)
+
+
+def _within(number: float, text: str) -> int:
+    if number > NUMBER_MAX:
+        raise ValueError(f"{text!r} is more than {NUMBER_MAX}")
+    return round(number)
 
 
 def show_duration_ms(ms: int) -> str:

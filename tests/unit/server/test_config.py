@@ -119,6 +119,19 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration_ms(text)
 
 
+@pytest.mark.parametrize("value", ["9" * 30, "9999999999999999d", "9" * 400 + "d"])
+def test_what_no_64_bits_hold_is_refused(value: str) -> None:
+    for key in ("limits.drain_ms", "topics.retention_ms"):
+        with pytest.raises(ConfigProblems, match="is more than"):
+            load_config(flags=[f"{key}={value}"])
+
+
+def test_an_odd_digit_is_no_number() -> None:
+    for flag in ("topics.durability=interval:²", "limits.topics_max=--5", "mqtt.receive_max=²"):
+        with pytest.raises(ConfigProblems, match="expected"):
+            load_config(flags=[flag])
+
+
 def test_the_locator_sees_through_quotes_arrays_and_strings() -> None:
     text = '[a."b.c"]\nx.y = 1\nlist = [\n  "k = 3",\n]\nlong = """\nz = 5\n"""\nlast = 2\n'
     lines = locate_keys(text)

@@ -6,13 +6,14 @@ import base64
 import http.client
 import json
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import click
 
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.server.cli.failures import Unreachable, WrongPeer
 
 DEFAULT_URL = "http://127.0.0.1:7070"
@@ -33,10 +34,18 @@ class Api:
     def __init__(
         self, url: str = DEFAULT_URL, *, timeout_s: float = TIMEOUT_S, login: tuple[str, str] | None = None
     ) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        self.host = parts.hostname or "127.0.0.1"
-        self.port = parts.port or (7443 if parts.scheme == "https" else 7070)
+        try:
+            parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+            port = parts.port
+        except ValueError as error:
+            raise InvalidArgument(f"--url {url!r}: {error}", fix="http://HOST:PORT") from None
+        if parts.scheme not in ("http", "https"):
+            raise InvalidArgument(f"--url {url!r} is not HTTP", fix="http://HOST:PORT, or https://HOST:PORT with TLS")
         self._secure = parts.scheme == "https"
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = port or (7443 if self._secure else 7070)
+        named = f"[{self.host}]" if ":" in self.host else self.host
+        self._where = f"{parts.scheme}://{named}:{self.port}"
         self._timeout_s = timeout_s
         self.user = unquote(parts.username or os.environ.get("MAINSTEM_USER", ""))
         self.password = unquote(parts.password or os.environ.get("MAINSTEM_PASSWORD", ""))
@@ -90,7 +99,7 @@ class Api:
         try:
             return json.loads(data) if data else None
         except ValueError:
-            raise WrongPeer(f"http://{self.host}:{self.port} does not answer like a Mainstem") from None
+            raise WrongPeer(f"{self._where} does not answer like a Mainstem") from None
 
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None
@@ -107,13 +116,24 @@ class Api:
         headers = {"Accept": "application/json", **self._login}
         data = None
         if body is not None:
-            data = json.dumps(body).encode()
+            data = json.dumps(body, ensure_ascii=False).encode()
             headers["Content-Type"] = "application/json"
         try:
             connection.request(method, target, data, headers)
             response = connection.getresponse()
         except http.client.HTTPException as error:
-            raise WrongPeer(f"http://{self.host}:{self.port} does not speak HTTP ({error!r})") from error
+            raise WrongPeer(
+                f"{self._where} does not speak HTTP ({error!r})", fix="is it the port of another protocol, or of TLS?"
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            raise WrongPeer(
+                f"{self._where} shows a certificate that is not trusted: {error.verify_message}",
+                fix="MAINSTEM_CA=FILE with the certificate that signed it, or MAINSTEM_INSECURE=1",
+            ) from error
+        except ssl.SSLError as error:
+            raise WrongPeer(
+                f"{self._where} does not speak TLS as expected ({error})", fix="is it the port with TLS?"
+            ) from error
         except OSError as error:
             raise self._unreachable(error) from error
         if response.status >= 400:
@@ -121,9 +141,9 @@ class Api:
         return connection, response
 
     def _unreachable(self, error: OSError) -> Unreachable:
-        where = f"http://{self.host}:{self.port}"
         return Unreachable(
-            f"no broker answers at {where} ({error.strerror or error})", fix="mainstem up, or --url http://HOST:PORT"
+            f"no broker answers at {self._where} ({error.strerror or error})",
+            fix="mainstem up, or --url http://HOST:PORT",
         )
 
 

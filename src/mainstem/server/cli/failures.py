@@ -29,3 +29,9 @@ class Refused(MainstemError):
     """The broker answered, and said no."""
 
     code = "MS-6004"
+
+
+class SystemRefused(MainstemError):
+    """A file, a directory or the command's own output: the operating system said no."""
+
+    code = "MS-6005"

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mainstem import __version__
-from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.model.errors import ConfigError, InvalidArgument, MainstemError
 from mainstem.server.cli import VERBS, load_verb
-from mainstem.server.cli.failures import EX_CONFIG, EX_FAILED, EX_UNAVAILABLE, Unreachable
+from mainstem.server.cli.failures import EX_CONFIG, EX_FAILED, EX_UNAVAILABLE, SystemRefused, Unreachable
 
 HELP = """One append-only log, written once; MQTT, Kafka, AMQP 0-9-1 and Spark read it.
 
@@ -27,8 +28,18 @@ Start here:
 """
 
 
+class OutputClosed(Exception):
+    """`mainstem topic ls | head`: whoever read has seen enough."""
+
+
 class VerbGroup(click.Group):
     """Knows its verbs by name; imports one when it is run, none to list them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosed from error  # left as it is, click would make it a failure
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -76,12 +87,27 @@ def run(arguments: list[str]) -> int:
         if verbose:
             traceback.print_exc()
         return show_error(error)
-    except BrokenPipeError:  # `mainstem topic ls | head`
+    except (OutputClosed, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return 130
+    except UnicodeEncodeError as error:
+        if verbose:
+            raise
+        if not any("\udc80" <= letter <= "\udcff" for letter in error.object):
+            return _show_bug()
+        return show_error(
+            InvalidArgument(
+                f"{os.fsencode(error.object[error.start : error.end])!r} is not UTF-8; names and addresses must be"
+            )
+        )
+    except OSError as error:
+        if verbose:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return show_error(SystemRefused(f"{where}{error.strerror or error}", fix="again with -vv tells where"))
     except Exception:
         if verbose:
             raise

@@ -233,4 +233,7 @@ def _existing(data: str) -> Path:
 
 
 def _log_directory(data: str, log_id: int) -> Path:
-    return _existing(data) / "logs" / str(log_id)
+    directory = _existing(data) / "logs" / str(log_id)
+    if not directory.is_dir():
+        raise NotFound(f"there is no log {log_id} in {data}", fix=f"mainstem log ls --data {data}")
+    return directory

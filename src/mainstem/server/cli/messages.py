@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import re
 import sys
@@ -16,6 +17,7 @@ import click
 
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
+from mainstem.server.cli.values import Duration
 from mainstem.server.clients.client import Address, Message, Start, read_address, read_start
 
 PROGRESS_FROM = 1_000  # messages; less is over before a bar is drawn
@@ -52,8 +54,8 @@ def _take_tls(address: Address, given: dict[str, Any]) -> None:
 @click.option(
     "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header, or user property. Repeatable."
 )
-@click.option("--count", "-n", default=1, show_default=True, help="Publish so many times.")
-@click.option("--every", metavar="DURATION", help="Pause between messages: 500ms, 1s.")
+@click.option("--count", "-n", type=click.IntRange(min=0), default=1, show_default=True, help="Publish so many times.")
+@click.option("--every", type=Duration(), metavar="DURATION", help="Pause between messages: 500ms, 1s.")
 @click.option(
     "--template", is_flag=True, help="Fill in {{n}}, {{ts}}, {{time}}, {{random}}, {{uuid}} in payload and key."
 )
@@ -64,7 +66,7 @@ def _take_tls(address: Address, given: dict[str, Any]) -> None:
 @click.option("--qos", type=click.IntRange(0, 1), default=1, show_default=True, help="MQTT: 0 is not acknowledged.")
 @click.option("--retain", is_flag=True, help="MQTT: keep it as the topic's retained message.")
 @tls_options
-def pub(url: str, payload: str | None, count: int, every: str | None, **given: Any) -> None:
+def pub(url: str, payload: str | None, count: int, every: int | None, **given: Any) -> None:
     """Publish PAYLOAD to URL and wait until the broker has it.
 
     \b
@@ -78,7 +80,6 @@ def pub(url: str, payload: str | None, count: int, every: str | None, **given: A
     """
     from mainstem.server.cli.output import Progress
     from mainstem.server.clients import open_client
-    from mainstem.server.units import parse_duration_ms
 
     address = read_address(url)
     _take_tls(address, given)
@@ -86,7 +87,7 @@ def pub(url: str, payload: str | None, count: int, every: str | None, **given: A
         raise InvalidArgument(f"{url} names no topic", fix=f"{address.scheme}://{address.host}/TOPIC")
     if address.scheme == "mqtt":
         address.options.update(qos=str(given["qos"]), retain="1" if given["retain"] else "0")
-    pause_s = parse_duration_ms(every) / 1000 if every else 0.0
+    pause_s = every / 1000 if every else 0.0
     messages = list(_inputs(payload, **given)) if count > 1 else _inputs(payload, **given)
     sent = 0
     with contextlib.closing(open_client(address)) as client, _progress(Progress, count) as progress:
@@ -123,8 +124,8 @@ def _inputs(
         name, mark, text = header.partition("=")
         if not mark:
             raise InvalidArgument(f"header {header!r} must be NAME=VALUE")
-        pairs.append((name, text.encode()))
-    key_bytes = None if key is None else key.encode()
+        pairs.append((name, os.fsencode(text)))
+    key_bytes = None if key is None else os.fsencode(key)
     for value in _values(payload, lines or as_json):
         if not as_json:
             yield Message(value, key=key_bytes, headers=list(pairs))
@@ -140,7 +141,7 @@ def _values(payload: str | None, lines: bool) -> Iterator[bytes]:
     elif payload is None:
         raise InvalidArgument("nothing to publish", fix="give a payload, @FILE, or pipe something in")
     else:
-        yield payload.encode()
+        yield os.fsencode(payload)
         return
     with data:
         if lines:
@@ -158,21 +159,39 @@ def _open_file(name: str) -> Any:
 
 
 def _from_json(line: bytes, key: bytes | None, headers: list[tuple[str, bytes | None]]) -> Message:
+    """What `sub --json` prints can be published again: base64 where bytes are no text, headers as pairs too."""
+    shown = line[:80].decode(errors="replace")
     try:
         given = json.loads(line)
-        value = given.get("value")
-    except (ValueError, AttributeError):
-        raise InvalidArgument(f"not a JSON object: {line[:80].decode(errors='replace')}") from None
-    if not isinstance(value, str | None):
-        value = json.dumps(value, ensure_ascii=False)
-    more = [(name, None if one is None else str(one).encode()) for name, one in (given.get("headers") or {}).items()]
-    own = given.get("key")
-    return Message(
-        None if value is None else value.encode(),
-        str(given.get("topic") or ""),
-        key if own is None else str(own).encode(),
-        [*headers, *more],
-    )
+        if not isinstance(given, dict):
+            raise ValueError
+    except (ValueError, RecursionError):
+        raise InvalidArgument(f"not a JSON object: {shown}") from None
+    if not given.keys() & {"value", "value_base64"}:
+        raise InvalidArgument(f"neither value nor value_base64 in {shown}", fix='{"value": null} publishes no value')
+    try:
+        own = _json_bytes(given, "key")
+        more = given.get("headers") or {}
+        pairs = [(str(name), None if one is None else str(one).encode()) for name, one in _pairs(more)]
+        return Message(
+            _json_bytes(given, "value"), str(given.get("topic") or ""), key if own is None else own, [*headers, *pairs]
+        )
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"cannot be published: {shown} ({error})") from None
+
+
+def _pairs(headers: Any) -> Any:
+    return headers.items() if isinstance(headers, dict) else headers
+
+
+def _json_bytes(given: dict[str, Any], name: str) -> bytes | None:
+    value = given.get(name)
+    if value is None:
+        import base64
+
+        encoded = given.get(f"{name}_base64")
+        return None if encoded is None else base64.b64decode(encoded, validate=True)
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
 
 
 def _filled(message: Message, number: int) -> Message:
@@ -206,8 +225,8 @@ def _filled(message: Message, number: int) -> Message:
     metavar="WHERE",
     help="earliest, latest, -10, 5m, @offset, ts:<RFC 3339>.",
 )
-@click.option("--count", "-n", type=int, help="Stop after so many messages.")
-@click.option("--idle", metavar="DURATION", help="Stop when nothing came for so long.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--idle", type=Duration(least_ms=1), metavar="DURATION", help="Stop when nothing came for so long.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines with topic, key, value, headers, offset.")
 @click.option("--format", "template", metavar="TEMPLATE", help="For example '{{topic}} {{key}} {{value}}'.")
 @click.option("--verbose", "-v", is_flag=True, help="Topic, key and headers beside the value.")
@@ -220,7 +239,7 @@ def _filled(message: Message, number: int) -> Message:
     help="The broker's HTTP address; asked only where MQTT or AMQP are to count back (--from -10).",
 )
 @tls_options
-def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: str, **shown: Any) -> None:
+def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: str, **shown: Any) -> None:
     """Consume from URL and print what arrives, live or from history.
 
     \b
@@ -234,11 +253,10 @@ def sub(url: str, start: str, count: int | None, idle: str | None, url_of_api: s
     Stop with Ctrl-C.
     """
     from mainstem.server.clients import open_client
-    from mainstem.server.units import parse_duration_ms
 
     address = read_address(url)
     _take_tls(address, shown)
-    idle_s = parse_duration_ms(idle) / 1000 if idle else None
+    idle_s = idle / 1000 if idle else None
     seen = 0
     begin = read_start(start)
     wanted: set[tuple[str, int]] = set()
@@ -280,7 +298,9 @@ def _count_back(url: str, address: Address, count: int) -> tuple[Start, set[tupl
     return Start("stamp", found[0]["stamp"] // 1000), {(spelled(one["topic"]), one["offset"]) for one in found}
 
 
-def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str:
+def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str | bytes:
+    if not (as_json or template is not None or verbose or sys.stdout.isatty()):
+        return message.value or b""  # for a file or another program: as it came
     value = "" if message.value is None else message.value.decode(errors="replace")
     if as_json:
         return json.dumps(_json_of(message), ensure_ascii=False)

@@ -11,6 +11,7 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
+from mainstem.server.cli.values import Duration
 
 
 @click.group()
@@ -41,10 +42,10 @@ def queue_describe(name: str, as_json: bool, url: str) -> None:
 @click.argument("topic_filter", metavar="FILTER")
 @click.option("--where", help="A condition on key and headers, as for views.")
 @click.option("--from", "start", type=click.Choice(["latest", "earliest"]), default="latest", show_default=True)
-@click.option("--ttl", metavar="DURATION", help="How long a message may wait.")
+@click.option("--ttl", type=Duration(), metavar="DURATION", help="How long a message may wait.")
 @click.option("--length", type=int, help="Messages it holds; the oldest go first.")
 @click.option("--attempts", type=int, help="Deliveries before a message is dead-lettered.")
-@click.option("--lock", metavar="DURATION", help="How long a consumer that pulls may hold a message.")
+@click.option("--lock", type=Duration(), metavar="DURATION", help="How long a consumer that pulls may hold a message.")
 @click.option("--dead-letter", metavar="EXCHANGE", help="Where dead letters are published.")
 @url_option
 def queue_create(
@@ -52,25 +53,23 @@ def queue_create(
     topic_filter: str,
     where: str | None,
     start: str,
-    ttl: str | None,
+    ttl: int | None,
     length: int | None,
     attempts: int | None,
-    lock: str | None,
+    lock: int | None,
     dead_letter: str | None,
     url: str,
 ) -> None:
     """Make a durable queue of what FILTER means. AMQP, MQTT ($queue/NAME) and Kafka share groups take from it."""
-    from mainstem.server.units import parse_duration_ms
-
     body = {
         "name": name,
         "filter": topic_filter,
         "where": where,
         "from": start,
-        "message_ttl_ms": parse_duration_ms(ttl) if ttl else None,
+        "message_ttl_ms": ttl,
         "length_max": length,
         "deliveries_max": attempts,
-        "lock_ms": parse_duration_ms(lock) if lock else None,
+        "lock_ms": lock,
         "dead_letter_exchange": dead_letter,
     }
     answer = Api(url).post("/v1/queues", body)

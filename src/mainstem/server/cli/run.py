@@ -102,7 +102,7 @@ def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
 
 def announce(app: App, seconds: float) -> None:
     """Where it listens, and what to try next."""
-    config, host = app.config, app.config.listeners.host
+    config, host = app.config, in_url(app.config.listeners.host)
     engine = config.topics.engine
     data = "in memory" if engine == "memory" else str(Path(config.data.directory).resolve())
     lines = [f"Mainstem {__version__}  ready in {seconds:.2f} s  data: {data}"]
@@ -110,24 +110,30 @@ def announce(app: App, seconds: float) -> None:
     for name, port in app.ports.items():
         path = config.mqtt.ws_path if name in ("ws", "wss") else ""
         lines.append(f"  {'console' if name in ('http', 'https') else name:<8} {name}://{host}:{port}{path}")
-    lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports))]
+    lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports, config.listeners.host))]
     if config.listeners.allow_anonymous and not app.broker.access.users:
         lines.append("warning: anyone who can reach this address may do anything: --insecure-allow-anonymous was given")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
 
-def next_commands(ports: dict[str, int]) -> list[str]:
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def next_commands(ports: dict[str, int], host: str = "127.0.0.1") -> list[str]:
+    """Commands that reach this broker: by name where it listens to all of the machine, or to loopback."""
     mainstem = command_name()
+    place = "localhost" if host in ("localhost", "127.0.0.1", "0.0.0.0", "::") else in_url(host)
 
     def at(name: str, usual: int) -> str:
-        return "localhost" if ports.get(name) in (usual, None) else f"localhost:{ports[name]}"
+        return place if ports.get(name) in (usual, None) else f"{place}:{ports[name]}"
 
     return [
         f"{mainstem} sub kafka://{at('kafka', 9092)}/sensors.kitchen.temp --from earliest",
         f"{mainstem} pub mqtt://{at('mqtt', 1883)}/sensors/kitchen/temp 21.5",
         f"{mainstem} view create all-sensors 'sensors/#'"
-        + (f" --url http://localhost:{ports['http']}" if ports.get("http", 7070) != 7070 else ""),
+        + (f" --url http://{at('http', 0)}" if ports.get("http", 7070) != 7070 or place != "localhost" else ""),
     ]
 
 

@@ -20,6 +20,8 @@ TLS_PORTS = {"mqtts": 8883, "kafkas": 9093, "amqps": 5671}
 CONNECT_S = 5.0
 ANSWER_S = 15.0
 RECEIVE_BYTES = 1 << 18
+OFFSET_MAX = 2**63 - 1
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,11 @@ def read_address(url: str) -> Address:
             f"{url!r} is not an address",
             fix="mqtt://localhost/a/b, kafka://localhost/a.b or amqp://localhost/a.b; with TLS mqtts, kafkas, amqps",
         )
-    # '#' and '+' are wildcards here, not a fragment
-    parts = urlsplit(f"//{rest.replace('#', '%23')}")
-    try:
+    try:  # '#' and '+' are wildcards here, not a fragment
+        parts = urlsplit(f"//{rest.replace('#', '%23')}")
         port = parts.port or usual
     except ValueError as error:
-        raise InvalidArgument(f"{url!r}: {error}") from None
+        raise InvalidArgument(f"{url!r}: {error}", fix=f"{scheme}://localhost:{usual}/...") from None
     return Address(
         scheme.removesuffix("s") if scheme in TLS_PORTS else scheme,
         parts.hostname or "localhost",
@@ -84,19 +85,25 @@ def read_start(text: str, now_ms: int | None = None) -> Start:
         return Start("earliest")
     if text in ("latest", "end"):
         return Start("latest")
-    if re.fullmatch(r"-\d+", text):
-        return Start("last", int(text[1:]))
-    if re.fullmatch(r"@?\d+", text):
-        return Start("offset", int(text.lstrip("@")))
     try:
+        if re.fullmatch(r"-\d+", text):
+            return Start("last", _at_most(OFFSET_MAX, int(text[1:])))
+        if re.fullmatch(r"@?\d+", text):
+            return Start("offset", _at_most(OFFSET_MAX, int(text.lstrip("@"))))
         if text.startswith("ts:"):
-            return Start("time", read_time_ms(text[3:]))
+            return Start("time", _at_most(TIME_MS_MAX, read_time_ms(text[3:])))
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        return Start("time", now_ms - parse_duration_ms(text))
+        return Start("time", max(0, now_ms - parse_duration_ms(text)))
     except ValueError:
         raise InvalidArgument(
             f"--from {text!r} is not understood", fix="earliest, latest, -10, 5m, @42 or ts:2026-01-31T12:00:00Z"
         ) from None
+
+
+def _at_most(most: int, number: int) -> int:
+    if number > most:
+        raise ValueError(f"{number} is more than {most}")
+    return number
 
 
 def read_time_ms(text: str) -> int:

@@ -233,4 +233,10 @@ def _whole_batches(data: Any) -> Iterator[tuple[int, Any]]:
 
 def check(code: int, what: str, said: str | None = None) -> None:
     if code:
-        raise Refused(f"{what}: {said or f'Kafka error {code}'}")
+        raise Refused(f"{what}: {said or f'Kafka error {code}{_name_of(code)}'}")
+
+
+def _name_of(code: int) -> str:
+    from mainstem.protocols.kafka.errors import ErrorCode
+
+    return f" ({ErrorCode(code).name.lower().replace('_', ' ')})" if code in ErrorCode.__members__.values() else ""

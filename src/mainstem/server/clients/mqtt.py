@@ -43,6 +43,14 @@ class MqttClient:
         user = [(name.encode(), value or b"") for name, value in message.headers]
         if message.key is not None:
             user.append((b"ms-key", message.key))
+        for name, value in user:
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                raise InvalidArgument(
+                    f"MQTT carries keys and headers as UTF-8; {name.decode()} is {value[:40]!r}",
+                    fix="publish it by kafka:// or amqp://",
+                ) from None
         properties: Properties = {Property.USER_PROPERTY: user} if user else {}
         body = encode_text(message.topic.encode())
         if self.qos:

@@ -1,0 +1,177 @@
+"""What people type by mistake: one message that says what to do, the right exit code, never a mistake of ours."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mainstem.server.cli.run import next_commands
+from mainstem.server.clients.client import read_start
+from mainstem.testing import Broker
+from tests.cli.commands import run, said
+
+NO_TEXT = os.fsdecode(b"\xff\xfe")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def address(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+
+
+def refused(*arguments: str, code: int = 1, given: str | None = None) -> str:
+    done = run(*arguments, given=given)
+    assert done.returncode == code, done.stderr
+    assert "MS-0000" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pub", "mqtt://localhost/a", "x", "--every", "soon"),
+        ("pub", "mqtt://localhost/a", "x", "--count", "-5"),
+        ("sub", "mqtt://localhost/a", "--idle", "-1s"),
+        ("sub", "mqtt://localhost/a", "--idle", "0"),
+        ("sub", "mqtt://localhost/a", "--count", "0"),
+        ("queue", "create", "q", "a/#", "--lock", "abc"),
+        ("queue", "create", "q", "a/#", "--ttl", "9999999999999999d"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_or_duration_that_cannot_be_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert f"Invalid value for '{arguments[-2]}'" in refused(*arguments, code=2)
+
+
+@pytest.mark.parametrize("url", ["mqtt://[::1/a", "mqtt://localhost:abc/a", "kafka://localhost:99999/a"])
+def test_an_address_that_cannot_be_is_told(url: str) -> None:
+    assert "fix: " in refused("pub", url, "x")
+
+
+@pytest.mark.parametrize("url", ["http://localhost:abc", "http://[::1", "ftp://localhost"])
+def test_an_http_address_that_cannot_be_is_told(url: str) -> None:
+    assert "fix: http://HOST:PORT" in refused("topic", "ls", "--url", url)
+
+
+def test_https_where_there_is_none_is_not_called_silence(broker: Broker) -> None:
+    text = refused("topic", "ls", "--url", broker.http_url.replace("http://", "https://"))
+    assert "MS-6002" in text
+    assert "https://" in text
+
+
+def test_names_that_are_not_utf_8_are_told_and_values_are_published_as_they_are(broker: Broker) -> None:
+    for arguments in (
+        ("pub", f"mqtt://localhost:{broker.mqtt_port}/a/{NO_TEXT}", "x"),
+        ("topic", "create", NO_TEXT),
+        ("topic", "ls", NO_TEXT),
+    ):
+        assert r"b'\xff\xfe' is not UTF-8" in refused(*arguments)
+    kafka = f"kafka://localhost:{broker.kafka_port}/raw"
+    said("pub", kafka, NO_TEXT, "--key", NO_TEXT, "--header", f"h={NO_TEXT}")
+    row = json.loads(said("sub", kafka, "--from", "earliest", "--count", "1", "--json"))
+    assert base64.b64decode(row["value_base64"]) == base64.b64decode(row["key_base64"]) == b"\xff\xfe"
+    mqtt = f"mqtt://localhost:{broker.mqtt_port}/raw"
+    assert "MQTT carries keys and headers as UTF-8" in refused("pub", mqtt, "x", "--key", NO_TEXT)
+
+
+def test_a_value_reaches_a_file_as_it_came(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "value").write_bytes(bytes(range(256)))
+    url = f"mqtt://localhost:{broker.mqtt_port}/all/bytes"
+    said("pub", url, f"@{tmp_path / 'value'}")
+    command = [sys.executable, "-m", "mainstem", "sub", url, "--from", "earliest", "--count", "1"]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == bytes(range(256)) + b"\n"
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "kafka", "amqp"])
+def test_what_sub_prints_as_json_is_published_again_as_it_was(broker: Broker, scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "value").write_bytes(b"\x00\xff")
+    url = f"{scheme}://localhost:{getattr(broker, f'{scheme}_port')}"
+    said("pub", f"{url}/again-{scheme}", f"@{tmp_path / 'value'}", "--header", "h=v")
+    line = said("sub", f"{url}/again-{scheme}", "--from", "earliest", "--count", "1", "--json")
+    row = {**json.loads(line), "topic": f"twice-{scheme}"}
+    said("pub", f"{url}/elsewhere", "-", "--json", given=json.dumps(row))
+    twice = json.loads(said("sub", f"{url}/twice-{scheme}", "--from", "earliest", "--count", "1", "--json"))
+    assert base64.b64decode(twice["value_base64"]) == b"\x00\xff"
+    assert ["h", "v"] in twice["headers"]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"valu": 1}', "[1]", '{"value": 1, "headers": 5}', r'{"value": "\ud800"}', '{"value_base64": "!"}']
+)
+def test_a_json_line_that_cannot_be_published_is_shown(broker: Broker, line: str) -> None:
+    url = f"mqtt://localhost:{broker.mqtt_port}/lines"
+    assert line in refused("pub", url, "-", "--json", given=line)
+
+
+@pytest.mark.parametrize("start", [f"@{10**23}", f"-{10**23}", f"ts:{10**20}", "ts:²", "-²"])
+def test_a_start_that_cannot_be_is_told(broker: Broker, start: str) -> None:
+    assert "is not understood" in refused("sub", f"kafka://localhost:{broker.kafka_port}/a", "--from", start)
+
+
+def test_longer_than_time_itself_is_everything() -> None:
+    assert read_start("99999999999d").value == 0
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure(broker: Broker) -> None:
+    for number in range(3):
+        said("topic", "create", f"enough/{number}")
+    command = f"set -o pipefail; {sys.executable} -m mainstem topic ls --json | head -c 1"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=True, timeout=60).stdout == b"{"
+
+
+def test_output_that_cannot_be_written_is_told_with_its_reason(broker: Broker) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mainstem", "view", "create", "unseen", "a/#"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "error[MS-6005] No space left on device" in done.stderr
+
+
+def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for verb in ("verify", "dump"):
+        assert "there is no log 999" in refused("log", verb, "999", "--data", str(tmp_path))
+
+
+def test_a_host_that_is_not_ours_is_not_called_a_taken_port(tmp_path: Path) -> None:
+    text = refused("serve", "--host", "no-such-host.invalid", "--data", str(tmp_path / "d"), code=78)
+    assert "fix: --host H" in text
+    assert "other process" not in text
+
+
+def test_the_commands_to_try_reach_the_address_that_is_listened_on() -> None:
+    ports = {"kafka": 9092, "mqtt": 2883, "http": 7070}
+    assert [line.split("mainstem ", 1)[1] for line in next_commands(ports)] == [
+        "sub kafka://localhost/sensors.kitchen.temp --from earliest",
+        "pub mqtt://localhost:2883/sensors/kitchen/temp 21.5",
+        "view create all-sensors 'sensors/#'",
+    ]
+    sub, pub, view = next_commands(ports, "fd00::7")
+    assert "kafka://[fd00::7]/" in sub
+    assert "mqtt://[fd00::7]:2883/" in pub
+    assert view.endswith("--url http://[fd00::7]:7070")
+
+
+def test_a_refusal_of_kafka_has_a_name(broker: Broker) -> None:
+    assert "Kafka error 17 (invalid topic exception)" in refused(
+        "pub", f"kafka://localhost:{broker.kafka_port}/no name", "x"
+    )
