@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -10,8 +14,13 @@ from pika.exceptions import ChannelClosedByBroker
 from tests.protocol.amqp.conftest import Connect, bodies, collect, declared, eventually, ready
 
 
-def refused(code: int, text: str):  # type: ignore[no-untyped-def]
-    return pytest.raises(ChannelClosedByBroker, match=rf"\({code}, .*{text}")
+@contextmanager
+def refused(code: int, text: str) -> Iterator[None]:
+    """The channel is closed with that code and a text that contains the pattern."""
+    with pytest.raises(ChannelClosedByBroker) as closed:
+        yield
+    assert closed.value.reply_code == code
+    assert re.search(text, closed.value.reply_text), closed.value.reply_text
 
 
 def publish(channel: BlockingChannel, queue: str, *values: bytes, **properties: object) -> None:

@@ -95,9 +95,9 @@ def test_what_streams_do_not_do_is_refused(connect: Connect, name: str) -> None:
     channel.basic_qos(prefetch_count=1)
     with refused(406, "invalid arg 'x-stream-offset'"):
         channel.basic_consume(queue, lambda *_: None, arguments={"x-stream-offset": "yesterday"})
-    with refused(406, "invalid property 'durable' for queue"):
+    with refused(406, "invalid property 'non-durable' for queue"):
         connect().channel().queue_declare(name + "t", arguments=STREAM)
-    with refused(406, "invalid arg 'x-max-priority' for queue .* of queue type stream"):
+    with refused(406, "invalid arg 'x-max-priority' for queue .* of queue type rabbit_stream_queue"):
         connect().channel().queue_declare(name + "p", durable=True, arguments={**STREAM, "x-max-priority": 3})
 
 
@@ -130,3 +130,14 @@ def test_queue_types_are_kept(connect: Connect, name: str, kind: str) -> None:
     other = "quorum" if kind != "quorum" else "classic"
     with refused(406, "inequivalent arg 'x-queue-type'"):
         channel.queue_declare(name, durable=True, arguments={"x-queue-type": other})
+
+
+def test_deleting_a_stream_cancels_its_readers(connect: Connect, name: str) -> None:
+    channel, cancelled = connect().channel(), []
+    queue = filled(channel, name, 1)
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    channel.basic_qos(prefetch_count=10)
+    tag = channel.basic_consume(queue, lambda *_: None)
+    connect().channel().queue_delete(queue)
+    eventually(lambda: channel.connection.process_data_events(0.02) or cancelled)
+    assert cancelled == [tag]

@@ -70,7 +70,7 @@ class Binding:
 
     @classmethod
     def make(cls, source: str, to_queue: bool, destination: str, key: str, arguments: dict[str, Any]) -> Binding:
-        return cls(source, to_queue, destination, key, json.dumps(arguments, sort_keys=True, default=str))
+        return cls(source, to_queue, destination, key, json.dumps(arguments, sort_keys=True, default=_text))
 
     @property
     def table(self) -> dict[str, Any]:
@@ -229,13 +229,14 @@ class Exchanges:
 
     # -- routing
 
-    def is_simple(self, name: str) -> bool:
+    def is_simple(self, name: str, key: str) -> bool:
         """Whether filters alone say who gets what is published there."""
         exchange = self.by_name[name]
         if name == DEFAULT:
             return True
         return (
             exchange.type != "headers"
+            and bool(key or name != TOPIC)  # no level at all: its topic has one, which a `*` would match
             and exchange.alternate is None
             and all(binding.to_queue for binding in self._from.get(name, ()))
         )
@@ -300,7 +301,12 @@ class Exchanges:
         if exchange.type == "headers":
             return headers.match(binding.table)
         pattern = filter_of(exchange.name, "topic", binding.key)
-        return any(matches(pattern, topic_of(exchange.name, key)) for key in keys)
+        return any(
+            matches(pattern, topic_of(exchange.name, key))
+            if key or exchange.name != TOPIC
+            else not binding.key.strip("#.")
+            for key in keys
+        )
 
     def is_routable(self, name: str, key: str, targets: list[Queue]) -> bool:
         """Whether some queue, live subscriber or view in any protocol takes it."""
@@ -340,7 +346,7 @@ class Exchanges:
         """Route and store, as a client's publish would be."""
         content = Content.parse(properties)
         keys = [key, *carbon_copies(content)]
-        plain = len(keys) == 1 and self.is_simple(name)
+        plain = len(keys) == 1 and self.is_simple(name, key)
         return self.append(
             name, key, properties, value, time_ms, targets=None if plain else self.route(name, keys, content)
         )
@@ -419,4 +425,10 @@ class _Headers:
 
 
 def _equal(one: Value, other: Any) -> bool:
+    one = _text(one) if isinstance(one, bytes) else one
     return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _text(value: Any) -> str:
+    """What JSON has no word for; bytes match text, as in RabbitMQ."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

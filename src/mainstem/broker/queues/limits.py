@@ -1,7 +1,8 @@
 """Limits that act at the head of a queue: time to live and length, with or without consumers.
 
 A record expires at the lower of the queue's and its own time to live, when it has come to the head. Over the length
-limits the oldest leave. What leaves goes to the dead-letter exchange, if there is one.
+limits the oldest leave. What leaves goes to the dead-letter exchange, if there is one. Or nothing enters a full queue
+any more: then its publishers ask first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.levels import stored_records
 from mainstem.broker.queues.properties import expires_at_ms
 
 if TYPE_CHECKING:
@@ -24,6 +26,42 @@ class HeadLimits:
         self._queue = queue
         # Per level: the head that was looked at (next unread, first released) and when it expires.
         self._dues: dict[int, tuple[tuple[int, int | None], int | None]] = {}
+        self._promised = (0, 0, 0)  # since that tick so many records of so many bytes were let in
+
+    # -- length
+
+    def refuses(self, size: int) -> bool:
+        """Whether a publish of `size` bytes would put the queue over its limits; if not, it is counted from now on."""
+        ticker = self._queue.queues.ticker
+        if self._promised[0] != ticker.ticks:
+            self._promised = (ticker.ticks, 0, 0)
+        if self._promised[1] and self._overflows(size):
+            ticker.write_now()  # a consumer may take what was published since the last tick
+            self._promised = (ticker.ticks, 0, 0)
+        if self._overflows(size):
+            return True
+        tick, count, total = self._promised
+        self._promised = (tick, count + 1, total + size)
+        return False
+
+    def _overflows(self, size: int) -> bool:
+        queue, (_, count, total) = self._queue, self._promised
+        length_max, bytes_max = queue.settings.length_max, queue.settings.bytes_max
+        return (length_max is not None and queue.ready + queue.lane.entered_count + count >= length_max) or (
+            bytes_max is not None and queue.ready_bytes + total + size > bytes_max
+        )
+
+    def count_bytes(self) -> None:
+        """After a start: the journal keeps how many records are unread, not how large they are."""
+        queue = self._queue
+        if queue.settings.bytes_max is None or not queue.ready:
+            return
+        begin = min(level.cursor.next for level in queue.levels)
+        queue.ready_bytes = sum(
+            record.value_size
+            for record in stored_records(queue, begin, queue.head_stamp)
+            if record.stamp >= queue.level(queue.priority_of(record)).cursor.next
+        )
 
     def drop_first(self, level: Level, record: RecordRef, reason: str) -> None:
         """The first unread record of the backlog leaves undelivered."""
@@ -55,6 +93,8 @@ class HeadLimits:
                 self.drop_first(level, record, "maxlen")
             else:
                 return
+
+    # -- time to live
 
     @property
     def expiring(self) -> bool:

@@ -121,6 +121,7 @@ class Queue:
         if self.settings.priority_max:
             load_indexes(self)
         self._count_news(max(level.cursor.head for level in self._levels.values()))
+        self.limits.count_bytes()
         self.lane.newest = self.head_stamp - 1
         self.used_ms = now_ms
         self._stand()
@@ -208,15 +209,6 @@ class Queue:
     @property
     def head_stamp(self) -> int:
         return self.queues.ticker.head_stamp
-
-    @property
-    def full(self) -> bool:
-        """Over its limits, the records of this tick counted."""
-        settings = self.settings
-        entered = self.lane.entered_count
-        return (settings.length_max is not None and self.ready + entered >= settings.length_max) or (
-            settings.bytes_max is not None and self.ready_bytes >= settings.bytes_max
-        )
 
     def settled_stamp(self) -> int:
         """Everything below it is settled here."""
@@ -497,7 +489,7 @@ class Queue:
                 mine = [position for position in positions if level.cursor.is_leased(position)]
             if mine:
                 self._settle(level, mine, outcome, delay_ms)
-        if self.lane.wanted and self.ready:
+        if self.ready and (self.lane.wanted or (self.settings.limited and outcome is Outcome.RELEASE)):
             self.wake()
         else:
             self._stand()

@@ -27,7 +27,7 @@ class Channel(Declares, Consumes, Publishes):
             return
         handler = getattr(self, "on_" + name.replace(".", "_").replace("-", "_"), None)
         if handler is None:
-            raise Fault(503, f"unimplemented method {name}")
+            raise Fault(503, "unimplemented method")
         try:
             handler(a)
         except MainstemError as error:

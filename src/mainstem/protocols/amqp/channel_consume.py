@@ -24,7 +24,7 @@ from mainstem.protocols.amqp.consuming import (
     settle_all,
     stream_position,
 )
-from mainstem.protocols.amqp.declaring import quoted
+from mainstem.protocols.amqp.declaring import quoted, type_name
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.wire import Consumer
 
@@ -108,7 +108,7 @@ class Consumes(ChannelCore):
     def _check_priority(self, arguments: dict[str, Any], named: str) -> None:
         priority = arguments.get("x-priority", 0)
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise Fault(406, f"invalid arg 'x-priority' for {named}: expected integer, got {type(priority).__name__}")
+            raise Fault(406, f"invalid arg 'x-priority' for {named}: \"expected integer, got {type_name(priority)}\"")
 
     def _consume_replies(self, tag: str, a: dict[str, Any]) -> None:
         if not a["no_ack"]:
@@ -151,7 +151,7 @@ class Consumes(ChannelCore):
         else:
             consumer.queue.detach(consumer)
 
-    def consumer_lost(self, consumer: Consumer) -> None:
+    def consumer_lost(self, consumer: Consumer | StreamConsumer) -> None:
         """Its queue was deleted."""
         if self.consumers.pop(consumer.tag, None) is not None and self.connection.session.can("consumer_cancel_notify"):
             self.send("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
@@ -163,8 +163,6 @@ class Consumes(ChannelCore):
         self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
         if queue.settings.kind is Kind.STREAM:
             raise Fault(540, f"basic.get not supported by stream queues {named}")
-        if queue.exclusive_taker is not None:
-            raise Fault(403, f"{named} in exclusive use")
         decorator = delivery_count if queue.settings.kind is Kind.QUORUM else None
         getter = Getter(self.wire, queue, no_ack=a["no_ack"], decorator=decorator)
         queue.limits.expire_now()

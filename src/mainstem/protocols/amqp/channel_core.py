@@ -48,15 +48,18 @@ class ChannelCore:
 
     def queue(self, name: str) -> Queue:
         """By name (empty: the last one declared here), unless it is another connection's own."""
-        if not name:
-            name = self.last_queue
-            if not name:
-                raise Fault(404, "no previously declared queue")
+        name = self.queue_name(name)
         queue = self.vhost.queues.find(name)
         if queue is None:
             raise self.no_queue(name)
         self.check_owner(queue)
         return queue
+
+    def queue_name(self, name: str) -> str:
+        """Empty: the last one declared here."""
+        if not name and not self.last_queue:
+            raise Fault(404, "no previously declared queue")
+        return name or self.last_queue
 
     def no_queue(self, name: str) -> Fault:
         return Fault(404, f"no {quoted('queue', name, self.vhost.name)}")

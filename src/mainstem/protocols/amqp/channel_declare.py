@@ -14,12 +14,14 @@ from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.declaring import (
+    check_alternate,
     check_reserved,
     check_same_exchange,
     check_same_queue,
     exchange_type,
     queue_settings,
     quoted,
+    type_name,
 )
 from mainstem.protocols.amqp.faults import Fault
 
@@ -42,8 +44,9 @@ class Declares(ChannelCore):
             self.answer("queue.declare-ok", no_wait, queue=name, consumer_count=1)
             return
         if a["passive"]:
-            queue = self.queue(name)
-            self._declared(queue, no_wait, None)
+            if not name:
+                raise self.no_queue(name)  # the last one declared is not meant here
+            self._declared(self.queue(name), no_wait, None)
             return
         written = None
         found = self.vhost.queues.find(name) if name else None
@@ -54,7 +57,7 @@ class Declares(ChannelCore):
                 check_reserved("queue", name)
             found, written = self._make_queue(a)
         else:
-            if found.owner is not self.connection and (found.owner is not None or a["exclusive"]):
+            if found.owner is not (self.connection if a["exclusive"] else None):
                 raise self.locked(found)
             check_same_queue(found, a, self.vhost.name)
             found.used()
@@ -96,7 +99,7 @@ class Declares(ChannelCore):
 
     def on_queue_unbind(self, a: dict[str, Any]) -> None:
         """What is not bound, or not there, need not be unbound."""
-        name = a["queue"] or self.last_queue
+        name = self.queue_name(a["queue"])
         written = None
         if self.vhost.queues.find(name) is not None and self.vhost.exchanges.find(a["exchange"]) is not None:
             binding = self._binding(a["exchange"], True, self.queue(name).name, a)
@@ -110,8 +113,12 @@ class Declares(ChannelCore):
         if to_queue:
             key = key or (self.last_queue if not a["queue"] else key)
             mode = a["arguments"].get("x-match", "all") if exchange.type == "headers" else "all"
+            if not isinstance(mode, str):
+                raise Fault(406, f"Invalid x-match field type {type_name(mode)} (value {mode}); expected longstr")
             if mode not in ("all", "any", "all-with-x", "any-with-x"):
-                raise Fault(406, f"Invalid x-match field value {mode!r}; expected all, any, all-with-x, or any-with-x")
+                raise Fault(
+                    406, f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or any-with-x'
+                )
         self.require(Action.CONSUME, topic_of(source, key), quoted("exchange", source, self.vhost.name))
         return Binding.make(source, to_queue, destination, key, a["arguments"])
 
@@ -127,7 +134,7 @@ class Declares(ChannelCore):
 
     def on_queue_delete(self, a: dict[str, Any]) -> None:
         self.settle_writes()
-        name = a["queue"] or self.last_queue
+        name = self.queue_name(a["queue"])
         queue = self.vhost.queues.find(name)
         if queue is None:
             self.answer("queue.delete-ok", a["no_wait"], message_count=0)
@@ -148,6 +155,7 @@ class Declares(ChannelCore):
     def on_exchange_declare(self, a: dict[str, Any]) -> None:
         name = a["exchange"]
         self._refuse_default(name)
+        check_alternate(a, self.vhost.name)
         if a["passive"]:
             self.exchange(name)
             self.answer("exchange.declare-ok", a["no_wait"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from mainstem.broker.queues.exchange_names import DEFAULT
@@ -14,7 +15,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
-from mainstem.protocols.amqp.declaring import quoted
+from mainstem.protocols.amqp.declaring import quoted, type_name
 from mainstem.protocols.amqp.events import PublishEvent
 from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.methods import encode
@@ -22,6 +23,7 @@ from mainstem.protocols.amqp.methods import encode
 NO_ROUTE = 312
 TRANSACTION_MAX = 100_000  # publishes and acks of one transaction
 DELAY_MAX_MS = (1 << 32) - 1
+Examined = tuple[Content, list[str]]  # a publish without BCC, and all its routing keys
 
 
 class Publishes(ChannelCore):
@@ -37,9 +39,10 @@ class Publishes(ChannelCore):
     def publish(self, event: PublishEvent) -> None:
         """A publish that the wire did not settle by itself."""
         if self.transactional:
+            self._examine(event)  # what is wrong with it is said now, not in the midst of a commit
             self._buffer(event)
             return
-        ticket, refused = self._store(event)
+        ticket, refused = self._store(event, *self._examine(event))
         if not self.wire.confirming:
             return
         self.connection.note_confirm(self.wire)
@@ -48,8 +51,8 @@ class Publishes(ChannelCore):
         else:
             self.wire.note_published(ticket if event.persistent else None)
 
-    def _store(self, event: PublishEvent) -> tuple[Ticket | None, bool]:
-        """Store, return or refuse: (what durability waits for, whether a full queue refused it)."""
+    def _examine(self, event: PublishEvent) -> Examined:
+        """What is to be known before it is stored; a Fault if it may not be."""
         exchange = self.exchange(event.target.exchange)
         if exchange.internal:
             raise Fault(403, f"cannot publish to internal {quoted('exchange', exchange.name, self.vhost.name)}")
@@ -58,23 +61,30 @@ class Publishes(ChannelCore):
         content = Content.parse(event.properties)
         key = event.target.key
         if exchange.name == DEFAULT and key.startswith(REPLY_TO + "."):
-            self._reply(event)
-            return None, False
+            return content, [key]
         self._check(content)
         keys = [key, *self._copies(content, "CC"), *self._copies(content, "BCC")]
         content.remove_header("BCC")
+        return content, keys
+
+    def _store(self, event: PublishEvent, content: Content, keys: list[str]) -> tuple[Ticket | None, bool]:
+        """Store, return or refuse: (what durability waits for, whether a full queue refused it)."""
+        exchange, key, exchanges = event.target.exchange, event.target.key, self.vhost.exchanges
+        if exchange == DEFAULT and key.startswith(REPLY_TO + "."):
+            self._reply(event)
+            return None, False
         delay_ms = self._delay_ms(content)
         if delay_ms:
-            return self._delay(exchange.name, key, content, event, delay_ms), False
-        targets = self.vhost.exchanges.route(exchange.name, keys, content)
-        if event.mandatory and not self.vhost.exchanges.is_routable(exchange.name, key, targets):
-            self._return(event, exchange.name, key)
+            return self._delay(exchange, key, content, event, delay_ms), False
+        targets = exchanges.route(exchange, keys, content)
+        if event.mandatory and not exchanges.is_routable(exchange, key, targets):
+            self._return(exchange, key, content.encode(), event.body)
             return None, False
-        refusing = [queue for queue in targets if queue.settings.refuses and queue.full]
+        refusing = [queue for queue in targets if queue.settings.refuses and queue.limits.refuses(len(event.body))]
         if refusing:
-            return self._refuse(exchange.name, key, content, event, targets, refusing)
-        plain = len(keys) == 1 and self.vhost.exchanges.is_simple(exchange.name)
-        return self._append(exchange.name, key, content, event, None if plain else targets), False
+            return self._refuse(exchange, key, content, event, targets, refusing)
+        plain = len(keys) == 1 and exchanges.is_simple(exchange, key)
+        return self._append(exchange, key, content, event, None if plain else targets), False
 
     def _append(
         self, exchange: str, key: str, content: Content, event: PublishEvent, targets: list[Queue] | None
@@ -89,7 +99,7 @@ class Publishes(ChannelCore):
     def _check(self, content: Content) -> None:
         expiration = content.text("expiration")
         if expiration is not None and not (expiration.isascii() and expiration.isdigit()):
-            raise Fault(406, f"invalid expiration '{expiration}': not a number of milliseconds")
+            raise Fault(406, f"invalid expiration '{expiration}': {_no_expiration(expiration)}")
         user = content.text("user_id")
         name = self.connection.principal.name
         if user is not None and user != name:
@@ -105,13 +115,13 @@ class Publishes(ChannelCore):
         if content.header(name) is None:
             return []
         if not isinstance(value, list):
-            raise Fault(406, f"invalid message: unacceptable type in '{name}' header, expected an array of strings")
+            raise Fault(406, f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(value)}}}')
         return [key for key in value if isinstance(key, str)]
 
-    def _return(self, event: PublishEvent, exchange: str, key: str) -> None:
+    def _return(self, exchange: str, key: str, properties: bytes, body: bytes) -> None:
         """Before its confirm: nobody takes it, and it is not stored."""
         method = encode("basic.return", reply_code=NO_ROUTE, reply_text="NO_ROUTE", exchange=exchange, routing_key=key)
-        self.out.write_content(self.number, method, event.properties, event.body)
+        self.out.write_content(self.number, method, properties, body)
 
     def _refuse(
         self,
@@ -157,7 +167,7 @@ class Publishes(ChannelCore):
         if consumer is not None:
             consumer.deliver(key, event.properties, event.body)
         elif event.mandatory:
-            self._return(event, DEFAULT, key)
+            self._return(DEFAULT, key, event.properties, event.body)
 
     # -- confirms
 
@@ -190,9 +200,13 @@ class Publishes(ChannelCore):
         if not self.transactional:
             raise Fault(406, "channel is not transactional")
         tickets: dict[Ticket, None] = {}
-        for event in self._take_buffered():
+        buffered = self._take_buffered()
+        examined = [
+            self._examine(event) for event in buffered if isinstance(event, PublishEvent)
+        ]  # all, or none is stored
+        for event in buffered:
             if isinstance(event, PublishEvent):
-                stored, _ = self._store(event)
+                stored, _ = self._store(event, *examined.pop(0))
                 if stored is not None:
                     tickets[stored] = None
             else:
@@ -242,3 +256,13 @@ class Publishes(ChannelCore):
 
     def apply_settled(self, a: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def _no_expiration(text: str) -> str:
+    """Why it is no number of milliseconds, in RabbitMQ's words."""
+    number = re.match(r"[+-]?[0-9]+", text)
+    if number is None:
+        return "no_integer"
+    if number.end() < len(text):
+        return f'{{leftover_string,"{text[number.end() :]}"}}'
+    return f"{{value_negative,{int(text)}}}"

@@ -82,6 +82,12 @@ class StreamConsumer(Sink):
         self._entries: dict[bytes, Entry | None] = {}
         for reach in source.reaches.open_ones():
             self.namespace.subscribe(reach.filter, self, reach.entry())
+        source.queues.deleted_listeners.append(self._on_deleted)
+
+    def _on_deleted(self, queue: Queue) -> None:
+        if queue is self.queue:
+            self.close()
+            self.channel.consumer_lost(self)
 
     def merge(self, entries: list[Entry]) -> Entry:
         return self.queue.lane.merge(entries)
@@ -117,7 +123,10 @@ class StreamConsumer(Sink):
         self.channel.connection.to_resume.add(self)
 
     def close(self) -> None:
+        if self.closed:
+            return
         self.closed = True
+        self.queue.queues.deleted_listeners.remove(self._on_deleted)
         for reach in self.queue.reaches.open_ones():
             self.namespace.unsubscribe(reach.filter, self)
         self.channel.connection.server.broker.pump.stop(self)

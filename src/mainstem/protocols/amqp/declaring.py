@@ -33,6 +33,45 @@ _COMPARED = (
     "x-from",
     "x-mainstem-order-by-key",
 )
+_NAMES = frozenset(("x-dead-letter-exchange", "x-dead-letter-routing-key"))
+_NUMBERS = frozenset(
+    (
+        "x-expires",
+        "x-message-ttl",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-max-priority",
+        "x-delivery-limit",
+        "x-stream-max-segment-size-bytes",
+    )
+)
+_OF_STREAMS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
+_REFUSED = {  # a classic queue may have a delivery limit here, which RabbitMQ's may not
+    Kind.CLASSIC: _OF_STREAMS,
+    Kind.QUORUM: (*_OF_STREAMS, "x-max-priority", "x-queue-mode"),
+    Kind.STREAM: (
+        "x-max-priority",
+        "x-message-ttl",
+        "x-expires",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-length",
+        "x-overflow",
+        "x-single-active-consumer",
+        "x-delivery-limit",
+        "x-queue-mode",
+    ),
+}
+_TYPE_NAMES: dict[type, str] = {
+    bool: "bool",
+    float: "double",
+    str: "longstr",
+    bytes: "binary",
+    list: "array",
+    dict: "table",
+    type(None): "void",
+}
 _SHORT_AGES = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -52,21 +91,23 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
     """What queue.declare asks for. Arguments that make no sense are refused by name."""
     arguments: dict[str, Any] = a["arguments"]
     named = quoted("queue", a["queue"], vhost)
+    _check_void(arguments, named)
     kind = _kind(arguments, named)
     _check_kind(kind, a, named)
+    _check_mode(arguments, named)
     limit = _number(arguments, "x-delivery-limit", named, low=-1)
     if limit is None and kind is Kind.QUORUM:
         limit = DELIVERY_LIMIT_QUORUM
-    dead_letter_exchange = _text(arguments, "x-dead-letter-exchange", named)
-    dead_letter_key = _text(arguments, "x-dead-letter-routing-key", named)
+    dead_letter_exchange = _name(arguments, "x-dead-letter-exchange", named)
+    dead_letter_key = _name(arguments, "x-dead-letter-routing-key", named)
     if dead_letter_key is not None and dead_letter_exchange is None:
         raise _invalid("x-dead-letter-routing-key", named, "routing_key_but_no_dlx_defined")
     single = arguments.get("x-single-active-consumer", False)
     if not isinstance(single, bool):
-        raise _invalid("x-single-active-consumer", named, "unacceptable_type")
+        raise _invalid("x-single-active-consumer", named, _unacceptable(single))
     by_key = arguments.get("x-mainstem-order-by-key", False)
     if not isinstance(by_key, bool):
-        raise _invalid("x-mainstem-order-by-key", named, "unacceptable_type")
+        raise _invalid("x-mainstem-order-by-key", named, _unacceptable(by_key))
     if by_key and ("x-max-priority" in arguments or kind is Kind.STREAM):
         raise _invalid("x-mainstem-order-by-key", named, "not with priorities, nor for streams")
     if (max_age := arguments.get("x-max-age")) is not None and age_seconds(max_age) is None:
@@ -99,23 +140,38 @@ def _kind(arguments: dict[str, Any], named: str) -> Kind:
     try:
         return Kind(text)
     except ValueError:
-        raise _invalid("x-queue-type", named, f"unsupported queue type '{text}'") from None
+        raise _invalid("x-queue-type", named, f"\"unsupported queue type '{text}'\"") from None
+
+
+def _check_void(arguments: dict[str, Any], named: str) -> None:
+    """An argument that is there must have a value: void is none."""
+    for name in _COMPARED:
+        if name in arguments and arguments[name] is None:
+            if name in _NAMES:
+                raise _wrong_type(name, named, None)
+            raise _invalid(name, named, _no_integer(None) if name in _NUMBERS else _unacceptable(None))
+
+
+def _check_mode(arguments: dict[str, Any], named: str) -> None:
+    """Lazy or not: messages lie in the log anyway."""
+    mode = _text(arguments, "x-queue-mode", named)
+    if mode not in (None, "default", "lazy"):
+        raise _invalid("x-queue-mode", named, f"\"unsupported queue mode '{mode}'\"")
 
 
 def _check_kind(kind: Kind, a: dict[str, Any], named: str) -> None:
-    """Quorum and stream queues have fewer freedoms."""
-    if kind is Kind.CLASSIC:
-        return
-    for field, allowed in (("durable", True), ("exclusive", False), ("auto_delete", False)):
-        if a[field] != allowed and not (kind is Kind.QUORUM and field == "auto_delete"):
-            name = field.replace("_", "-")
-            raise Fault(406, f"invalid property '{name}' for {named}")
-    refused = ["x-max-priority"] if kind is Kind.QUORUM else [
-        "x-max-priority", "x-message-ttl", "x-dead-letter-exchange", "x-max-length", "x-single-active-consumer",
-    ]  # fmt: skip
-    for name in refused:
+    """Quorum and stream queues have fewer freedoms, and each kind arguments that are not for it."""
+    if kind is not Kind.CLASSIC:
+        for wrong, name in (
+            (a["auto_delete"], "auto-delete"),
+            (a["exclusive"], "exclusive-owner"),
+            (not a["durable"], "non-durable"),
+        ):
+            if wrong:
+                raise Fault(406, f"invalid property '{name}' for {named}")
+    for name in _REFUSED[kind]:
         if name in a["arguments"]:
-            raise Fault(406, f"invalid arg '{name}' for {named} of queue type {kind.value}")
+            raise Fault(406, f"invalid arg '{name}' for {named} of queue type rabbit_{kind.value}_queue")
 
 
 def _overflow(arguments: dict[str, Any], named: str) -> Overflow:
@@ -123,13 +179,20 @@ def _overflow(arguments: dict[str, Any], named: str) -> Overflow:
     try:
         return Overflow(text) if text is not None else Overflow.DROP_HEAD
     except ValueError:
-        raise _invalid("x-overflow", named, f"invalid_overflow '{text}'") from None
+        raise _invalid("x-overflow", named, "invalid_overflow") from None
 
 
 def _text(arguments: dict[str, Any], name: str, named: str) -> str | None:
     value = arguments.get(name)
     if value is not None and not isinstance(value, str):
-        raise _invalid(name, named, f"unacceptable_type {type(value).__name__}")
+        raise _invalid(name, named, _unacceptable(value))
+    return value
+
+
+def _name(arguments: dict[str, Any], name: str, named: str) -> str | None:
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _wrong_type(name, named, value)
     return value
 
 
@@ -138,16 +201,29 @@ def _number(arguments: dict[str, Any], name: str, named: str, *, low: int = 0, h
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _invalid(name, named, f"expected integer, got {type(value).__name__}")
+        raise _invalid(name, named, _no_integer(value))
     if value < low:
-        raise _invalid(name, named, f"value_zero {value}" if value == 0 else f"value_negative {value}")
+        raise _invalid(name, named, f"{{value_zero,{value}}}" if value == 0 else f"{{value_negative,{value}}}")
     if value > high:
-        raise _invalid(name, named, f"value_too_big {value}")
+        why = "max_value_exceeded" if name == "x-max-priority" else "value_too_large"
+        raise _invalid(name, named, f"{{{why},{value}}}")
     return value
 
 
 def _invalid(argument: str, named: str, why: str) -> Fault:
     return Fault(406, f"invalid arg '{argument}' for {named}: {why}")
+
+
+def _wrong_type(argument: str, named: str, value: Any) -> Fault:
+    return Fault(406, f"invalid type '{type_name(value)}' for arg '{argument}' in {named}")
+
+
+def _unacceptable(value: Any) -> str:
+    return f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _no_integer(value: Any) -> str:
+    return f'"expected integer, got {type_name(value)}"'
 
 
 def age_seconds(text: Any) -> int | None:
@@ -203,13 +279,14 @@ def _plain(value: Any) -> str:
 def _typed(value: Any) -> str:
     if value is None:
         return "none"
-    return f"the value {_plain(value)} of type '{_type_name(value)}'"
+    return f"the value {_plain(value)} of type '{type_name(value)}'"
 
 
-def _type_name(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    return "signedint" if isinstance(value, int) else "longstr" if isinstance(value, str) else "table"
+def type_name(value: Any) -> str:
+    """What RabbitMQ calls the type of a table's value, as far as Python tells them apart."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
+    return _TYPE_NAMES.get(type(value), "timestamp")
 
 
 def exchange_type(a: dict[str, Any]) -> str:
@@ -220,3 +297,10 @@ def exchange_type(a: dict[str, Any]) -> str:
     if kind not in TYPES:
         raise Fault(406, f"unknown exchange type '{kind}'")
     return kind
+
+
+def check_alternate(a: dict[str, Any], vhost: str) -> None:
+    """The one argument of an exchange that means something here."""
+    alternate = a["arguments"].get("alternate-exchange", "")
+    if not isinstance(alternate, str):
+        raise _wrong_type("alternate-exchange", quoted("exchange", a["exchange"], vhost), alternate)

@@ -138,7 +138,7 @@ def decode(number: int, payload: bytes) -> dict[str, Any]:
     """The fields of a method whose class and method ids are taken off `payload`."""
     method = BY_NUMBER.get(number)
     if method is None or number not in ASKED:
-        raise Fault(503, f"unimplemented method {name_of(number)}")
+        raise Fault(503, "unimplemented method")
     values: dict[str, Any] = {}
     at = bit = 0
     for kind, name in method.fields:

@@ -36,9 +36,9 @@ CAPABILITIES = (
 
 class State(Enum):
     HEADER = "header"
-    START = "start"
-    TUNE = "tune"
-    OPEN = "open"
+    START = "starting"
+    TUNE = "tuning"
+    OPEN = "opening"
     RUNNING = "running"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -108,7 +108,7 @@ class Session:
             self.send("connection.close-ok")
             self.state = State.CLOSED
             self.port.end("")
-        elif name == "connection.close-ok":
+        elif self.state in (State.CLOSING, State.CLOSED) and name == "connection.close-ok":
             self.state = State.CLOSED
             self.port.end("")
         elif self.state is State.START and name == "connection.start-ok":
@@ -119,10 +119,8 @@ class Session:
             self._open(a)
         elif self.state is State.RUNNING and name == "connection.update-secret":
             self.send("connection.update-secret-ok")
-        elif name.startswith("connection."):
-            raise Fault(504, f"unexpected method in connection state {self.state.value}")
         else:
-            raise Fault(503, f"unexpected method {name} on channel 0")
+            raise Fault(504, f"unexpected method in connection state {self.state.value}")
 
     def _start_ok(self, a: dict[str, Any]) -> None:
         self.client_properties = a["client_properties"]
