@@ -10,8 +10,20 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 
+from mainstem.protocols.kafka.messages import FetchRequest
 from mainstem.testing import Broker
-from tests.protocol.kafka.clients import consumer, create_topic, producer, read_all, send, take, unique
+from tests.protocol.kafka.clients import (
+    DEADLINE_S,
+    admin,
+    consumer,
+    create_topic,
+    producer,
+    read_all,
+    send,
+    take,
+    unique,
+)
+from tests.protocol.kafka.raw import RawClient, batch_of
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
@@ -109,6 +121,21 @@ def test_a_fetch_waits_for_a_record_and_is_woken_by_it(broker: Broker) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_fetch_that_waits_is_told_when_its_topic_is_deleted(broker: Broker, offset: int, session_epoch: int) -> None:
+    topic = create_topic(broker, unique("gone"))
+    send(broker, topic, [b"v"])
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=60_000, min_bytes=1 << 20, session_epoch=session_epoch)
+    request.topics = [FetchRequest.FetchTopic(topic=topic, partitions=[part])]
+    with RawClient(broker) as raw:
+        raw.send("Fetch", 11, request)
+        client = admin(broker)
+        client.delete_topics([topic])[topic].result(DEADLINE_S)
+        assert raw.receive("Fetch", 11).responses[0].partitions[0].error_code == 3
+
+
 def test_reading_outside_the_log_follows_the_reset_policy(broker: Broker) -> None:
     topic = create_topic(broker, unique("range"))
     send(broker, topic, [b"0", b"1"])
@@ -159,8 +186,6 @@ def test_kafka_python_writes_and_reads_many_partitions(broker: Broker) -> None:
 
 
 def test_a_bad_checksum_is_refused(broker: Broker) -> None:
-    from tests.protocol.kafka.raw import RawClient, batch_of
-
     topic = create_topic(broker, unique("crc"))
     batch = bytearray(batch_of([b"v"]))
     batch[-1] ^= 1

@@ -68,6 +68,14 @@ class KafkaTopic:
         return self.topic is not None or self.view is not None
 
     @property
+    def gone(self) -> bool:
+        """It was deleted since it was looked up."""
+        if self.view is not None:
+            return self._namespace.views.get(self.view.name) is not self.view
+        topic = self.topic
+        return topic is not None and topic.declared and self._namespace.topics.get(topic.name) is not topic
+
+    @property
     def canonical(self) -> bytes:
         if self.topic is not None:
             return self.topic.name

@@ -52,5 +52,13 @@ class Watches:
             known = self._by_log[log.id] = LogWatch(log)
         return known
 
+    def leave(self, log: Log, waiter: Waiter) -> None:
+        known = self._by_log.get(log.id)
+        if known is not None:
+            known.waiters.discard(waiter)
+
     def forget(self, log_id: int) -> None:
-        self._by_log.pop(log_id, None)
+        """The log was deleted; who waits for it looks once more and finds that out."""
+        known = self._by_log.pop(log_id, None)
+        for waiter in tuple(known.waiters) if known is not None else ():
+            waiter.wake()

@@ -220,7 +220,7 @@ class Polling:
         if self._timer is not None:
             self._timer.cancel()
         for log in self._logs:
-            self._request.service.watches.of(log).waiters.discard(self)
+            self._request.service.watches.leave(log, self)
 
     def _collect(self, *, final: bool = False) -> tuple[list[tuple[Asked, Any]], int, bool]:
         """Read each partition within the limits; (answers, bytes found, whether to answer at once)."""
@@ -305,7 +305,7 @@ class Polling:
         topic = one.topic
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(one.key[0], bytes) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not 0 <= one.index < topic.count:
+        if not 0 <= one.index < topic.count or topic.gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not may(self._request, Action.CONSUME, topic.canonical):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
