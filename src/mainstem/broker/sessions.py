@@ -46,6 +46,8 @@ class Subscription:
     identifier: int = 0
     start: int = 0
     meta: bool = False
+    retained_from: int = 0  # its client left before it had all retained messages:
+    retained_before: int = 0  # those with stamps from here to there are still owed
 
 
 class Place(Protocol):
@@ -298,7 +300,17 @@ class Sessions:
 
 def _encode_session(session: Session) -> bytes:
     subscriptions = [
-        (one.filter, one.qos, one.no_local, one.retain_as_published, one.identifier, one.start, one.meta)
+        (
+            one.filter,
+            one.qos,
+            one.no_local,
+            one.retain_as_published,
+            one.identifier,
+            one.start,
+            one.meta,
+            one.retained_from,
+            one.retained_before,
+        )
         for one in session.subscriptions.values()
     ]
     return msgspec.msgpack.encode((session.expiry_seconds, session.left_ns, subscriptions))

@@ -10,7 +10,7 @@ def test_in_order_with_dup_and_the_same_identifiers(port: int) -> None:
                 publisher.publish(topic, b"%d" % n, qos=1)
             first = [subscriber.message(ack=False) for _ in range(5)]
             subscriber.send(ack_packet(4, first[1].packet_id))
-            subscriber.ping()
+            subscriber.disconnect()  # so that "new" is not sent to who has just left
         publisher.publish(topic, b"new", qos=1)
         with Raw.connected(port, client_id, clean=False) as subscriber:
             again = [subscriber.message() for _ in range(5)]

@@ -11,7 +11,6 @@ from mainstem.broker.sessions import Session, Subscription
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.protocols.mqtt.filters import Asked, Kind, parse_filter
-from mainstem.protocols.mqtt.outbound import Grant
 from mainstem.protocols.mqtt.packets import Filter, Subscribe, Unsubscribe, encode_suback, encode_unsuback
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 from mainstem.protocols.mqtt.retained_delivery import RetainedDelivery
@@ -41,7 +40,7 @@ class Subscriptions:
 
     def subscribe(self, event: Subscribe) -> None:
         reasons: list[int] = []
-        wanted: list[tuple[bytes, Grant]] = []  # retained messages, after SUBACK
+        wanted: list[tuple[bytes, Subscription]] = []  # retained messages, after SUBACK
         before = self._connection.service.broker.stamps.next  # later ones come as what they are: live
         why = ""
         for one in event.filters:
@@ -63,16 +62,16 @@ class Subscriptions:
         else:
             self._answer(suback, wanted, before)
 
-    def _answer(self, suback: bytes, wanted: list[tuple[bytes, Grant]], before: int) -> None:
+    def _answer(self, suback: bytes, wanted: list[tuple[bytes, Subscription]], before: int) -> None:
         self._connection.outbound.write(suback)
-        for topic_filter, grant in wanted:
-            self._deliver_retained(topic_filter, grant, before)
+        for topic_filter, subscription in wanted:
+            self._deliver_retained(topic_filter, subscription, 0, before)
 
     def _when_saved(self, call: Callable[[], None]) -> None:
         assert self._saved is not None
         self._connection.service.sessions.save(self._saved).wait(_Saved(self._connection, call))
 
-    def _subscribe(self, one: Filter, event: Subscribe, wanted: list[tuple[bytes, Grant]]) -> int:
+    def _subscribe(self, one: Filter, event: Subscribe, wanted: list[tuple[bytes, Subscription]]) -> int:
         connection, limits = self._connection, self._connection.service.limits
         asked = parse_filter(one.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
         if one.topic not in self.by_filter and len(self.by_filter) >= limits.subscriptions_max:
@@ -95,7 +94,7 @@ class Subscriptions:
         known = self.by_filter.get(one.topic)
         self._subscribe_plain(subscription, known)
         if one.retain_handling == 0 or (one.retain_handling == 1 and known is None):
-            wanted.append((asked.filter, grant_of(subscription)))
+            wanted.append((asked.filter, subscription))
         return one.qos
 
     def _subscribe_plain(self, subscription: Subscription, known: Subscription | None) -> None:
@@ -141,8 +140,15 @@ class Subscriptions:
                 namespace = self._connection.namespace
                 assert namespace is not None
                 namespace.subscribe(interest.filter, self._connection.outbound, interest.grant)
+                self._restore_retained(asked.filter, subscription)
             else:
                 self._restore_special(asked, subscription)
+
+    def _restore_retained(self, topic_filter: bytes, subscription: Subscription) -> None:
+        first, before = subscription.retained_from, subscription.retained_before
+        subscription.retained_from = subscription.retained_before = 0
+        if before:
+            self._deliver_retained(topic_filter, subscription, first, before)
 
     def _restore_special(self, asked: Asked, subscription: Subscription) -> None:
         """What it names may be gone by now, or no longer its to read: that ends this subscription, not the session."""
@@ -183,15 +189,15 @@ class Subscriptions:
 
     # -- deliveries that no route brings
 
-    def _deliver_retained(self, topic_filter: bytes, grant: Grant, before: int) -> None:
+    def _deliver_retained(self, topic_filter: bytes, subscription: Subscription, first: int, before: int) -> None:
         connection = self._connection
         assert connection.namespace is not None
         found = connection.service.retained(connection.namespace).find(topic_filter)
-        found = [(topic, pointer) for topic, pointer in found if pointer.stamp < before]
+        found = [(topic, pointer) for topic, pointer in found if first <= pointer.stamp < before]
         if found:
             if self._retained is None:
                 self._retained = RetainedDelivery(connection)
-            self._retained.add(found, grant)
+            self._retained.add(found, grant_of(subscription), subscription.filter)
 
     def room(self) -> None:
         """The client can take more."""
@@ -207,6 +213,8 @@ class Subscriptions:
         assert connection.namespace is not None
         for topic_filter in self._session.filters:
             connection.namespace.unsubscribe(topic_filter, connection.outbound)
+        if self._retained is not None:
+            self._keep_retained(self._retained)
         if self._saved is None:
             for subscription in self.by_filter.values():
                 if subscription.no_local:
@@ -214,6 +222,13 @@ class Subscriptions:
         for special in (self._special or {}).values():
             special.close(ended=self._saved is None or not connection.expiry_seconds)
         self._special = self._retained = None
+
+    def _keep_retained(self, retained: RetainedDelivery) -> None:
+        """What was not sent of QoS 1 and 2 comes when the client does; QoS 0 is not kept."""
+        for topic_filter, (first, before) in retained.rest().items():
+            subscription = self.by_filter.get(topic_filter)
+            if subscription is not None and subscription.qos:
+                subscription.retained_from, subscription.retained_before = first, before
 
 
 class _Saved:
