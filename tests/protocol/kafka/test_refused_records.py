@@ -60,3 +60,14 @@ def test_a_record_of_the_future_is_refused_unless_the_topic_allows_it(broker: Br
             assert raw.produce(usual, batch(RECORD, time_ms=now_ms + HOUR_MS // 2)).error_code == 0
             assert raw.produce(usual, batch(RECORD, time_ms=now_ms + 2 * HOUR_MS)).error_code == INVALID_TIMESTAMP
             assert raw.produce(bold, batch(RECORD, time_ms=now_ms + 2 * HOUR_MS)).error_code == 0
+
+
+def test_one_record_that_is_too_old_is_enough(broker: Broker) -> None:
+    topic = create_topic(broker, unique("past"), message_timestamp_before_max_ms=str(HOUR_MS))
+    earlier = bytes((18, 0, 0xBF, 0xA9, 0x07, 2, 2)) + b"k" + bytes((1, 0))  # by a minute
+    now_ms = int(time.time() * 1_000)
+    with RawClient(broker) as raw:
+        assert raw.produce(topic, batch(RECORD, time_ms=now_ms)).error_code == 0
+        assert raw.produce(topic, batch(RECORD + earlier, 2, time_ms=now_ms)).error_code == 0
+        answer = raw.produce(topic, batch(RECORD + earlier, 2, time_ms=now_ms - HOUR_MS + 1_000))
+        assert answer.error_code == INVALID_TIMESTAMP

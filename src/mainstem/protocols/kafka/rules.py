@@ -80,16 +80,19 @@ class TopicRules:
         if self.keys_needed:
             self._check_keys(batch)
         if not self.append_time and head.max_time_ms != NO_TIME:
-            self._check_times(head, now_ms)
+            self._check_times(batch, head, now_ms)
         if self.codec is not None and self.codec != head.codec:
             batch = self._recompress(batch, head)
         if self.append_time:
             batch = _stamp(batch, now_ms)
         return batch, head
 
-    def _check_times(self, head: BatchHead, now_ms: int) -> None:
-        if self.before_ms_max is not None and head.first_time_ms < now_ms - self.before_ms_max:
-            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.first_time_ms} is too old")
+    def _check_times(self, batch: Buffer, head: BatchHead, now_ms: int) -> None:
+        if self.before_ms_max is not None:
+            records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
+            oldest_ms = min(record.time_ms for record in records)  # the head tells the first and the newest only
+            if oldest_ms < now_ms - self.before_ms_max:
+                raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest_ms} is too old")
         if head.max_time_ms > now_ms + self.after_ms_max:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.max_time_ms} lies too far ahead")
 
