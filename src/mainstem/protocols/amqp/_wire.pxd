@@ -39,6 +39,7 @@ cdef class Inbound(Intake):
     cdef list channels
     cdef list touched
     cdef bint acked  # since the read began
+    cdef bint unchecked  # whether what it publishes to is still as it was, in this read
     cdef const uint8_t* base  # what is being read, up to `size`; `data` owns it, or it is the socket's for this turn
     cdef Py_ssize_t size
     cdef Py_ssize_t at

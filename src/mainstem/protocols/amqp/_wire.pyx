@@ -104,7 +104,7 @@ cdef class Inbound(Intake):
             return 0
         self._feed(data, size, None)
         try:
-            connection.publisher.check()
+            self.unchecked = True
             try:
                 event = self.next(time_ms)
             except Exception as error:
@@ -272,6 +272,9 @@ cdef class Inbound(Intake):
         cdef const uint8_t* after = skip_short(skip_short(name, end), end)
         if after == NULL or end - after < 1:
             raise Fault(502, "basic.publish ends inside its fields")
+        if self.unchecked:  # the first of this read: what only acks costs no look
+            self.unchecked = False
+            self.connection.publisher.check()
         channel.target = self.targets.find(name, after - name)
         channel.publish_flags = after[0] & 3
         channel.expect = EXPECT_HEADER
