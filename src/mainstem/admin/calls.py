@@ -16,7 +16,7 @@ from mainstem.admin.problems import problem_of
 from mainstem.admin.running import Running
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
-from mainstem.model.errors import InvalidArgument, MainstemError, NotAuthorized
+from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized
 
 logger = logging.getLogger("mainstem.audit")
 
@@ -140,7 +140,7 @@ async def _json(request: Request) -> dict[str, Any]:
         data = await request.body()
         value = msgspec.json.decode(data) if data else {}
     except ClientDisconnect:
-        raise InvalidArgument("the body is longer than [http] body_bytes_max allows") from None
+        raise MessageTooLarge("the body is longer than [http] body_bytes_max allows") from None
     except RecursionError:
         raise InvalidArgument("the body is nested too deeply") from None
     except msgspec.DecodeError as error:

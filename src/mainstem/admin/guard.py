@@ -19,10 +19,10 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mainstem.admin.problems import problem, problem_of
+from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import MainstemError, NotAuthorized
 
 logger = logging.getLogger("mainstem.audit")
 
@@ -99,17 +99,18 @@ class Guard:
         path = scope["path"]
         if path in HEALTH or (path.startswith(METRICS) and self._running.config.http.metrics_public):
             return None
+        if access.users and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
+            raise NotAuthorized("a login is needed", fix="http://USER:PASSWORD@HOST:PORT")
         name, password = _basic_login(headers.get("authorization", ""))
         scope["state"]["login"] = (name, password.decode(errors="replace"))
         address = scope["client"][0] if scope.get("client") else ""
         return await access.login(name, password, address)
 
     def _login_wanted(self, error: MainstemError) -> Response:
-        response = problem_of(error)
-        if response.status_code == 403:
-            response.status_code = 401
-            response.headers["WWW-Authenticate"] = 'Basic realm="Mainstem", charset="UTF-8"'
-        return response
+        if status_of(error) != 403:
+            return problem_of(error)
+        wanted = {"WWW-Authenticate": 'Basic realm="Mainstem", charset="UTF-8"'}
+        return problem(401, error.code, str(error), fix=error.fix, headers=wanted)
 
 
 def host_allowed(header: str, names: tuple[str, ...]) -> bool:

@@ -185,3 +185,18 @@ class TestWithUsers:
                 text = http.get(path).text
                 assert "scrypt" not in text
                 assert "SCRAM" not in text
+
+
+def test_requests_without_a_login_are_answered_401_and_lock_nobody_out() -> None:
+    """A probe or a browser that has not asked its user yet guesses no password."""
+    with Broker("limits.login_failures_max=3") as broker, httpx.Client(base_url=broker.http_url) as http:
+        assert http.post("/v1/users", json={"name": "root", "password": "secret", "admin": True}).status_code == 200
+        for _ in range(6):
+            answer = http.get("/v1/topics")
+            assert (answer.status_code, answer.json()["status"]) == (401, 401)
+            assert answer.headers["www-authenticate"].startswith("Basic")
+        assert http.get("/v1/topics", auth=("root", "secret")).status_code == 200
+        for _ in range(3):
+            answer = http.get("/v1/topics", auth=("other", "guess"))
+            assert (answer.status_code, answer.json()["status"]) == (401, 401)
+        assert http.get("/v1/topics", auth=("other", "guess")).status_code == 503

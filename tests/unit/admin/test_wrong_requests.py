@@ -49,6 +49,12 @@ def test_a_body_nested_a_hundred_thousand_times_is_a_problem(http: httpx.Client)
     assert problem(answer) == "the body is nested too deeply"
 
 
+def test_a_body_that_told_no_length_and_is_too_long_is_a_problem_of_its_own(http: httpx.Client) -> None:
+    pieces = (b" " * (1 << 20) for _ in range(22))
+    answer = http.post("/v1/messages", content=pieces, headers={"content-type": "application/json"})
+    assert "body_bytes_max" in problem(answer, 413)
+
+
 @pytest.mark.parametrize("value", ["[" * 60_000, "1" + "0" * 400])
 def test_a_value_that_python_cannot_read_as_json_is_shown_and_left_out_of_charts(
     http: httpx.Client, value: str

@@ -156,6 +156,8 @@ def _raise_problem(status: int, data: bytes) -> None:
     try:
         problem = json.loads(data)
         message, code, fix = problem["detail"], problem["code"], problem.get("fix", "")
+        if status == 401:
+            fix = "--url http://USER:PASSWORD@HOST:PORT, or MAINSTEM_USER and MAINSTEM_PASSWORD"
     except (ValueError, KeyError, TypeError):
         raise WrongPeer(f"the answer is HTTP {status}: {data[:200].decode(errors='replace')}") from None
     raise MainstemError(message, fix=fix, code=code)

@@ -201,5 +201,6 @@ class Stream:
                 fix=f"is it the port of another protocol? Usual are {usual}",
             )
         return WrongPeer(
-            f"{self.where} closed the connection{why}", fix="mainstem conn ls, or the broker's log, may say why"
+            f"{self.where} closed the connection{why}",
+            fix="mainstem conn ls, or the broker's log, may say why; where users exist: SCHEME://USER:PASSWORD@HOST/...",
         )

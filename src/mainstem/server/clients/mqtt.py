@@ -113,7 +113,10 @@ class MqttClient:
         if kind != CONNACK or len(answer) < 2:
             raise WrongPeer(f"{self._stream.where} does not answer like MQTT")
         if answer[1]:
-            raise Refused(f"{self._stream.where} refuses the connection: {_reason(answer[1])}")
+            raise Refused(
+                f"{self._stream.where} refuses the connection: {_reason(answer[1])}",
+                fix="where users exist: mqtt://USER:PASSWORD@HOST/TOPIC",
+            )
         told = decode_properties(Reader(answer, 2), ALL_PROPERTIES)
         self._unacked_max = min(UNACKED_MAX, told.get(Property.RECEIVE_MAXIMUM, 65_535))
 
