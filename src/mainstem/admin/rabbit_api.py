@@ -111,10 +111,12 @@ def _listed(call: Call, document: Any) -> Any:
             rows = [row for row in rows if pattern.search(row["name"])]
         else:
             rows = [row for row in rows if name in row["name"]]
-    rows = [_columns(call, row) for row in rows]
+    rows = [_columns(call, row) for row in _sorted(call, rows)]
     if "page" not in call.query:
         return rows
     page, size = _number(call, "page", 1), min(_number(call, "page_size", 100), PAGE_SIZE_MAX)
+    if page > max(1, -(-len(rows) // size)):
+        raise InvalidArgument(f"Page out of range, page: {page} page size: {size}, len: {len(rows)}")
     items = rows[(page - 1) * size : page * size]
     return {
         "filtered_count": len(rows),
@@ -125,6 +127,22 @@ def _listed(call: Call, document: Any) -> Any:
         "page_size": size,
         "total_count": len(document),
     }
+
+
+def _sorted(call: Call, rows: list[Any]) -> list[Any]:
+    """By a field, `message_stats.publish` for one inside another; what has none comes first, as numbers before text."""
+    wanted = call.query.get("sort")
+    if not wanted:
+        return rows
+
+    def place(row: Any) -> tuple[int, float, str]:
+        for name in wanted.split("."):
+            row = row.get(name) if isinstance(row, dict) else None
+        if row is None:
+            return 0, 0, ""
+        return (1, row, "") if isinstance(row, int | float) else (2, 0, str(row))
+
+    return sorted(rows, key=place, reverse=call.query.get("sort_reverse") == "true")
 
 
 def compiled_pattern(text: str) -> Any:
@@ -188,7 +206,7 @@ def _pair_bindings(call: Call, vhost: str, source: str, letter: str, destination
 
 def _one_binding(call: Call, vhost: str, source: str, letter: str, destination: str, key: str) -> Any:
     for row in _pair_bindings(call, vhost, source, letter, destination):
-        if row["properties_key"] == key:
+        if key in (row["properties_key"], unquote(row["properties_key"])):
             return row
     raise NotFound(f"no binding {key!r} from {source!r} to {destination!r}")
 

@@ -10,14 +10,21 @@ from urllib.parse import unquote
 from mainstem.admin import rabbit_objects as objects
 from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import NOW
+from mainstem.broker.queues.declaring import (
+    check_alternate,
+    check_reserved,
+    check_same_exchange,
+    check_same_queue,
+    exchange_type,
+    queue_settings,
+)
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
-from mainstem.broker.queues.exchanges import PREDECLARED, TYPES, Binding, Exchange
+from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
-from mainstem.broker.queues.settings import Kind, Overflow, QueueSettings
 from mainstem.metadata.store import Written
 from mainstem.model.amqp_content import NAMES, Content, encode_value
-from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized
+from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
@@ -25,7 +32,12 @@ if TYPE_CHECKING:
 
 CREATED, NO_CONTENT = 201, 204
 GET_MAX = 1_000
-DELIVERY_LIMIT_QUORUM = 20
+_OUTCOMES = {
+    "ack_requeue_true": Outcome.RELEASE,
+    "ack_requeue_false": Outcome.ACK,
+    "reject_requeue_true": Outcome.RELEASE,
+    "reject_requeue_false": Outcome.REJECT,
+}
 _NUMBERS = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 
 
@@ -47,6 +59,13 @@ def _body(call: Call) -> dict[str, Any]:
     return call.body
 
 
+def _table(body: dict[str, Any], name: str) -> dict[str, Any]:
+    found = body.get(name) or {}
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{name} must be a JSON object")
+    return dict(found)
+
+
 async def _durable(written: Written | None) -> None:
     if written is not None:
         await written
@@ -64,34 +83,34 @@ async def put_vhost(call: Call, name: str) -> tuple[int, Any]:
 
 
 async def put_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    queues, body = call.vhost(vhost), _body(call)
+    queues, asked = call.vhost(vhost), queue_declare(name, _body(call))
     _require(call, Action.CREATE, topic_of(DEFAULT, name))
-    if queues.find(name) is not None:
+    found = queues.find(name)
+    if found is not None:
+        check_same_queue(found, asked, vhost)
         return NO_CONTENT, None
-    await _durable(declare_queue(queues, name, body))
+    check_reserved("queue", name)
+    await _durable(declare_queue(queues, asked))
     return CREATED, None
 
 
-def declare_queue(queues: Queues, name: str, body: dict[str, Any]) -> Written | None:
-    arguments = dict(body.get("arguments") or {})
-    kind = Kind(body.get("type") or arguments.get("x-queue-type") or Kind.CLASSIC)
-    limit = arguments.get("x-delivery-limit", DELIVERY_LIMIT_QUORUM if kind is Kind.QUORUM else -1)
-    settings = QueueSettings(
-        durable=bool(body.get("durable", True)),
-        auto_delete=bool(body.get("auto_delete", False)),
-        kind=kind,
-        message_ttl_ms=arguments.get("x-message-ttl"),
-        expires_ms=arguments.get("x-expires"),
-        length_max=arguments.get("x-max-length"),
-        bytes_max=arguments.get("x-max-length-bytes"),
-        overflow=Overflow(arguments.get("x-overflow", Overflow.DROP_HEAD)),
-        dead_letter_exchange=arguments.get("x-dead-letter-exchange"),
-        dead_letter_key=arguments.get("x-dead-letter-routing-key"),
-        priority_max=arguments.get("x-max-priority", 0),
-        single_active=bool(arguments.get("x-single-active-consumer", False)),
-        deliveries_max=limit + 1 if limit >= 0 else 0,
-        arguments=arguments,
-    )
+def queue_declare(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """As queue.declare has it; definitions name the type beside the arguments."""
+    arguments = _table(body, "arguments")
+    if body.get("type") not in (None, "classic", "default"):
+        arguments.setdefault("x-queue-type", body["type"])
+    return {
+        "queue": name,
+        "durable": bool(body.get("durable", True)),
+        "exclusive": False,
+        "auto_delete": bool(body.get("auto_delete", False)),
+        "arguments": arguments,
+    }
+
+
+def declare_queue(queues: Queues, asked: dict[str, Any]) -> Written | None:
+    settings = queue_settings(asked, queues.namespace.name)
+    name = asked["queue"]
     _, written = queues.declare(name, settings, reaches=[queues.exchanges.default_reach(name, NOW)])
     return written
 
@@ -115,38 +134,43 @@ def purge_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
 
 
 async def put_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    exchanges, body = call.vhost(vhost).exchanges, _body(call)
+    exchanges, asked = call.vhost(vhost).exchanges, exchange_declare(name, _body(call))
     _require(call, Action.CREATE, topic_of(name, ""))
-    if exchanges.find(name) is not None:
+    found = exchanges.find(name)
+    if found is not None:
+        check_same_exchange(found, asked, vhost)
         return NO_CONTENT, None
-    await _durable(declare_exchange(exchanges, name, body))
+    check_reserved("exchange", name)
+    await _durable(declare_exchange(exchanges, asked))
     return CREATED, None
 
 
-def declare_exchange(exchanges: Any, name: str, body: dict[str, Any]) -> Written | None:
-    arguments = dict(body.get("arguments") or {})
-    kind = declared = body.get("type", "direct")
-    if declared == "x-delayed-message":
-        kind, arguments["x-declared-type"] = arguments.get("x-delayed-type", "direct"), declared
-    if kind not in TYPES:
-        raise InvalidArgument(f"unknown exchange type {declared!r}")
-    exchange = Exchange(
-        name,
-        kind,
-        bool(body.get("durable", True)),
-        bool(body.get("auto_delete", False)),
-        bool(body.get("internal", False)),
-        arguments,
-    )
-    written: Written | None = exchanges.declare(exchange)
-    return written
+def exchange_declare(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """As exchange.declare has it."""
+    return {
+        "exchange": name,
+        "type": str(body.get("type", "direct")),
+        "durable": bool(body.get("durable", True)),
+        "auto_delete": bool(body.get("auto_delete", False)),
+        "internal": bool(body.get("internal", False)),
+        "arguments": _table(body, "arguments"),
+    }
+
+
+def declare_exchange(exchanges: Exchanges, asked: dict[str, Any]) -> Written | None:
+    kind, arguments = exchange_type(asked), asked["arguments"]
+    check_alternate(asked, exchanges.namespace.name)
+    if kind != asked["type"]:
+        arguments["x-declared-type"] = asked["type"]
+    flags = asked["durable"], asked["auto_delete"], asked["internal"]
+    return exchanges.declare(Exchange(asked["exchange"], kind, *flags, arguments))
 
 
 async def delete_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     exchanges = call.vhost(vhost).exchanges
     exchanges.get(name)
-    if name in PREDECLARED:
-        raise InvalidArgument(f"exchange {name!r} cannot be deleted")
+    if name.startswith("amq.") or name == DEFAULT:
+        raise NotAuthorized(f"exchange {name!r} cannot be deleted")
     _require(call, Action.DELETE, topic_of(name, ""))
     if call.query.get("if-unused") == "true" and exchanges.in_use(name):
         raise InvalidArgument(f"exchange {name!r} is in use")
@@ -177,9 +201,11 @@ async def delete_binding(
     exchanges = call.vhost(vhost).exchanges
     for binding in exchanges.bindings_from(exchange_name(source)):
         known = objects.properties_key(binding)
-        if binding.destination == destination and properties in (known, unquote(known)):
+        same = (binding.destination, binding.to_queue) == (destination, letter == "q")
+        if same and properties in (known, unquote(known)):
             await _durable(exchanges.unbind(binding))
-    return NO_CONTENT, None
+            return NO_CONTENT, None
+    raise NotFound(f"no binding {properties!r} from {source!r} to {destination!r}")
 
 
 def close_connection(call: Call, name: str) -> tuple[int, Any]:
@@ -197,13 +223,23 @@ def publish(call: Call, vhost: str, name: str) -> Any:
     exchange, key = exchange_name(name), str(body.get("routing_key", ""))
     queues.exchanges.get(exchange)
     _require(call, Action.PUBLISH, topic_of(exchange, key))
-    payload = str(body.get("payload", ""))
-    raw = base64.b64decode(payload) if body.get("payload_encoding") == "base64" else payload.encode()
-    content = content_of(body.get("properties") or {})
+    raw = _raw(str(body.get("payload", "")), body.get("payload_encoding", "string"))
+    content = content_of(_table(body, "properties"))
     targets = queues.exchanges.route(exchange, [key], content)
     routed = queues.exchanges.is_routable(exchange, key, targets)
     queues.exchanges.publish(exchange, key, content.encode(), raw)
     return {"routed": routed}
+
+
+def _raw(payload: str, encoding: Any) -> bytes:
+    if encoding == "string":
+        return payload.encode()
+    if encoding != "base64":
+        raise InvalidArgument(f"payload_encoding must be string or base64, not {encoding!r}")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except ValueError as error:
+        raise InvalidArgument(f"the payload is not base64: {error}") from None
 
 
 def content_of(properties: dict[str, Any]) -> Content:
@@ -211,9 +247,12 @@ def content_of(properties: dict[str, Any]) -> Content:
     content = Content()
     for name, value in properties.items():
         if name == "headers":
-            content.headers = [(key, encode_value(one)) for key, one in value.items()]
+            content.headers = [(key, encode_value(one)) for key, one in _table(properties, name).items()]
         elif name in _NUMBERS:
-            content.fields[name] = int(value).to_bytes(_NUMBERS[name], "big")
+            try:
+                content.fields[name] = int(value).to_bytes(_NUMBERS[name], "big")
+            except (TypeError, ValueError, OverflowError):
+                raise InvalidArgument(f"the property {name} is no number that fits: {value!r}") from None
         elif name in NAMES:
             content.set_text(name, str(value))
     return content
@@ -242,6 +281,10 @@ def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     queue, body = call.vhost(vhost).get(name), _body(call)
     _require(call, Action.CONSUME, topic_of(DEFAULT, name))
     mode = body.get("ackmode") or ("ack_requeue_true" if body.get("requeue", True) else "ack_requeue_false")
+    if mode not in _OUTCOMES:
+        raise InvalidArgument(f"ackmode must be one of {', '.join(_OUTCOMES)}, not {mode!r}")
+    if not str(body.get("count", 1)).isdigit():
+        raise InvalidArgument(f"count must be a number, not {body['count']!r}")
     call.broker.ticker.write_now()
     taken = queue.acquire(call, min(int(body.get("count", 1)), GET_MAX))
     rows = []
@@ -258,8 +301,7 @@ def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
                 **_payload(one.record, body),
             }
         )
-    outcome = {"ack_requeue_false": Outcome.ACK, "reject_requeue_false": Outcome.REJECT}.get(mode, Outcome.RELEASE)
-    queue.settle([one.position for one in taken], outcome)
+    queue.settle([one.position for one in taken], _OUTCOMES[mode])
     return 200, rows
 
 
@@ -336,11 +378,11 @@ async def import_definitions(call: Call, vhost: str | None) -> tuple[int, Any]:
     for row in body.get("exchanges", ()):
         exchanges = call.vhost(row.get("vhost", vhost or "/")).exchanges
         if exchanges.find(row["name"]) is None:
-            written.append(declare_exchange(exchanges, row["name"], row))
+            written.append(declare_exchange(exchanges, exchange_declare(row["name"], row)))
     for row in body.get("queues", ()):
         queues = call.vhost(row.get("vhost", vhost or "/"))
         if queues.find(row["name"]) is None:
-            written.append(declare_queue(queues, row["name"], row))
+            written.append(declare_queue(queues, queue_declare(row["name"], row)))
     for row in body.get("bindings", ()):
         queues = call.vhost(row.get("vhost", vhost or "/"))
         to_queue = row.get("destination_type", "queue") == "queue"
@@ -358,7 +400,7 @@ async def aliveness_test(call: Call, vhost: str) -> Any:
     queues, name = call.vhost(vhost), "aliveness-test"
     if queues.find(name) is None:
         with contextlib.suppress(AlreadyExists):
-            await _durable(declare_queue(queues, name, {"durable": False}))
+            await _durable(declare_queue(queues, queue_declare(name, {"durable": False})))
     queues.exchanges.publish(DEFAULT, name, b"", b"test_message")
     call.broker.ticker.write_now()
     queue = queues.get(name)

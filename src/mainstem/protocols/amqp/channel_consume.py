@@ -6,6 +6,7 @@ from typing import Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, Reach
+from mainstem.broker.queues.declaring import quoted, type_name
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
@@ -24,7 +25,6 @@ from mainstem.protocols.amqp.consuming import (
     settle_all,
     stream_position,
 )
-from mainstem.protocols.amqp.declaring import quoted, type_name
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.wire import Consumer
 

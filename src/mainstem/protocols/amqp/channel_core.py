@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
+from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
-from mainstem.protocols.amqp.declaring import quoted
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire

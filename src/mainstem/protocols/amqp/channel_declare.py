@@ -8,12 +8,7 @@ from typing import Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
-from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
-from mainstem.broker.queues.exchanges import Binding, Exchange
-from mainstem.broker.queues.queue import Queue
-from mainstem.metadata.store import Written
-from mainstem.protocols.amqp.channel_core import ChannelCore
-from mainstem.protocols.amqp.declaring import (
+from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
     check_same_exchange,
@@ -23,6 +18,11 @@ from mainstem.protocols.amqp.declaring import (
     quoted,
     type_name,
 )
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.exchanges import Binding, Exchange
+from mainstem.broker.queues.queue import Queue
+from mainstem.metadata.store import Written
+from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.faults import Fault
 
 REPLY_TO = "amq.rabbitmq.reply-to"

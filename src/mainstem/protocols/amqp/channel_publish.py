@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mainstem.broker.queues.declaring import quoted, type_name
 from mainstem.broker.queues.exchange_names import DEFAULT
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Overflow
@@ -15,7 +16,6 @@ from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
-from mainstem.protocols.amqp.declaring import quoted, type_name
 from mainstem.protocols.amqp.events import PublishEvent
 from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.methods import encode

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.queues.declaring import age_seconds
 from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
 from mainstem.broker.queues.properties import expires_at_ms
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.codec.batch import frame_heads
 from mainstem.model.amqp_content import Content
-from mainstem.protocols.amqp.declaring import age_seconds
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire, Consumer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.codec.batch import encode_headers
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import RecordFlag
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
-from mainstem.protocols.amqp.declaring import quoted
 from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.wire import Target, TargetTable
 

@@ -1,4 +1,7 @@
-"""The arguments of queue.declare and exchange.declare: what they mean, which are wrong, and whether two are the same."""
+"""The arguments of queue.declare and exchange.declare: what they mean, which are wrong, and whether two are the same.
+
+AMQP and the management API ask here; the texts are RabbitMQ's.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from mainstem.broker.queues.exchanges import TYPES, Exchange
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, Overflow, QueueSettings
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.model.errors import InvalidArgument, NotAuthorized
 
 DELIVERY_LIMIT_QUORUM = 20
 PRIORITY_MAX = 255
@@ -84,7 +87,7 @@ def quoted(kind: str, name: str, vhost: str) -> str:
 
 def check_reserved(kind: str, name: str) -> None:
     if name.startswith("amq."):
-        raise Fault(403, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+        raise NotAuthorized(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
 
 
 def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
@@ -168,10 +171,10 @@ def _check_kind(kind: Kind, a: dict[str, Any], named: str) -> None:
             (not a["durable"], "non-durable"),
         ):
             if wrong:
-                raise Fault(406, f"invalid property '{name}' for {named}")
+                raise InvalidArgument(f"invalid property '{name}' for {named}")
     for name in _REFUSED[kind]:
         if name in a["arguments"]:
-            raise Fault(406, f"invalid arg '{name}' for {named} of queue type rabbit_{kind.value}_queue")
+            raise InvalidArgument(f"invalid arg '{name}' for {named} of queue type rabbit_{kind.value}_queue")
 
 
 def _overflow(arguments: dict[str, Any], named: str) -> Overflow:
@@ -210,12 +213,12 @@ def _number(arguments: dict[str, Any], name: str, named: str, *, low: int = 0, h
     return value
 
 
-def _invalid(argument: str, named: str, why: str) -> Fault:
-    return Fault(406, f"invalid arg '{argument}' for {named}: {why}")
+def _invalid(argument: str, named: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"invalid arg '{argument}' for {named}: {why}")
 
 
-def _wrong_type(argument: str, named: str, value: Any) -> Fault:
-    return Fault(406, f"invalid type '{type_name(value)}' for arg '{argument}' in {named}")
+def _wrong_type(argument: str, named: str, value: Any) -> InvalidArgument:
+    return InvalidArgument(f"invalid type '{type_name(value)}' for arg '{argument}' in {named}")
 
 
 def _unacceptable(value: Any) -> str:
@@ -268,8 +271,8 @@ def _same_argument(name: str, named: str, asked: dict[str, Any], current: dict[s
         raise _different(name, named, show(one), show(other))
 
 
-def _different(name: str, named: str, received: str, current: str) -> Fault:
-    return Fault(406, f"inequivalent arg '{name}' for {named}: received {received} but current is {current}")
+def _different(name: str, named: str, received: str, current: str) -> InvalidArgument:
+    return InvalidArgument(f"inequivalent arg '{name}' for {named}: received {received} but current is {current}")
 
 
 def _plain(value: Any) -> str:
@@ -295,7 +298,7 @@ def exchange_type(a: dict[str, Any]) -> str:
     if kind == "x-delayed-message":
         kind = a["arguments"].get("x-delayed-type", "direct")
     if kind not in TYPES:
-        raise Fault(406, f"unknown exchange type '{kind}'")
+        raise InvalidArgument(f"unknown exchange type '{kind}'")
     return kind
 
 
