@@ -171,6 +171,14 @@ def test_the_commands_to_try_reach_the_address_that_is_listened_on() -> None:
     assert view.endswith("--url http://[fd00::7]:7070")
 
 
+def test_the_commands_to_try_use_tls_where_there_is_nothing_else() -> None:
+    sub, pub, view = next_commands({"kafkas": 9093, "mqtts": 8883, "https": 7443})
+    assert "kafkas://localhost:9093/sensors.kitchen.temp --ca FILE" in sub
+    assert "mqtts://localhost:8883/sensors/kitchen/temp --ca FILE 21.5" in pub
+    assert view.startswith("MAINSTEM_CA=FILE ")
+    assert view.endswith("--url https://localhost:7443")
+
+
 def test_a_refusal_of_kafka_has_a_name(broker: Broker) -> None:
     assert "Kafka error 17 (invalid topic exception)" in refused(
         "pub", f"kafka://localhost:{broker.kafka_port}/no name", "x"

@@ -194,7 +194,9 @@ class Broker:
         try:
             return self.namespaces[name]
         except KeyError:
-            raise NotFound(f"no namespace {name!r}", fix=f"mainstem namespace create {name}") from None
+            raise NotFound(
+                f"no namespace {name!r}", fix="namespaces are AMQP's virtual hosts: PUT /api/vhosts/NAME"
+            ) from None
 
     def create_namespace(self, name: str) -> Namespace:
         if name in self.namespaces:

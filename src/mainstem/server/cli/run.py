@@ -129,11 +129,28 @@ def next_commands(ports: dict[str, int], host: str = "127.0.0.1") -> list[str]:
     def at(name: str, usual: int) -> str:
         return place if ports.get(name) in (usual, None) else f"{place}:{ports[name]}"
 
+    def url(name: str, usual: int, path: str) -> str:
+        """By TLS where there is nothing else."""
+        if name in ports or f"{name}s" not in ports:
+            return f"{name}://{at(name, usual)}/{path}"
+        return f"{name}s://{place}:{ports[f'{name}s']}/{path} --ca FILE"
+
+    if "http" not in ports and "https" in ports:
+        create = (
+            f"MAINSTEM_CA=FILE {mainstem} view create all-sensors 'sensors/#' --url https://{place}:{ports['https']}"
+        )
+        return [*_tried(mainstem, url), create]
     return [
-        f"{mainstem} sub kafka://{at('kafka', 9092)}/sensors.kitchen.temp --from earliest",
-        f"{mainstem} pub mqtt://{at('mqtt', 1883)}/sensors/kitchen/temp 21.5",
+        *_tried(mainstem, url),
         f"{mainstem} view create all-sensors 'sensors/#'"
         + (f" --url http://{at('http', 0)}" if ports.get("http", 7070) != 7070 or place != "localhost" else ""),
+    ]
+
+
+def _tried(mainstem: str, url: Callable[[str, int, str], str]) -> list[str]:
+    return [
+        f"{mainstem} sub {url('kafka', 9092, 'sensors.kitchen.temp')} --from earliest",
+        f"{mainstem} pub {url('mqtt', 1883, 'sensors/kitchen/temp')} 21.5",
     ]
 
 
