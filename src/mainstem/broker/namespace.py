@@ -20,7 +20,7 @@ from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
-from mainstem.model.topic_filter import check_filter, check_topic
+from mainstem.model.topic_filter import check_filter, check_topic, matches
 from mainstem.model.topic_tries import FilterTrie, TopicTrie
 
 if TYPE_CHECKING:
@@ -305,6 +305,13 @@ class Namespace:
         """The declared topics that a filter means, oldest first."""
         found = [self.topics[self._declared.name(number)] for number in self._declared.match(topic_filter)]
         return sorted(found, key=lambda topic: topic.id)
+
+    def may_hold(self, log: Log, filters: Iterable[bytes]) -> bool:
+        """Whether records that one of the filters means may lie in the log: see `logs_of`."""
+        topic = self.topic_of_log.get(log)
+        if topic is None:
+            return log in self.stems.values()
+        return any(matches(one, topic) for one in filters)
 
     def logs_of(self, topic_filter: bytes) -> list[tuple[Log, bytes | None]]:
         """The logs that may hold records the filter means: each stem (topic None), each log of a matching topic."""

@@ -279,10 +279,11 @@ class Ticker:
         log.mark_stable(log.written)
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:
-        """Wait until the given logs are stable up to what is written."""
+        """Wait until the given logs are stable up to what is written now."""
         deadline = time.monotonic() + timeout_s
         self._sync_all_unhurried()
-        while any(log.stable < log.written for log in logs) and time.monotonic() < deadline:
+        ends = [(log, log.written) for log in logs]
+        while any(log.stable < end for log, end in ends) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
 
 

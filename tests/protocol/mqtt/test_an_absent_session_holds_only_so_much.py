@@ -23,6 +23,22 @@ def test_its_hold_ends_beyond_the_limit_and_is_counted() -> None:
         assert service.sessions.holds_ended_total == 1
 
 
+def test_it_holds_no_topic_that_it_is_not_subscribed_to() -> None:
+    with Broker("policies.held/own.layout=dedicated", "policies.other.layout=dedicated") as broker:
+        with Raw.connected(broker.mqtt_port, "absent", clean=False) as client:
+            client.subscribe(("held/#", 1))
+            client.disconnect()
+        with Raw.connected(broker.mqtt_port) as publisher:
+            publisher.publish("held/own", b"1", qos=1)
+            publisher.publish("other", b"2", qos=1)
+        app = broker.app
+        assert app is not None
+        service, topics = app.servers["mqtt"].service, app.broker.namespace("/").topics
+        session = next(iter(service.sessions))
+        assert service.session_holds(topics[b"held/own"].partitions[0].log).from_stamp == session.position
+        assert service.session_holds(topics[b"other"].partitions[0].log).from_stamp == NO_STAMP
+
+
 def test_a_retained_record_is_held_by_its_offset() -> None:
     with Broker() as broker, Raw.connected(broker.mqtt_port) as publisher:
         publisher.publish("first", b"x", qos=1)

@@ -123,8 +123,12 @@ class QueueService:
                 path.unlink(missing_ok=True)
 
     def holds(self, log: Log) -> Holds:
-        """What retention must keep of a log: everything from each queue's oldest unsettled record on."""
-        stamps = [stamp for queue in self.by_id.values() if (stamp := queue.held_stamp()) is not None]
+        """What retention must keep of a log: everything from the oldest unsettled record on of each queue that reads it."""
+        stamps = [
+            stamp
+            for queue in self.by_id.values()
+            if (stamp := queue.held_stamp()) is not None and queue.namespace.may_hold(log, queue.filters)
+        ]
         return Holds(min(stamps, default=NO_STAMP), [], NO_STAMP)
 
     # -- journal

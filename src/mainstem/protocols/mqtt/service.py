@@ -19,7 +19,7 @@ from mainstem.broker.sessions import PLACE_MS, Session, Sessions, Subscription
 from mainstem.codec.batch import decode_frames
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
-from mainstem.log.retention import NO_STAMP, Holds
+from mainstem.log.retention import Holds
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header, Record
@@ -440,8 +440,12 @@ class MqttService:
 
     def session_holds(self, log: Log) -> Holds:
         """What persistent sessions still need of a log."""
-        holders = self.held.check(self.sessions.holders())
-        return Holds(from_stamp=holders[0].oldest() if holders else NO_STAMP)
+        for session in self.held.check(self.sessions.holders()):  # the one furthest behind first
+            namespace = self.broker.namespaces.get(session.key.partition(b"\0")[0].decode())
+            filters = (literal_filter(one.filter) for one in session.subscriptions.values() if one.qos)
+            if namespace is not None and namespace.may_hold(log, filters):
+                return Holds(from_stamp=session.oldest())
+        return Holds()
 
     def retained_holds(self, log: Log) -> Holds:
         """The records of a log that retained pointers name."""
