@@ -29,7 +29,7 @@ from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
-from mainstem.model.topic_filter import check_filter, covers, filter_levels, literal_filter
+from mainstem.model.topic_filter import check_filter, covers, filter_levels, literal_filter, overlap
 
 DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
 VERIFIED_MAX = 10_000  # logins verified lately, so that a storm of reconnects does not hash
@@ -210,6 +210,18 @@ class Access:
             self._coverages[key] = decision
         return decision
 
+    def allows_all(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
+        """Whether everything the filter may match is allowed: for what is not asked again for each delivery."""
+        if principal.admin:
+            return True
+        user, levels = self.users.get(principal.name), filter_levels(topic_filter)
+        denied = user is not None and any(
+            overlap(_levels_of(rule, principal.name), levels)
+            for rule in user.rules
+            if not rule.allow and action in rule.actions
+        )
+        return not denied and self.allows_filter(principal, action, topic_filter)
+
     def require(self, principal: Principal, action: Action, topic: bytes) -> None:
         if not self.allows(principal, action, topic):
             shown = topic.decode(errors="backslashreplace")
@@ -226,7 +238,7 @@ class Access:
         for rule in user.rules:
             if action not in rule.actions:
                 continue
-            if covers(filter_levels(rule.filter.replace("%u", name).encode()), levels):
+            if covers(_levels_of(rule, name), levels):
                 if not rule.allow:
                     return False
                 allowed = True
@@ -296,6 +308,10 @@ class Access:
         self._verified.clear()
         for listener in self.listeners:
             listener()
+
+
+def _levels_of(rule: Rule, name: str) -> list[bytes]:
+    return filter_levels(rule.filter.replace("%u", name).encode())
 
 
 def _user_of(item: Item) -> User:

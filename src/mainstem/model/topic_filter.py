@@ -129,6 +129,37 @@ def covers(outer: list[bytes], inner: list[bytes]) -> bool:
     return len(inner) in reachable
 
 
+def overlap(one: list[bytes], other: list[bytes]) -> bool:
+    """Whether two filters, as levels, can mean the same topic. At most levels × levels steps.
+
+    No is always true; a yes may be too careful where a `#` before a `$` level would have to mean no level at all.
+    """
+    first = [levels[0] for levels in (one, other)]
+    if any(level in (ONE, MANY) for level in first) and any(level.startswith(b"$") for level in first):
+        return False
+    reachable = {0}  # positions in other that the levels of one so far can end at
+    for level in one:
+        reachable = _skip_many(other, reachable)
+        if level == MANY:
+            reachable = set(range(min(reachable), len(other) + 1))
+        else:
+            stays = {at for at in reachable if at < len(other) and other[at] == MANY}
+            moves = {
+                at + 1
+                for at in reachable
+                if at < len(other) and (level == ONE or other[at] in (ONE, level)) and other[at] != MANY
+            }
+            reachable = stays | moves
+        if not reachable:
+            return False
+    return len(other) in _skip_many(other, reachable)
+
+
+def _skip_many(levels: list[bytes], positions: set[int]) -> set[int]:
+    """A `#` may mean no level at all. (No two stand side by side.)"""
+    return positions | {at + 1 for at in positions if at < len(levels) and levels[at] == MANY}
+
+
 def literal_filter(topic_filter: bytes) -> bytes:
     """An MQTT filter or a topic as our filter: only `+` and `#` stay wildcards, `*` and `>` become literal levels."""
     if b"*" not in topic_filter and b">" not in topic_filter and b"%" not in topic_filter:

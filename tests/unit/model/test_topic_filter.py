@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from mainstem.model.errors import InvalidName
-from mainstem.model.topic_filter import check_filter, check_topic, filter_levels, is_pattern, literal_filter, matches
+from mainstem.model.topic_filter import (
+    check_filter,
+    check_topic,
+    filter_levels,
+    is_pattern,
+    literal_filter,
+    matches,
+    overlap,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +114,15 @@ def test_limits_are_arguments_up_to_what_mqtt_can_carry() -> None:
     with pytest.raises(InvalidName, match="limit 65535"):
         check_topic(b"a" * 65536, bytes_max=100_000)
     check_topic(b"a/" * 1999 + b"a", bytes_max=4000, levels_max=2000)
+
+
+def test_two_filters_overlap_where_one_topic_is_meant_by_both() -> None:
+    """Every filter of up to three levels against every other, and every topic they could tell apart."""
+    names = [b"a", b"b", b"$a", b""]
+    topics = [b"/".join(levels) for size in range(1, 6) for levels in product(names, repeat=size)]
+    wild = (b"a", b"+", b"#")
+    shapes = [b"/".join(levels) for size in range(3) for levels in product((*wild, b"$a"), *[wild] * size)]
+    meant = {shape: {topic for topic in topics if matches(shape, topic)} for shape in shapes}
+    for one, other in product(shapes, repeat=2):
+        expected = not meant[one].isdisjoint(meant[other])
+        assert overlap(filter_levels(one), filter_levels(other)) == expected, (one, other)

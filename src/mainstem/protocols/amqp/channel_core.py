@@ -86,8 +86,16 @@ class ChannelCore:
         """The one list of rights, on canonical topics."""
         connection = self.connection
         if not connection.server.broker.access.allows(connection.principal, action, topic):
-            word = {"publish": "write", "consume": "read"}.get(action.value, "configure")
-            raise Fault(403, f"{word} access to {what} refused for user '{connection.principal.name}'")
+            raise self._refusal(action, what)
+
+    def require_all(self, action: Action, topic_filter: bytes, what: str) -> None:
+        connection = self.connection
+        if not connection.server.broker.access.allows_all(connection.principal, action, topic_filter):
+            raise self._refusal(action, what)
+
+    def _refusal(self, action: Action, what: str) -> Fault:
+        word = {"publish": "write", "consume": "read"}.get(action.value, "configure")
+        return Fault(403, f"{word} access to {what} refused for user '{self.connection.principal.name}'")
 
     def settle_writes(self) -> None:
         """What was published before this request is counted by it."""

@@ -18,7 +18,7 @@ from mainstem.broker.queues.declaring import (
     quoted,
     type_name,
 )
-from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.exchange_names import DEFAULT, filter_of, topic_of
 from mainstem.broker.queues.exchanges import Binding, Exchange
 from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
@@ -119,7 +119,8 @@ class Declares(ChannelCore):
                 raise Fault(
                     406, f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or any-with-x'
                 )
-        self.require(Action.CONSUME, topic_of(source, key), quoted("exchange", source, self.vhost.name))
+        means = filter_of(source, exchange.type, key)
+        self.require_all(Action.CONSUME, means, quoted("exchange", source, self.vhost.name))
         return Binding.make(source, to_queue, destination, key, a["arguments"])
 
     def on_queue_purge(self, a: dict[str, Any]) -> None:
