@@ -15,9 +15,9 @@ CASES = {
     "PINGREQ with flags": (b"\xc1\x00", MALFORMED),
     "SUBSCRIBE without its flags": (b"\x80\x06\x00\x01\x00\x00\x01t", MALFORMED),
     "SUBSCRIBE without filters": (encode_packet(8, 2, b"\0\1\0"), PROTOCOL_ERROR),
-    "SUBSCRIBE with QoS 3": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x03"), MALFORMED),
+    "SUBSCRIBE with QoS 3": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x03"), PROTOCOL_ERROR),
     "SUBSCRIBE with reserved option bits": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x40"), MALFORMED),
-    "SUBSCRIBE with retain handling 3": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x30"), MALFORMED),
+    "SUBSCRIBE with retain handling 3": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\x30"), PROTOCOL_ERROR),
     "SUBSCRIBE with packet identifier 0": (encode_packet(8, 2, b"\0\0\0", TOPIC, b"\x00"), MALFORMED),
     "SUBSCRIBE with subscription identifier 0": (
         encode_packet(8, 2, b"\0\1\2\x0b\x00", TOPIC, b"\x00"),

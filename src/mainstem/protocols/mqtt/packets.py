@@ -218,8 +218,10 @@ def _subscribe(reader: Reader, version: int, limits: Limits) -> Subscribe:
     while not reader.done():
         topic, options = reader.text(), reader.byte()
         qos, handling = options & 3, options >> 4 & 3
-        if options & (0xC0 if version == V5 else 0xFC) or qos == 3 or handling == 3:
+        if options & (0xC0 if version == V5 else 0xFC):
             raise Violation(Reason.MALFORMED_PACKET, f"subscription options {options:#04x}")
+        if qos == 3 or handling == 3:
+            raise Violation(Reason.PROTOCOL_ERROR, f"subscription options {options:#04x}")
         no_local = bool(options & 4)
         if no_local and topic.startswith(b"$share/"):
             raise Violation(Reason.PROTOCOL_ERROR, "No Local on a shared subscription")
