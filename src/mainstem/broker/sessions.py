@@ -232,6 +232,8 @@ class Sessions:
         """Nobody is connected after a start: each session's time runs from now if it was connected."""
         for session in self._by_key.values():
             session.released = {}
+            starts = [one.start for one in session.subscriptions.values()]
+            session.position = max(session.position, min(starts, default=0))  # no place was journaled yet
             session.left_ns = session.left_ns or now_ns
             expires = session.expires_ns()
             if expires is not None:
