@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from mainstem.admin import rabbit_objects as objects
 from mainstem.broker.access import Action
-from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -18,8 +17,9 @@ from mainstem.broker.queues.declaring import (
     exchange_type,
     queue_settings,
 )
-from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.exchange_names import DEFAULT, filter_of, topic_of
 from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges
+from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
 from mainstem.metadata.store import Written
@@ -49,6 +49,17 @@ def exchange_name(name: str) -> str:
 def _require(call: Call, action: Action, topic: bytes) -> None:
     if not call.broker.access.allows(call.principal, action, topic):
         raise NotAuthorized(f"{call.principal.name!r} may not {action.value} {topic.decode(errors='replace')!r}")
+
+
+def _require_all(call: Call, action: Action, topic_filter: bytes) -> None:
+    if not call.broker.access.allows_all(call.principal, action, topic_filter):
+        means = topic_filter.decode(errors="replace")
+        raise NotAuthorized(f"{call.principal.name!r} may not {action.value} all that {means!r} means")
+
+
+def _require_binding(call: Call, queues: Queues, binding: Binding) -> None:
+    kind = queues.exchanges.get(binding.source).type
+    _require_all(call, Action.CONSUME, filter_of(binding.source, kind, binding.key))
 
 
 def _body(call: Call) -> dict[str, Any]:
@@ -90,6 +101,8 @@ async def put_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
         check_same_queue(found, asked, vhost)
         return NO_CONTENT, None
     check_reserved("queue", name)
+    for action, topic_filter, _ in opening_rights(name, queue_settings(asked, vhost), vhost):
+        _require_all(call, action, topic_filter)
     await _durable(declare_queue(queues, asked))
     return CREATED, None
 
@@ -111,7 +124,8 @@ def queue_declare(name: str, body: dict[str, Any]) -> dict[str, Any]:
 def declare_queue(queues: Queues, asked: dict[str, Any]) -> Written | None:
     settings = queue_settings(asked, queues.namespace.name)
     name = asked["queue"]
-    _, written = queues.declare(name, settings, reaches=[queues.exchanges.default_reach(name, NOW)])
+    reaches, condition = opening_reaches(queues, name, settings, asked["arguments"])
+    _, written = queues.declare(name, settings, reaches=reaches, condition=condition)
     return written
 
 
@@ -191,6 +205,7 @@ async def post_binding(call: Call, vhost: str, source: str, letter: str, destina
     )
     if binding.source == DEFAULT:
         raise InvalidArgument("the default exchange binds every queue by its name; it cannot be bound")
+    _require_binding(call, queues, binding)
     await _durable(queues.exchanges.bind(binding))
     return CREATED, {"properties_key": objects.properties_key(binding)}
 
@@ -198,11 +213,13 @@ async def post_binding(call: Call, vhost: str, source: str, letter: str, destina
 async def delete_binding(
     call: Call, vhost: str, source: str, letter: str, destination: str, properties: str
 ) -> tuple[int, Any]:
-    exchanges = call.vhost(vhost).exchanges
+    queues = call.vhost(vhost)
+    exchanges = queues.exchanges
     for binding in exchanges.bindings_from(exchange_name(source)):
         known = objects.properties_key(binding)
         same = (binding.destination, binding.to_queue) == (destination, letter == "q")
         if same and properties in (known, unquote(known)):
+            _require_binding(call, queues, binding)
             await _durable(exchanges.unbind(binding))
             return NO_CONTENT, None
     raise NotFound(f"no binding {properties!r} from {source!r} to {destination!r}")

@@ -91,7 +91,7 @@ class _Api:
         principal: Principal = request.scope["state"].get("principal") or Principal("anonymous")
         name = request.query_params.get("namespace") or principal.namespace
         if not principal.admin and (
-            name != principal.namespace or not self._broker.access.allows_filter(principal, action, b"#")
+            name != principal.namespace or not self._broker.access.allows_all(principal, action, b"#")
         ):
             raise NotAuthorized(
                 f"user {principal.name} may not {action} everything in namespace {name}, which Spark jobs need",

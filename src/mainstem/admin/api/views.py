@@ -52,8 +52,8 @@ async def list_views(call: Call) -> Any:
 
 async def create_view(call: Call) -> Any:
     name, topic_filter = call.body["name"].encode(), call.body["filter"].encode()
-    call.require(Action.CREATE, name)
-    if not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter):
+    call.require(Action.CREATE, name)  # and who may read a view may read all it shows, by every protocol
+    if not call.running.broker.access.allows_all(call.principal, Action.CONSUME, topic_filter):
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {call.body['filter']} means")
     options = {"last_by": call.body["last_by"]} if call.body.get("last_by") else {}
     where = call.body.get("where") or ""

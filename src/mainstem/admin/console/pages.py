@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
+from mainstem.admin.api.messages import require_consume
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
@@ -19,7 +20,7 @@ from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.access import Action
-from mainstem.model.errors import NotAuthorized, NotFound
+from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import literal_filter
 
 ROWS = 100
@@ -169,10 +170,7 @@ async def messages_page(call: Call) -> dict[str, Any]:
     if not facts["label"]:
         return facts
     namespace = call.namespace
-    if topic or view:
-        call.require(Action.CONSUME, (topic or view).encode())
-    elif not call.running.broker.access.allows_filter(call.principal, Action.CONSUME, topic_filter.encode()):
-        raise NotAuthorized(f"user {call.principal.name} may not consume all that {topic_filter} means")
+    require_consume(call, topic, view, topic_filter)
     source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
     if topic:
         facts["tail_filter"] = literal_filter(topic.encode()).decode()

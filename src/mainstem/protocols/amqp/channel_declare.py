@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -20,6 +19,7 @@ from mainstem.broker.queues.declaring import (
 )
 from mainstem.broker.queues.exchange_names import DEFAULT, filter_of, topic_of
 from mainstem.broker.queues.exchanges import Binding, Exchange
+from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
@@ -77,15 +77,9 @@ class Declares(ChannelCore):
     def _make_queue(self, a: dict[str, Any]) -> tuple[Queue, Written | None]:
         name, vhost = a["queue"], self.vhost
         settings = queue_settings(a, vhost.name)
-        self.require(Action.CREATE, topic_of(DEFAULT, name), quoted("queue", name, vhost.name))
-        reaches, condition = [vhost.exchanges.default_reach(name, NOW)], ""
-        if settings.view:
-            view = vhost.namespace.views.get(topic_of(DEFAULT, settings.view))
-            if view is None:
-                raise Fault(404, f"no view '{settings.view}' in vhost '{vhost.name}'")
-            start = 0 if a["arguments"].get("x-from") == "earliest" else NOW
-            reaches.append(Reach(ANYTHING, view.filter, "", start))
-            condition = view.condition.text if view.condition is not None else ""
+        for action, topic_filter, what in opening_rights(name, settings, vhost.name):
+            self.require_all(action, topic_filter, what)
+        reaches, condition = opening_reaches(vhost.queues, name, settings, a["arguments"])
         queue, written = vhost.queues.declare(name, settings, reaches=reaches, condition=condition)
         if settings.exclusive:
             queue.owner = self.connection

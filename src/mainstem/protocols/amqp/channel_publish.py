@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mainstem.broker.access import Action
 from mainstem.broker.queues.declaring import quoted, type_name
-from mainstem.broker.queues.exchange_names import DEFAULT
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
@@ -63,9 +64,13 @@ class Publishes(ChannelCore):
         if exchange.name == DEFAULT and key.startswith(REPLY_TO + "."):
             return content, [key]
         self._check(content)
-        keys = [key, *self._copies(content, "CC"), *self._copies(content, "BCC")]
+        copies = [*self._copies(content, "CC"), *self._copies(content, "BCC")]
+        if copies and not self.connection.principal.admin:
+            for copy in copies:
+                topic = topic_of(exchange.name, copy)
+                self.require(Action.PUBLISH, topic, quoted("exchange", exchange.name, self.vhost.name))
         content.remove_header("BCC")
-        return content, keys
+        return content, [key, *copies]
 
     def _store(self, event: PublishEvent, content: Content, keys: list[str]) -> tuple[Ticket | None, bool]:
         """Store, return or refuse: (what durability waits for, whether a full queue refused it)."""

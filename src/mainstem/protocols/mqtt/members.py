@@ -63,6 +63,9 @@ def join_queue(connection: MqttConnection, asked: Asked, properties: dict[bytes,
         order = properties.get(ORDER, b"").decode()
         if order not in ("", "key"):
             raise InvalidArgument(f"queue-order {order[:60]!r} is not known; it may be key")
+        if not connection.service.broker.access.allows_all(connection.principal, Action.CONSUME, asked.filter):
+            # Here each delivery is asked for; by AMQP and Kafka who may consume the queue's name gets what is in it.
+            raise NotAuthorized(f"user {connection.principal.name} may not consume all of {asked.filter.decode()!r}")
         settings = QueueSettings(expires_ms=UNUSED_MS_MAX, arguments={"order": order} if order else {})
         return _declare(connection, asked.name, asked.filter, settings)
     if asked.filter and _only_filter(queue) != asked.filter:

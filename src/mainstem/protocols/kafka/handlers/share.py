@@ -10,6 +10,7 @@ from mainstem.broker.groups.consumer import Beat
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import Groups
 from mainstem.broker.groups.share import ShareGroup
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
@@ -88,8 +89,14 @@ def _make_queues(request: Request, group: ShareGroup) -> None:
     """A group takes records from when it first subscribed, not from when it first fetched."""
     for name in group.topics:
         topic = find_topic(request, request.body.group_id, name)
-        if topic is not None and may(request, Action.CONSUME, topic.canonical):
+        if topic is not None and _may_take(request, topic):
             request.service.shares.source(request.namespace, request.body.group_id, topic)
+
+
+def _may_take(request: Request, topic: KafkaTopic) -> bool:
+    """Asked for every fetch: rules change while sessions last. A queue's rights are those of its name, as AMQP reads it."""
+    joins = topic.name == request.body.group_id and request.service.broker.queues.of(request.namespace).find(topic.name)
+    return may(request, Action.CONSUME, topic_of(DEFAULT, topic.name) if joins else topic.canonical)
 
 
 def describe(request: Request) -> Any:
@@ -225,7 +232,7 @@ def _remember_topics(request: Request, session: ShareSession) -> None:
             continue
         name = request.catalog.name_of(asked.topic_id)
         topic = find_topic(request, body.group_id, name) if name is not None else None
-        if topic is not None and topic.id == asked.topic_id and may(request, Action.CONSUME, topic.canonical):
+        if topic is not None and topic.id == asked.topic_id and _may_take(request, topic):
             session.topics[asked.topic_id] = request.service.shares.source(request.namespace, body.group_id, topic)
 
 
@@ -292,7 +299,7 @@ class SharePolling:
         lock_ms = self._request.service.shares.lock_ms(session.group_key)
         answer = ShareFetchResponse()
         for topic_id, source in list(session.topics.items()):
-            if room <= 0 or source.queue.deleted:
+            if room <= 0 or source.queue.deleted or not _may_take(self._request, source.topic):
                 continue
             given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max)
             if not given:

@@ -1,0 +1,49 @@
+"""What a queue takes in from the moment it is declared, and which rights declaring it needs.
+
+AMQP and the management API ask here. Whoever may consume a queue gets what is in it, however it got in; so who makes one
+must have the right to everything that it will hold, and to write wherever its dead letters will go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.declaring import quoted
+from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, topic_of
+from mainstem.broker.queues.registry import Queues
+from mainstem.broker.queues.settings import QueueSettings
+from mainstem.model.errors import NotFound
+from mainstem.model.topic_filter import literal_filter
+
+
+def opening_reaches(
+    queues: Queues, name: str, settings: QueueSettings, arguments: dict[str, Any]
+) -> tuple[list[Reach], str]:
+    """How records get in before anything is bound, and the condition they must meet."""
+    reaches = [queues.exchanges.default_reach(name, NOW)]
+    if not settings.view:
+        return reaches, ""
+    view = queues.namespace.views.get(topic_of(DEFAULT, settings.view))
+    if view is None:
+        raise NotFound(f"no view '{settings.view}' in vhost '{queues.namespace.name}'")
+    start = 0 if arguments.get("x-from") == "earliest" else NOW
+    reaches.append(Reach(ANYTHING, view.filter, "", start))
+    return reaches, view.condition.text if view.condition is not None else ""
+
+
+def opening_rights(name: str, settings: QueueSettings, vhost: str) -> Iterator[tuple[Action, bytes, str]]:
+    """(action, filter, what a refusal calls it): all that each filter means must be allowed."""
+    yield Action.CREATE, literal_filter(topic_of(DEFAULT, name)), quoted("queue", name, vhost)
+    if settings.view:
+        yield Action.CONSUME, literal_filter(topic_of(DEFAULT, settings.view)), quoted("view", settings.view, vhost)
+    exchange, key = settings.dead_letter_exchange, settings.dead_letter_key
+    if exchange is None:
+        return
+    if key:
+        goal = literal_filter(topic_of(exchange, key))
+    else:  # each keeps its own key
+        goal = b"#" if exchange in (DEFAULT, TOPIC) else all_of(exchange)
+    yield Action.PUBLISH, goal, quoted("exchange", exchange, vhost)
