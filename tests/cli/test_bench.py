@@ -118,7 +118,9 @@ def test_another_broker_is_measured_alike(mosquitto: int) -> None:
 def test_a_stopped_bench_ends_at_once_and_takes_its_topic_along() -> None:
     with Broker() as own:
         url = f"kafka://127.0.0.1:{own.kafka_port}"
-        with subprocess.Popen([sys.executable, "-m", "mainstem", "bench", url, "--seconds", "600"]) as process:
+        with subprocess.Popen(
+            [sys.executable, "-m", "mainstem", "bench", url, "--seconds", "600", "--rate", "100"]
+        ) as process:
             deadline = time.monotonic() + 30
             while not rows("topic", "ls", "--url", own.http_url) and time.monotonic() < deadline:
                 pass
