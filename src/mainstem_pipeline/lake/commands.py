@@ -11,7 +11,7 @@ from typing import Any
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import is_pattern
-from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
+from mainstem_pipeline.lake.catalog import LakeOptions, identifier, load_table, open_catalog
 from mainstem_pipeline.lake.commits import summary_of
 from mainstem_pipeline.pipeline.flow_checks import duration_ms
 from mainstem_pipeline.pipeline.model import ArchiveTo, DeadLetters, Decode, Flow, Pipeline, Source
@@ -81,6 +81,8 @@ def maintained(
         raise InvalidArgument("--keep-snapshots must be at least 1")
     lake = LakeOptions(warehouse, catalog)
     opened = open_catalog(lake)
+    if table:
+        load_table(opened, table)  # a wrong name is told before Spark starts
     names = [table] if table else [one["table"] for one in tables(warehouse, catalog)]
     spark = start_session(SparkOptions(master=master, name="mainstem lake maintain", fast_start=True))
     try:

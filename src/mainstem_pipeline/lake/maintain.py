@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from mainstem_pipeline.lake.commits import SOURCE, Committer, data_files, remove_files
 from mainstem_pipeline.lake.raw import (
@@ -233,12 +232,12 @@ def listed(table: Table) -> Iterator[tuple[str, float]]:
     from pyarrow.fs import FileSelector, FileType
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    location = table.location()
-    parts = urlsplit(location)
-    scheme, netloc = parts.scheme or "file", parts.netloc
-    system = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc)
-    base = f"{netloc}{parts.path}" if scheme != "file" else parts.path
+    scheme, found, place = _plain(table.location()).partition("://")
+    if not found:
+        scheme, place = "file", scheme
+    # Not split as a URL: what follows a # or ? is part of a folder's name, and another table may lie before it.
+    system = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, "" if scheme == "file" else place.split("/", 1)[0])
     prefix = f"{scheme}://" if scheme != "file" else ""
-    for one in system.get_file_info(FileSelector(base, recursive=True, allow_not_found=True)):
+    for one in system.get_file_info(FileSelector(place, recursive=True, allow_not_found=True)):
         if one.type == FileType.File:
             yield prefix + one.path, one.mtime_ns / 1e9

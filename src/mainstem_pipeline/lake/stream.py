@@ -1,7 +1,8 @@
 """A lake table as a stream: the rows of each snapshot that appended some, in order. `format("mainstem_table")`.
 
-The offset is a snapshot's sequence number. Compaction (replace, overwrite) adds no rows and is passed over. A stream that
-is so late that its next snapshot has expired ends with an error; it can begin anew.
+The offset is a snapshot's sequence number. A stream begins with all the rows that the table has, whichever snapshots are
+left, and goes on with what each later one appended. Compaction (replace, overwrite) adds no rows and is passed over. A
+stream that is so late that its next snapshot has expired ends with an error; it can begin anew.
 """
 
 from __future__ import annotations
@@ -81,14 +82,27 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         table = self._table()
         first, last = int(start["sequence"]), int(end["sequence"])
+        if first == 0 and last:
+            paths = self._whole(table, last)
+            return [DataFileRows(path, table.metadata_location) for path in paths]
         wanted = [s for s in table.metadata.snapshots if first < int(s.sequence_number or 0) <= last]
         seen = {int(s.sequence_number or 0) for s in wanted}
-        if first and not seen >= set(range(first + 1, last + 1)):
-            raise DataLoss(
-                f"table {self.name}: snapshots between {first} and {last} have expired before this flow read them",
-                fix="begin anew with --reset FLOW",
-            )
+        if not seen >= set(range(first + 1, last + 1)):
+            raise self._expired(first, last)
         return [DataFileRows(path, table.metadata_location) for snapshot in wanted for path in _added(table, snapshot)]
+
+    def _whole(self, table: Table, last: int) -> list[str]:
+        """All files as of that snapshot: those that appended the older ones may have expired."""
+        snapshot = next((one for one in table.metadata.snapshots if one.sequence_number == last), None)
+        if snapshot is None:
+            raise self._expired(0, last)
+        return [one.file.file_path for one in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()]
+
+    def _expired(self, first: int, last: int) -> DataLoss:
+        return DataLoss(
+            f"table {self.name}: snapshots between {first} and {last} have expired before this flow read them",
+            fix="begin anew with --reset FLOW",
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyiceberg.table import StaticTable
