@@ -42,8 +42,14 @@ class BrokerClient:
         retry_s: float = RETRY_S,
     ) -> None:
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        self.url = f"{parts.scheme}://{parts.hostname}:{parts.port or DEFAULT_PORT}"
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or DEFAULT_PORT
+        try:
+            port = parts.port or DEFAULT_PORT
+        except ValueError:
+            port = 0
+        if not port or parts.scheme not in ("http", "https"):
+            raise errors.InvalidArgument(f"{url!r} is no broker's address", fix="set option url to http://HOST:PORT")
+        self.url = f"{parts.scheme}://{parts.hostname}:{port}"
+        self._host, self._port = parts.hostname or "127.0.0.1", port
         self._secure = parts.scheme == "https"
         self._retry_s = retry_s
         self._connection: http.client.HTTPConnection | None = None

@@ -156,6 +156,12 @@ class Given:
             raise InvalidArgument(f"option {name} must be a whole number of at least {least}, not {value!r}")
         return int(value)
 
+    def _seconds(self, name: str, default: float) -> float:
+        value = self.text(name)
+        if value and not re.fullmatch(r"\d+(\.\d*)?|\.\d+", value):
+            raise InvalidArgument(f"option {name} must be a number of seconds, not {value!r}")
+        return float(value or default)
+
     def connection(self) -> Connection:
         url = self.text("url") or os.environ.get("MAINSTEM_URL", "")
         bootstrap = self.text("kafka.bootstrap.servers")
@@ -166,7 +172,7 @@ class Given:
             self.text("user") or os.environ.get("MAINSTEM_USER", ""),
             self.text("password") or os.environ.get("MAINSTEM_PASSWORD", ""),
             self.text("namespace"),
-            float(self.text("retrySeconds", str(RETRY_S))),
+            self._seconds("retrySeconds", RETRY_S),
         )
 
 
@@ -177,6 +183,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     end = _position(given, "ending", "latest")
     _check_positions(given, start, end, streaming)
     strategy = given.text("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise InvalidArgument(f"option startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
     return ReadOptions(
         connection=given.connection(),
         select=select,
@@ -211,6 +219,8 @@ def _selection(given: Given) -> tuple[str, dict[str, Any]]:
     name, value = chosen[0], given.text(chosen[0])
     if name == "subscribe":
         topics = [topic.strip() for topic in value.split(",") if topic.strip()]
+        if not topics:
+            raise InvalidArgument(f"option subscribe names no topic: {value!r}")
         return name, {"kind": "topics", "topics": topics}
     if name == "subscribePattern":
         try:
@@ -220,7 +230,10 @@ def _selection(given: Given) -> tuple[str, dict[str, Any]]:
         return name, {"kind": "pattern", "pattern": value}
     if name == "assign":
         partitions = _json(name, value)
-        if not all(isinstance(numbers, list) for numbers in partitions.values()):
+        if not partitions or not all(
+            isinstance(numbers, list) and numbers and all(_is_number(one, 0) for one in numbers)
+            for numbers in partitions.values()
+        ):
             raise InvalidArgument(f'option assign must look like {{"topic": [0, 1]}}, not {value}')
         return name, {"kind": "partitions", "partitions": partitions}
     return name, {"kind": name, name: value}
@@ -248,9 +261,9 @@ def _position(given: Given, side: str, default: str) -> Position:
     if time_ms is not None:
         return Position(time_ms=time_ms)
     if by_time:
-        return Position(times_ms=_numbers(f"{side}OffsetsByTimestamp", by_time))
+        return Position(times_ms=_numbers(f"{side}OffsetsByTimestamp", by_time, least=0))
     if offsets.startswith("{"):
-        return Position(offsets=_numbers(f"{side}Offsets", offsets))
+        return Position(offsets=_numbers(f"{side}Offsets", offsets, least=EARLIEST))
     word = (offsets or default).lower() if not offsets.startswith("table:") else offsets
     if word not in ("earliest", "latest") and not re.fullmatch(r"stamp:\d+|table:\S+", word):
         raise InvalidArgument(
@@ -283,11 +296,15 @@ def _json(name: str, value: str) -> dict[str, Any]:
     return parsed
 
 
-def _numbers(name: str, value: str) -> dict[str, dict[str, int]]:
+def _numbers(name: str, value: str, *, least: int) -> dict[str, dict[str, int]]:
     parsed = _json(name, value)
-    if not all(
-        isinstance(parts, dict) and all(isinstance(number, int) for number in parts.values())
+    if not parsed or not all(
+        isinstance(parts, dict) and parts and all(_is_number(number, least) for number in parts.values())
         for parts in parsed.values()
     ):
         raise InvalidArgument(f'option {name} must look like {{"topic": {{"0": 23}}}}, not {value}')
     return parsed
+
+
+def _is_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= OFFSET_MAX

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.topic import kafka_name
 from mainstem_pipeline.options import EARLIEST, LATEST, Position, ReadOptions
 from mainstem_pipeline.slices import ScanTask, data_loss
 
@@ -29,6 +30,14 @@ LOST_SHOWN = 3
 
 def copied(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     return {topic: dict(parts) for topic, parts in offsets.items()}
+
+
+def _kafka_spelled(given: Mapping[str, Mapping[str, int]], known: Offsets) -> Mapping[str, Mapping[str, int]]:
+    """By the lanes' names: a topic may be given as MQTT spells it."""
+    return {
+        topic if topic in known or "/" not in topic else kafka_name(topic.encode()): parts
+        for topic, parts in given.items()
+    }
 
 
 def pairs(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
@@ -97,37 +106,47 @@ class Scan:
 
             known = self._all("start")  # a topic may have gone since it was archived
             ends = next_offsets(self._options, position.word[6:])
+            latest = self._all("end")  # after the table: what it holds was in the log
             given = {
                 topic: {p: o for p, o in parts.items() if p in known.get(topic, {})} for topic, parts in ends.items()
             }
+            for topic, partition in self._made_anew(given, latest):
+                del given[topic][partition]
             return self._at_given(given, starting, rest=EARLIEST)
         return self._all("start" if position.word == "earliest" else "end")
 
     def _at_time(self, time_ms: int, starting: bool) -> Offsets:
         found: Offsets = {}
         for lane in self._lanes(time_ms=time_ms):
-            offset = lane["at"]
-            if offset is None:
-                if starting and not self._options.latest_if_no_time:
-                    raise InvalidArgument(
-                        f"topic {lane['topic']} partition {lane['partition']} has no record at or after {time_ms}",
-                        fix='.option("startingOffsetsByTimestampStrategy", "latest")',
-                    )
-                offset = lane["end"]
+            offset = self._offset_at(lane, time_ms, starting)
             found.setdefault(lane["topic"], {})[str(lane["partition"])] = offset
         return found
 
+    def _offset_at(self, lane: Mapping[str, Any], time_ms: int, starting: bool) -> int:
+        if lane["at"] is None and starting and not self._options.latest_if_no_time:
+            raise InvalidArgument(
+                f"topic {lane['topic']} partition {lane['partition']} has no record at or after {time_ms}",
+                fix='.option("startingOffsetsByTimestampStrategy", "latest")',
+            )
+        return int(lane["end"] if lane["at"] is None else lane["at"])
+
     def _at_times(self, times: Mapping[str, Mapping[str, int]], starting: bool) -> Offsets:
         found = self._all("start" if starting else "end")
-        by_time = {time_ms: self._at_time(time_ms, starting) for _, _, time_ms in pairs(times)}
+        times = _kafka_spelled(times, found)
+        lanes: dict[int, list[dict[str, Any]]] = {}
         for topic, partition, time_ms in pairs(times):
             self._check_known(found, topic, partition)
-            found[topic][partition] = by_time[time_ms][topic][partition]
+            if time_ms not in lanes:
+                lanes[time_ms] = self._lanes(time_ms=time_ms)
+            for lane in lanes[time_ms]:
+                if (lane["topic"], str(lane["partition"])) == (topic, partition):
+                    found[topic][partition] = self._offset_at(lane, time_ms, starting)
         return found
 
     def _at_given(self, given: Mapping[str, Mapping[str, int]], starting: bool, *, rest: int | None = None) -> Offsets:
         """As Kafka's source: every partition must be named, -2 and -1 are its earliest and latest."""
         earliest, latest = self._all("start"), self._all("end")
+        given = _kafka_spelled(given, earliest)
         for topic, partition, _ in pairs(given):
             self._check_known(earliest, topic, partition)
         found: Offsets = {}
@@ -152,13 +171,37 @@ class Scan:
     # -- how far the next batch goes
 
     def advanced(self, start: Offsets, latest: Offsets) -> Offsets:
-        """The ends for a batch that starts at `start`: new lanes from their beginning, no lane backwards."""
+        """The ends for a batch that starts at `start`: new lanes from their beginning, no lane backwards.
+
+        But one that was made anew, if its loss may be passed over: it goes back to its beginning, to be read from there.
+        """
         end = copied(start)
+        anew = self._made_anew(start, latest)
+        firsts = self._all("start") if anew else {}
+        for topic, partition in anew:
+            end[topic][partition] = firsts.get(topic, {}).get(partition, 0)
         for topic, partition, offset in pairs(latest):
-            before = end.get(topic, {}).get(partition)
+            before = start.get(topic, {}).get(partition)
             if before is None or offset > before:
                 end.setdefault(topic, {})[partition] = offset
         return end
+
+    def _made_anew(self, known: Offsets, latest: Offsets) -> list[tuple[str, str]]:
+        """Lanes that end before where they are known to have been: their topic was deleted and is there again.
+
+        DataLoss, if that is to be told: what it held is gone, and its new records have the old ones' offsets.
+        """
+        behind = [
+            (topic, partition, offset, latest[topic][partition])
+            for topic, partition, offset in pairs(known)
+            if offset > latest.get(topic, {}).get(partition, offset)
+        ]
+        if behind and self._options.fail_on_data_loss:
+            topic, partition, offset, end = behind[0]
+            raise data_loss(
+                f"{topic} {partition} was read up to offset {offset} and ends at {end} now: it was deleted and made anew"
+            )
+        return [(topic, partition) for topic, partition, _, _ in behind]
 
     def limited(
         self, start: Offsets, end: Offsets, *, rows_max: int | None = None, bytes_max: int | None = None

@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is None and limit is None:
             rows = self.options.rows_per_trigger_max
         end, pending = scan.limited(start, end, rows_max=rows, bytes_max=size)
-        if not pending and not self._must_move(start, end) and not scan.aged_out(start, end):
+        if not pending and not self._must_move(start, end) and not scan.aged_out(start, end) and not _back(start, end):
             end = start  # others' records went by: no reason for an empty batch
         else:
             self._moved_s = time.monotonic()
@@ -273,3 +273,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "_end": None,
             "_moved_s": 0.0,
         }
+
+
+def _back(start: Offsets, end: Offsets) -> bool:
+    """Whether a lane goes back, because its topic was made anew: that must be written down, although it has no rows."""
+    return any(end.get(topic, {}).get(partition, offset) < offset for topic, partition, offset in pairs(start))

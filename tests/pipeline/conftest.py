@@ -131,6 +131,14 @@ def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **confi
         future.result(30)
 
 
+def delete_topic(broker: BrokerProcess, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+
+
 def read(spark: SparkSession, broker: BrokerProcess, **options: str) -> DataFrame:
     return spark.read.format("mainstem").option("url", broker.http_url).options(**options).load()
 

@@ -34,11 +34,28 @@ def parsed(streaming: bool = False, **options: str) -> Any:
         ({"subscribe": "a", "maxOffsetsPerTrigger": "-5"}, "whole number of at least 1"),
         ({"subscribe": "a", "failOnDataLoss": "maybe"}, "true or false"),
         ({"subscribe": "a", "columns": "key,valeu"}, "did you mean value"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"assign": "{}"}, "must look like"),
+        ({"assign": '{"a": ["x"]}'}, "must look like"),
+        ({"subscribe": "a", "startingOffsets": "{}"}, "must look like"),
+        ({"subscribe": "a", "startingOffsets": '{"a": {}}'}, "must look like"),
+        ({"subscribe": "a", "startingOffsets": '{"a": {"0": -7}}'}, "must look like"),
+        ({"subscribe": "a", "startingOffsets": '{"a": {"0": true}}'}, "must look like"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": "{}"}, "must look like"),
+        ({"subscribe": "a", "endingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "must look like"),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "lates"}, "must be error or latest"),
+        ({"subscribe": "a", "retrySeconds": "soon"}, "must be a number of seconds"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_was_meant(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         read_options(given, streaming=False)
+
+
+@pytest.mark.parametrize("url", ["http://host:port", "ftp://host", "http://host:99999"])
+def test_an_address_that_is_none_is_told_with_what_one_looks_like(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="no broker's address"):
+        parsed(url=url).connection.client()
 
 
 def test_a_stream_has_no_end() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainstem.testing.process import BrokerProcess
-from tests.pipeline.conftest import create_topic, eventually, produce, publish, stream
+from tests.pipeline.conftest import create_topic, delete_topic, eventually, produce, publish, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,3 +137,21 @@ def test_offsets_that_are_gone_stop_the_stream_unless_it_may_lose_data(
         run_once(spark, broker, tmp_path / "c", collected, **options)
     run_once(spark, broker, tmp_path / "c", collected, **options, failOnDataLoss="false")
     assert collected.values == [b"%02d" % n for n in (*range(20), *range(50, 60))]
+
+
+def test_a_topic_that_was_made_anew_stops_the_stream_or_is_read_from_its_beginning(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """Its new records have the old ones' offsets: a stream that only waits for higher ones would pass them over."""
+    create_topic(broker, topic, 1)
+    produce(broker, topic, [b"old-%d" % n for n in range(10)])
+    collected = Collected()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    run_once(spark, broker, tmp_path / "c", collected, **options)
+    delete_topic(broker, topic)
+    create_topic(broker, topic, 1)
+    produce(broker, topic, [b"new-%d" % n for n in range(5)])
+    with pytest.raises(Exception, match=r"(?s)read up to offset 10 and ends at 5 now.*failOnDataLoss"):
+        run_once(spark, broker, tmp_path / "c", collected, **options)
+    run_once(spark, broker, tmp_path / "c", collected, **options, failOnDataLoss="false")
+    assert collected.values == sorted([b"old-%d" % n for n in range(10)] + [b"new-%d" % n for n in range(5)])
