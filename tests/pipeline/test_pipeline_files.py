@@ -13,6 +13,7 @@ from mainstem.model.errors import ConfigError
 from mainstem_pipeline.cli import pipeline as command
 from mainstem_pipeline.pipeline.checks import load_pipeline
 from mainstem_pipeline.pipeline.document import BadPipeline
+from mainstem_pipeline.pipeline.flows import time_ms
 from mainstem_pipeline.pipeline.model import Pipeline
 from mainstem_pipeline.pipeline.state import ChangedFlow, State
 
@@ -96,7 +97,12 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
         ("", "line 1: the file is empty"),
         ("name: p\nflows: []", "line 2: flows must be a list with at least one flow"),
         ("name: p\n  flows: x: y", "line 2: not valid YAML"),
-        ("name: p\nname: q\nflows: []", "line 2: 'name' is there twice"),
+        ("name: p\nname: q\nflows: []", "line 2: 'name' is there twice (the first is in line 1)"),
+        ("name: p\nflows: \a\n", "line 2: not valid YAML: special characters"),
+        ("name: p\nflows: &again [*again, *again]", "line 2: too much is nested here"),
+        (GOOD.replace("to: {topic: b}", "to: []"), "a flow needs a sink"),
+        (GOOD + "    start: ts:soon\n", "'soon' is no time"),
+        (GOOD.replace('json, schema: "x int"', "avro, schema: a string"), "the schema is not valid JSON"),
         (GOOD.replace("lake: {warehouse: ./lake}", "").replace("topic: b", "table: b.c"), "table 'b.c' needs a lake"),
         (GOOD.replace("topic: b", "table: a.b.c"), "is no table name"),
         (GOOD.replace("topic: a", "filter: a/b#"), "must fill a whole level"),
@@ -112,6 +118,18 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named_where_it_is(tmp_path: Path, text: str, words: str) -> None:
     assert any(words in one for one in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_a_file_in_another_encoding_says_so(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes("name: größe\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="no text in UTF-8"):
+        load_pipeline(tmp_path / "p.yaml")
+
+
+def test_times_are_read_to_the_millisecond() -> None:
+    assert [time_ms(f"2026-01-31T08:00:00.{n:03d}Z") for n in range(1_000)] == [
+        1_769_846_400_000 + n for n in range(1_000)
+    ]
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

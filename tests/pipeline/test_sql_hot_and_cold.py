@@ -21,7 +21,7 @@ from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.query.predicates import condition_sql, topic_sql
 from mainstem_pipeline.query.shell import SqlShell, name_parts, renamed
-from tests.pipeline.conftest import create_topic, eventually, produce, publish, stream
+from tests.pipeline.conftest import create_topic, delete_topic, eventually, produce, publish, stream
 from tests.pipeline.lake_kit import ArchiveRun, archive, is_prefix, rows_of, sql
 
 if TYPE_CHECKING:
@@ -50,6 +50,27 @@ def test_archived_and_new_rows_are_one_answer(
     narrower = sql(spark, broker, lake, f"select count(*), count(distinct offset) from `{topic}/+`")
     assert narrower == [(60, 60)]
     assert sql(spark, broker, lake, "select count(*) from raw.t") == [(30,)], "the table is what is archived"
+
+
+def test_names_that_differ_only_in_where_their_dots_are_stay_apart(
+    spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions
+) -> None:
+    publish(broker, [(f"{topic}/a_b/c", b"1"), (f"{topic}/a/b_c", b"2")])
+    both = f"select cast(x.value as string), cast(y.value as string) from {topic}.a_b.c x, {topic}.a.b_c y"
+    assert sql(spark, broker, lake, both) == [("1", "2")]
+
+
+def test_a_topic_that_was_made_anew_behind_its_archive_is_told(
+    spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions
+) -> None:
+    create_topic(broker, topic, 1)
+    produce(broker, topic, [b"old"] * 3)
+    archive(spark, broker, lake, topic, "raw.t")
+    delete_topic(broker, topic)
+    create_topic(broker, topic, 1)
+    produce(broker, topic, [b"new"])
+    with pytest.raises(MainstemError, match="read up to offset 3 and ends at 1 now"):
+        sql(spark, broker, lake, f"select value from {topic}")
 
 
 def test_a_view_within_an_archive_keeps_its_condition(

@@ -125,8 +125,13 @@ def _avro(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
     kinds = {field.name: field.dataType.simpleString() for field in named.schema.fields}
     out = ", ".join([*(f"`{name}` {kind}" for name, kind in kinds.items()), "_json string", f"{REASON} string"])
     opened = named.mapInArrow(_avro_reader(schema, decode.options), out)
-    parsed = opened.withColumn("_parsed", F.from_json("_json", wanted))
-    return parsed.select(
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    parsed = opened.withColumn(
+        "_parsed", F.from_json("_json", _struct(named.sparkSession, columns).add(CORRUPT, "string"), options)
+    )
+    # A union's other branch, say: read by Avro, but not of the column's type.
+    unfit = F.when(F.col(f"_parsed.{CORRUPT}").isNotNull(), F.lit("the value does not fit the columns of this schema"))
+    return parsed.withColumn(REASON, F.coalesce(F.col(REASON), unfit)).select(
         *(F.col(f"_parsed.`{field.name}`").alias(field.name) for field in wanted), *RECORD_COLUMNS, REASON
     )
 
@@ -149,7 +154,7 @@ def _avro_reader(
                 try:
                     if value is None:
                         raise ValueError("the value is null")
-                    text = json.dumps(fastavro.schemaless_reader(io.BytesIO(value[skip:]), parsed), default=str)
+                    text = json.dumps(fastavro.schemaless_reader(io.BytesIO(value[skip:]), parsed), default=_json_text)
                 except Exception as error:
                     reason = f"the value is no avro of this schema: {error or type(error).__name__}"
                 texts.append(text)
@@ -172,7 +177,21 @@ AVRO_TYPES = {
     "boolean": "boolean",
     "null": "string",
 }
-AVRO_LOGICAL = {"timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "date": "date", "uuid": "string"}
+AVRO_LOGICAL = {
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
+    "time-millis": "string",
+    "time-micros": "string",
+    "date": "date",
+    "uuid": "string",
+}
+
+
+def _json_text(value: Any) -> str:
+    """What JSON has no type for: bytes as the text they are, times and decimals as they are written."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def avro_ddl(schema: dict[str, Any]) -> str:

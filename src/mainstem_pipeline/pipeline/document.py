@@ -12,6 +12,9 @@ from mainstem.model.errors import ConfigError
 
 Place = tuple[str | int, ...]
 FILE_BYTES_MAX = 1 << 20
+DEPTH_MAX = 50
+PLACES_MAX = 100_000  # aliases can make a small file large
+TOO_MUCH = "too much is nested here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +65,22 @@ def read_document(path: Path) -> Document:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}", fix="give the path of a pipeline's YAML file"
         ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text in UTF-8: {error}", fix="save it as UTF-8") from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         raise BadPipeline(path, [Problem(line, f"not valid YAML: {error.problem}", error.context or "")]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadPipeline(path, [Problem(line, f"not valid YAML: {error.reason}")]) from None
     document = Document(path, None)
     if root is not None:
         document.content = _content(root, (), document)
@@ -80,6 +88,10 @@ def read_document(path: Path) -> Document:
 
 
 def _content(node: yaml.Node, place: Place, document: Document) -> Any:
+    if len(place) > DEPTH_MAX or len(document.lines) > PLACES_MAX:
+        if not any(one.what == TOO_MUCH for one in document.problems):
+            document.problem(place, TOO_MUCH, "does an alias stand within what it names?")
+        return None
     document.lines[place] = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
@@ -87,8 +99,9 @@ def _content(node: yaml.Node, place: Place, document: Document) -> Any:
             key = str(key_node.value)
             at = (*place, key)
             if key in found:
+                first = document.line(*at)
                 document.lines[at] = key_node.start_mark.line + 1
-                document.problem(at, f"{key!r} is there twice", f"the first is in line {document.line(*at)}")
+                document.problem(at, f"{key!r} is there twice", f"the first is in line {first}")
             found[key] = _content(value_node, at, document)
             document.lines[at] = key_node.start_mark.line + 1
         return found

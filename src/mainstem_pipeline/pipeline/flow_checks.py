@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.model.topic_filter import check_filter
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.pipeline.document import Place
+from mainstem_pipeline.pipeline.flows import time_ms
 from mainstem_pipeline.pipeline.model import (
     BAD_RATIO_MAX,
     BAD_ROWS_MIN,
@@ -175,6 +176,8 @@ class FlowChecks:
                 place, f"start {text!r} cannot be read", "earliest, latest, ts:2026-01-31T08:00:00Z, table:NAME"
             )
             return "earliest"
+        if text.startswith("ts:"):
+            self._checks.checked(place, lambda: time_ms(text[3:]))
         return text
 
     def decode(self, value: Any, place: Place) -> Decode:
@@ -202,11 +205,13 @@ class FlowChecks:
         checks = self._checks
         if value is None:
             return ""
+        if isinstance(value, dict) and kind == "avro":
+            return json.dumps(value)
         if isinstance(value, dict):
             return ", ".join(f"`{name}` {checks.text(one, (*place, name))}" for name, one in value.items())
         text = checks.text(value, place)
         if not re.search(r"\.(json|avsc|ddl|sql)$", text):
-            return text
+            return self._json_text(text, place, "the schema") if kind == "avro" else text
         path = checks.file(text, place)
         if path is None:
             return ""
@@ -293,7 +298,7 @@ class FlowChecks:
 
     def _sinks(self, value: Any, place: Place, mode: str) -> tuple[Sink, ...]:
         checks = self._checks
-        if value is None:
+        if value is None or value == []:
             checks.problem(
                 place, "a flow needs a sink", "to: {topic: NAME}, {table: ns.name}, {parquet: DIR} or {console: true}"
             )

@@ -11,7 +11,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -301,7 +301,7 @@ def time_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is no time", fix="write 2026-01-31T08:00:00Z or milliseconds since 1970") from None
-    return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1000)
+    return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def side_table(session: SparkSession, pipeline: Pipeline, table: SideTable) -> DataFrame:

@@ -31,6 +31,8 @@ RELATIONS_MAX = 50  # in one statement
 ANSWERS_MAX = 3  # attempts, when data moves from the log to a table while it is read
 HISTORY_LINES_MAX = 1_000
 CELL_CHARACTERS_MAX = 80
+# Spark's errors for a name that it does not know, and where they say it; the second is of names of three parts and more.
+UNKNOWN = {"TABLE_OR_VIEW_NOT_FOUND": "relationName", "REQUIRES_SINGLE_PART_NAMESPACE": "identifier"}
 T = TypeVar("T")
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _STRING = re.compile(r"('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\")")
@@ -113,11 +115,12 @@ class SqlShell:
                 try:
                     return retried(lambda sql=text: spark.sql(sql))  # type: ignore[misc]
                 except AnalysisException as error:
-                    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                    told = UNKNOWN.get(error.getCondition() or "")
+                    if told is None:
                         raise _in_our_words(error) from error
-                    parts = name_parts((error.getMessageParameters() or {}).get("relationName", ""))
+                    parts = name_parts((error.getMessageParameters() or {}).get(told, ""))
                 frame = retried(lambda parts=parts: relations.frame(parts))  # type: ignore[misc]
-                view = parts[0] if len(parts) == 1 else "mainstem_" + re.sub(r"\W", "_", "_".join(parts))
+                view = parts[0] if len(parts) == 1 else f"mainstem_{len(views)}_" + re.sub(r"\W", "_", "_".join(parts))
                 text = text if len(parts) == 1 else renamed(text, parts, view)
                 frame.createOrReplaceTempView(quoted(view))
                 views.add(view)
