@@ -175,9 +175,10 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> i
             break
         taken = None if path == paths[-1] else _link_sealed(path, target, stamp, end)
         taken = taken or _copy_prefix(path, target, log_id, stamp, end)
-        if taken is None:
+        if taken is not None:
+            last = taken
+        elif path.stat().st_size:  # one that a rewrite left empty has others behind it
             break
-        last = taken
     last = last or _Taken(None, 0, start, 0)
     Checkpoint(
         log_id=log_id,

@@ -170,3 +170,19 @@ def test_a_rocksdb_log_in_use_is_backed_up_through_the_broker(data: Path, tmp_pa
     with pytest.raises(ConfigError, match="in use"):
         backup(data, tmp_path / "backup")
     directory.release()
+
+
+def test_a_part_that_a_rewrite_left_empty_ends_no_backup(data: Path, tmp_path: Path) -> None:
+    log = open_log(data, 1)
+    fill(log, 1, 60)
+    emptied = log.stat().parts[1]
+    log.replace(emptied, [])
+    (data / "logs" / "1" / log.stat().parts[1].name).with_suffix(".index").unlink()  # a full disk had no room for it
+    expected = read_everything(log, 1)
+    assert expected[-1][0] == 59
+    backup(data, tmp_path / "backup", stamp=1 << 62, ends={1: 60}, engines={1: log})
+    log.close()
+    restore(tmp_path / "backup", tmp_path / "restored")
+    again = open_log(tmp_path / "restored", 1)
+    assert read_everything(again, 1) == expected
+    again.close()

@@ -96,6 +96,7 @@ class SegmentEngine:
         self._checkpoint_ns = monotonic_ns()
         self._checkpoint_end = -1 if found.checkpoint is None else found.checkpoint.end_offset
         self._synced_bytes = self._checkpoint_bytes = 0
+        self._skipped_to = 0  # until something is written there a checkpoint of any cause must say so
 
     # Writing
 
@@ -345,7 +346,7 @@ class SegmentEngine:
                 self._segments = (*self._segments, segment)
         except OSError as error:
             self._refuse(f"{segment.path}: cannot create", error)
-        self._names_changed = True
+        self._names_changed, self._skipped_to = True, 0
         return segment
 
     def _take_file(self, segment: Segment) -> OpenFile:
@@ -455,13 +456,13 @@ class SegmentEngine:
     def _break_by_line(self, error: int) -> NoReturn:
         self._break(f"{self._directory}: cannot sync", OSError(error, os.strerror(error)))
 
-    def _sync(self, *, start_offset: int | None = None, next_offset: int = 0, checkpoint: bool = False) -> None:
+    def _sync(self, *, start_offset: int | None = None, checkpoint: bool = False) -> None:
         self._await_line()
         with self._lock:
             self._check_usable()
             active = self._segments[-1] if self._segments else None
             targets = [(segment, segment.size) for segment in (*self._unsynced, active) if segment is not None]
-            mark = self._checkpoint_here(start_offset, next_offset)
+            mark = self._checkpoint_here(start_offset)
             names_changed, self._names_changed = self._names_changed, False
         try:
             for segment, size in targets:
@@ -486,7 +487,7 @@ class SegmentEngine:
             if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
                 self._refuse(f"{self._directory}: cannot write a checkpoint", error)
 
-    def _checkpoint_here(self, start_offset: int | None, next_offset: int) -> Checkpoint:
+    def _checkpoint_here(self, start_offset: int | None) -> Checkpoint:
         start_offset = self.start_offset if start_offset is None else start_offset
         last = self._segments[-1] if self._segments else None
         if last is not None and last.base_offset < start_offset:
@@ -495,7 +496,7 @@ class SegmentEngine:
             log_id=self._log_id,
             start_offset=start_offset,
             end_offset=self._end_offset,
-            next_offset=max(next_offset, self._end_offset),
+            next_offset=max(self._skipped_to, self._end_offset),
             last_stamp=self._last_stamp,
             segment=last.path.name if last is not None else None,
             position=last.size if last is not None else 0,
@@ -537,8 +538,8 @@ class SegmentEngine:
                 self._check_usable()
                 self._touch()
                 self._seal_active()
-            start_offset = None if self._segments else offset
-            self._sync(start_offset=start_offset, next_offset=offset, checkpoint=True)
+                self._skipped_to = offset
+            self._sync(start_offset=None if self._segments else offset, checkpoint=True)
 
     def _announce_start(self, dropped: list[Segment]) -> None:
         """A checkpoint says where the log begins before files go: what is missing later was not lost."""
