@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -70,6 +71,8 @@ class Journal:
         self._unknown: dict[bytes, bytes] = {}
         self._put_since_snapshot = 0
         self._snapshot_running = False
+        self._storing = threading.Lock()
+        self._closed = False
 
     def register(
         self,
@@ -175,11 +178,18 @@ class Journal:
 
     def close(self) -> None:
         """After everything is stable: the last snapshot. The next run goes on in the stem of the defaults."""
-        self.stem = self._next_stem
-        self.store_snapshot(*self.take_snapshot())
+        with self._storing:  # a thread may still write an older one; another must not begin afterwards
+            self._closed = True
+            self.stem = self._next_stem
+            self._store(*self.take_snapshot())
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
-        """Durable once this returns; runs in a thread. `offset` must be stable."""
+        """Durable once this returns; runs in a thread. `offset` must be stable. Not any more after `close`."""
+        with self._storing:
+            if not self._closed:
+                self._store(offset, data)
+
+    def _store(self, offset: int, data: bytes) -> None:
         assert offset <= self.stem.stable
         self._snapshot_running = True
         try:

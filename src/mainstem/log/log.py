@@ -128,6 +128,7 @@ class Log:
         self._keep_start = keep_start
         self._reservation = reservation
         self._reserving = threading.Lock()
+        self._closed = False
         self._promises: deque[Promise] = deque()
         self._open: list[Gather] = []
         self._pending: list[Appended] = []
@@ -262,7 +263,9 @@ class Log:
         used = self._reserve_records > RESERVE_RECORDS_MIN
         if used and reservation.end_offset - self.next_offset < self._reserve_records // 4:
             with self._reserving:
-                reservation.extend(self.next_offset + self._reserve_records, self.epoch)
+                end = self.next_offset + self._reserve_records
+                if end > reservation.end_offset and not self._closed:  # the loop may have been first
+                    reservation.extend(end, self.epoch)
 
     def skip_to(self, offset: int) -> None:
         """Leave a gap up to `offset`: a topic that moves here goes on with its own offsets, which were further on."""
@@ -437,7 +440,9 @@ class Log:
         if self.index is not None:
             self.index.close()
         self.engine.close()
-        if self._reservation.epoch != self.epoch:
-            self._reservation.extend(self.next_offset, self.epoch)
-        if not self._reservation.clean:
-            self._reservation.settle(self.next_offset)
+        with self._reserving:  # a thread may be reserving ahead
+            self._closed = True
+            if self._reservation.epoch != self.epoch:
+                self._reservation.extend(self.next_offset, self.epoch)
+            if not self._reservation.clean:
+                self._reservation.settle(self.next_offset)

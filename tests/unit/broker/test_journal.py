@@ -178,3 +178,16 @@ async def test_a_damaged_snapshot_is_refused_by_name(tmp_path: Path) -> None:
     broker, found = await started(tmp_path)
     assert found.table == {b"a": b"1"}
     await broker.close()
+
+
+async def test_a_snapshot_that_a_thread_was_late_with_does_not_replace_the_last_one(tmp_path: Path) -> None:
+    """A stop cancels the background work, but not the thread in which it stores a snapshot just then."""
+    broker, state = await started(tmp_path)
+    await put(broker, state, (b"k", b"old"))
+    late = broker.journal.take_snapshot()
+    await put(broker, state, (b"k", b"new"))
+    await broker.close()
+    broker.journal.store_snapshot(*late)
+    again, state = await started(tmp_path)
+    assert state.applied == [(b"k", b"new")], "the last snapshot is all there is to apply"
+    await again.close()
