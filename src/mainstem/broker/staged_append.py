@@ -73,7 +73,7 @@ async def append_staged(
     broker: Broker, namespace: Namespace, files: Sequence[Path], number: int, done: set[int]
 ) -> int:
     """Append what is not `done`, a tick's worth at a time, and wait until all of it is durable; returns the records."""
-    tickets: dict[int, Ticket] = {}
+    tickets: list[Ticket] = []
     place = records = size = 0
     for file in files:
         data = await asyncio.to_thread(file.read_bytes)
@@ -84,12 +84,12 @@ async def append_staged(
                 ticket = _append(namespace, item, number, place)
                 size += len(item.batch)
                 if ticket is not None:
-                    tickets[ticket.log.id] = ticket
+                    tickets.append(ticket)
             place += 1
             if size >= TICK_BYTES:
                 size = 0
                 await _room(tickets)
-    for ticket in tickets.values():
+    for ticket in tickets:
         await durable(ticket)
     return records
 
@@ -108,12 +108,19 @@ def _append(namespace: Namespace, item: StagedBatch, number: int, place: int) ->
     return route.log.append_batch(batch, read_batch_head(batch), route, origin=Origin.SPARK, topic_id=topic_id).ticket
 
 
-async def _room(tickets: Mapping[int, Ticket]) -> None:
-    """Let the tick write; wait for the disk where a log has too much that is not synced."""
+async def _room(tickets: list[Ticket]) -> None:
+    """Let the tick write; wait for the disk where a log has too much that is not synced.
+
+    Each ticket counts: a full log may refuse one tick's batches and take the smaller ones of the next.
+    """
     await asyncio.sleep(0)
-    for ticket in tickets.values():
+    for ticket in {ticket.log.id: ticket for ticket in tickets}.values():
         if ticket.log.unsynced_bytes > ticket.log.unsynced_bytes_max // 2:
             await durable(ticket)
+    for ticket in tickets:
+        if ticket.error is not None:
+            raise ticket.error
+    tickets[:] = [ticket for ticket in tickets if not ticket.stable]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,34 @@
+"""Staged batches become visible all of them and once, or the commit says that they did not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainstem.broker.policy import Policy
+from mainstem.broker.staging import Attempt, BatchId
+from mainstem.codec.staged import StagedBatch, encode_staged
+from mainstem.model.errors import Overloaded
+from mainstem.storage.memory import MemoryEngine
+from tests.unit.broker.kit import everything, kafka_batch, reader_of, running, values
+
+LARGE = 1_200_000  # more than one tick appends
+
+
+async def test_a_commit_fails_if_a_full_log_refused_any_of_its_batches(tmp_path: Path) -> None:
+    rows = [b"a" * LARGE, b"b" * LARGE, b"c"]
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        topic = broker.create_topic(namespace, b"t", Policy(engine="memory", layout="dedicated"))
+        engine = topic.partitions[0].log.engine
+        assert isinstance(engine, MemoryEngine)
+        engine._bytes_max = 2 * LARGE - 1000  # the second row does not fit, the third would
+        staged = [StagedBatch(b"t", 0, False, kafka_batch([(None, row)])) for row in rows]
+        batch, attempt = BatchId("/", "query", "sink", 0), Attempt(0, 0)
+        await broker.staging.stage(batch, "run", attempt, encode_staged(staged))
+        with pytest.raises(Overloaded):
+            await broker.staging.commit(namespace, batch, "run", [attempt])
+        engine._bytes_max = 10 * LARGE
+        await broker.staging.commit(namespace, batch, "run", [attempt])
+        assert sorted(values(everything(reader_of(namespace, b"t")))) == rows
