@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -324,7 +325,7 @@ class Broker:
             namespace.stem(policy)
         topic_id = self.store.next_id(Sequence.TOPIC)
         topic = Topic(topic_id, name, policy, [], dict(kafka or {}), kafka_alias, self.stamps.next)
-        with self.store.together() as written:
+        with self._all_or_none() as written:
             for index in range(policy.partitions):
                 spans = self._first_spans(namespace, before, policy, index)
                 partition = self._add_partition(namespace, topic, index, spans)
@@ -332,10 +333,27 @@ class Broker:
                     partition.low_mark = spans[0].log.low_marks.of(name)
                 for span in spans:
                     self._put_span(topic, partition, span)
-                partition.log.promise(written)
             self._put_topic(namespace, topic)
-        namespace.add_topic(topic)
+        self._use(namespace, topic, written)
         return topic
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[Written]:
+        """Metadata and logs made together: where one cannot be had (a full disk, a limit) no other stays open."""
+        before = len(self.logs.by_id)
+        try:
+            with self.store.together() as written:
+                yield written
+        except BaseException:
+            for log in list(self.logs.by_id.values())[before:]:
+                self.deletion.remove_log(log)
+            raise
+
+    def _use(self, namespace: Namespace, topic: Topic, written: Written) -> None:
+        """Only now that it was asked for: what never comes would keep the logs from ever being stable."""
+        for partition in topic.partitions:
+            partition.log.promise(written)
+        namespace.add_topic(topic)
 
     def _first_spans(self, namespace: Namespace, before: Topic | None, policy: Policy, index: int) -> list[Span]:
         old = before.partitions[0].log if before is not None else None
@@ -395,14 +413,19 @@ class Broker:
             raise InvalidArgument(f"{topic.name.decode()!r} has {len(topic.partitions)} partitions; they can only grow")
         if not topic.policy.dedicated:
             self.move_topic(namespace, topic, topic.policy.with_changes({"layout": "dedicated"}))
+        before = len(topic.partitions), topic.policy
         topic.policy = topic.policy.with_changes({"partitions": count})
-        with self.store.together() as written:
-            for index in range(len(topic.partitions), count):
-                span = Span(self._new_log(namespace, topic.policy), 0)
-                self._put_span(topic, self._add_partition(namespace, topic, index, [span]), span)
-                span.log.promise(written)
-            self._put_topic(namespace, topic)
-        namespace.add_topic(topic)
+        try:
+            with self._all_or_none() as written:
+                for index in range(len(topic.partitions), count):
+                    span = Span(self._new_log(namespace, topic.policy), 0)
+                    self._put_span(topic, self._add_partition(namespace, topic, index, [span]), span)
+                self._put_topic(namespace, topic)
+        except BaseException:
+            del topic.partitions[before[0] :]
+            topic.policy = before[1]
+            raise
+        self._use(namespace, topic, written)
         return written
 
     def move_topic(self, namespace: Namespace, topic: Topic, policy: Policy) -> Written:
@@ -415,28 +438,38 @@ class Broker:
         self.ticker.write_now()
         if not policy.dedicated:
             namespace.stem(policy)
-        with self.store.together() as written:
-            for partition in topic.partitions:
-                self._move_partition(namespace, topic, partition, policy)
-                partition.log.promise(written)
+        with self._all_or_none() as written:
+            targets = [self._target(namespace, topic, partition, policy) for partition in topic.partitions]
+            for partition, target in zip(topic.partitions, targets, strict=True):  # from here on nothing can fail
+                self._move_partition(namespace, topic, partition, policy, target)
             topic.policy = policy
             self._put_topic(namespace, topic)
-        namespace.add_topic(topic)
+        self._use(namespace, topic, written)
         return written
 
-    def _move_partition(self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy) -> None:
-        last, old = partition.spans[-1], topic.policy
-        if policy.dedicated and not last.shared and old.engine == policy.engine:
-            last.log.durability = parse_durability(policy.durability)
-            document = policy.to_document()
-            self.store.put_log(LogRow(last.log.id, namespace.name, "partition", policy.engine, document))
-            return
+    def _target(self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy) -> Log:
+        """The log that the partition goes on in; its own if that can stay."""
+        last = partition.spans[-1]
+        if policy.dedicated and not last.shared and topic.policy.engine == policy.engine:
+            return last.log
         end = last.log.next_offset
         target = self._new_log(namespace, policy, end) if policy.dedicated else namespace.stem(policy)
-        if target is last.log:
-            return
         target.skip_to(end)
-        last.end = end
+        if target.index is not None:
+            target.index.topics.number(topic.name)
+        return target
+
+    def _move_partition(
+        self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy, target: Log
+    ) -> None:
+        last = partition.spans[-1]
+        if target is last.log:
+            if not last.shared:
+                target.durability = parse_durability(policy.durability)
+                document = policy.to_document()
+                self.store.put_log(LogRow(target.id, namespace.name, "partition", policy.engine, document))
+            return
+        last.end = last.log.next_offset
         span = Span(target, target.next_offset, None, last.seq + 1)
         partition.spans.append(span)
         self._put_span(topic, partition, last)
@@ -449,13 +482,13 @@ class Broker:
         for partition in topic.partitions:
             while len(partition.spans) > 1 and _is_empty(partition.spans[0]):
                 span = partition.spans.pop(0)
-                with self.store.together():
+                with self.store.together() as written:
                     self.store.delete_span(topic.id, partition.index, span.seq)
                     if not span.shared:
                         self.store.delete_log(span.log.id)
                 if not span.shared:
                     namespace.topic_of_log.pop(span.log, None)
-                    self.deletion.remove_log(span.log)
+                    self.deletion.remove_log(span.log, written)
 
     def delete_topic(self, namespace: Namespace, name: bytes) -> Written:
         """See `Deletion`."""

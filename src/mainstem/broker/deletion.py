@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,14 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.log.rewriting import keep_records, stored_frames
 from mainstem.metadata.store import Written
-from mainstem.model.errors import NotFound, OffsetOutOfRange, StorageFault
+from mainstem.model.errors import MainstemError, NotFound, OffsetOutOfRange, StorageFault
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
     from mainstem.storage.engine import Buffer, Part
+
+logger = logging.getLogger("mainstem.broker")
 
 LOW = "low/"
 HIGH_WATERMARK = -1
@@ -68,11 +71,12 @@ class Deletion:
         else:
             namespace.forget_route(name)
         for log in own:
-            self.remove_log(log)
+            self.remove_log(log, written)
         return written
 
-    def remove_log(self, log: Log) -> None:
-        """Its metadata is gone. Files are closed and unlinked in a thread, once nobody syncs them."""
+    def remove_log(self, log: Log, written: Written | None = None) -> None:
+        """Nobody uses it any more. Files are closed and unlinked in a thread, once nobody syncs them and it is durable
+        (`written`) that no metadata names them: a log without its files would begin again at an offset it has given."""
         broker = self._broker
         broker.logs.remove(log.id)
         broker.ticker.forget(log)
@@ -81,7 +85,13 @@ class Deletion:
             broker.ticker.committer.forget(log)  # a sync under way must still find the files
             with contextlib.suppress(StorageFault):  # it goes anyway
                 log.engine.close()
-            broker.logs.unlink(log.id)
+            try:
+                if written is not None:
+                    written.result()
+            except MainstemError as error:
+                logger.warning("log %d keeps its files, as its topic was not deleted for good: %s", log.id, error)
+            else:
+                broker.logs.unlink(log.id)
 
         threading.Thread(target=close_and_unlink, name=f"remove-log-{log.id}", daemon=True).start()
 

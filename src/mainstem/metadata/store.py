@@ -33,6 +33,10 @@ class Written(Future[None]):
     def __await__(self) -> Generator[object, None, None]:
         return asyncio.wrap_future(self).__await__()
 
+    def cancel(self) -> bool:
+        """Never: it is under way whoever stops waiting (a client that left), and logs wait for it, too."""
+        return False
+
 
 class MetadataStore(Protocol):
     def load(self) -> Catalog:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
 from mainstem.codec.batch import decode_frames
 from mainstem.log.log import Log
+from mainstem.metadata import sqlite
 from mainstem.model.clock import ManualClock
-from mainstem.model.errors import NotFound, OffsetOutOfRange
+from mainstem.model.errors import NotFound, OffsetOutOfRange, StorageFault
 from tests.unit.broker.kit import (
     DAY_MS,
     Collector,
@@ -305,3 +308,28 @@ async def test_an_erased_topic_stays_erased_over_a_restart(tmp_path: Path) -> No
         await broker.erase_topic(broker.namespace("/"), b"a")
     async with running(tmp_path) as broker:
         await check_hidden(broker, broker.namespace("/"))
+
+
+async def test_a_deletion_that_metadata_could_not_keep_leaves_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the topic would be back after a restart, empty, and give its offsets a second time."""
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        topic = broker.create_topic(namespace, b"t", Policy(layout="dedicated"))
+        log_id = topic.partitions[0].log.id
+        await fill(namespace, 30, b"t")
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "_apply", full)
+            with pytest.raises(StorageFault):
+                await broker.delete_topic(namespace, b"t")
+        await until(lambda: not any(one.name == f"remove-log-{log_id}" for one in threading.enumerate()))
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        assert values(everything(reader_of(namespace, b"t"))) == [b"%d" % n for n in range(30)]
+        ticket = await durable(namespace.publish(b"t", b"next"))
+        assert ticket.base_offset >= 30

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +277,47 @@ async def test_ten_thousand_declared_topics_do_not_slow_each_other_down(tmp_path
         broker.create_topic(namespace, b"d/7/y", Policy(engine="memory", layout="dedicated"))
         assert len(namespace.logs_of(b"d/7/#")) == 2
         assert looked == []
+
+
+@pytest.mark.parametrize("change", ["create", "grow", "move"])
+async def test_a_change_that_meets_a_limit_half_way_changes_nothing(tmp_path: Path, change: str) -> None:
+    """Else records would go to logs that no metadata ever names, or wait for it for ever."""
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        topic = broker.create_topic(namespace, b"t", Policy(partitions=3))
+        before = [partition.log for partition in topic.partitions]
+        broker.logs.limits.dedicated_logs_max = len(broker.logs.by_id) + 2
+        changes: dict[str, Callable[[], object]] = {
+            "create": lambda: broker.create_topic(namespace, b"u", Policy(partitions=3)),
+            "grow": lambda: broker.add_partitions(namespace, topic, 6),
+            "move": lambda: broker.move_topic(namespace, topic, Policy(partitions=3, engine="rocksdb")),
+        }
+        with pytest.raises(Overloaded):
+            changes[change]()
+        assert [partition.log for partition in topic.partitions] == before
+        assert (topic.policy.partitions, topic.policy.engine) == (3, "segment")
+        assert namespace.find_topic(b"u") is None
+        await durable(produce(namespace, b"t", kafka_batch([(None, b"0")])))
+        await broker.add_partitions(namespace, topic, 5)  # what was given up counts no more
+        await durable(produce(namespace, b"t", kafka_batch([(None, b"4")]), 4))
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        assert len(namespace.topics[b"t"].partitions) == 5
+        assert values(everything(reader_of(namespace, b"t", 4))) == [b"4"]
+
+
+async def test_a_client_that_leaves_during_a_change_takes_nobody_with_it(tmp_path: Path) -> None:
+    """The new log is stable once its metadata is; that goes on when the one who asked for it waits no more."""
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        topic = broker.create_topic(namespace, b"t", Policy(layout="dedicated"))
+
+        async def change() -> None:
+            await broker.move_topic(namespace, topic, Policy(layout="dedicated", engine="rocksdb"))
+
+        client = asyncio.create_task(change())
+        await asyncio.sleep(0)  # it waits for the metadata
+        client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
+        assert client.cancelled()
+        assert (await durable(namespace.publish(b"t", b"0"))).stable
