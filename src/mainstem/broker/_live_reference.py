@@ -242,7 +242,7 @@ class Dispatcher:
             if head.kind != KIND_DATA:
                 continue
             ref.origin = head.origin
-            for inner, base, base_stamp in _visible(log, batch, head.base_offset, head.stamp, from_stamp):
+            for inner, base, base_stamp in visible_batches(log, batch, head.base_offset, head.stamp, from_stamp):
                 for record in self._records(inner, base):
                     stamp = base_stamp + record.offset - base
                     if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
@@ -278,7 +278,10 @@ def _checked(data: memoryview, at: int, log: Log) -> FrameHead:
         raise CorruptFrame(f"{where}: {error}", fix=f"mainstem log verify {log.id}") from None
 
 
-def _visible(log: Log, batch: memoryview, base: int, stamp: int, from_stamp: int) -> Iterable[tuple[Buffer, int, int]]:
+def visible_batches(
+    log: Log, batch: memoryview, base: int, stamp: int, from_stamp: int
+) -> Iterable[tuple[Buffer, int, int]]:
+    """What a frame's batch shows to readers by stamp: itself, or what it commits, or nothing yet."""
     kind = batch[ATTRIBUTES_AT]
     if kind & CONTROL:
         return committed_batches(log, bytes(batch), base, stamp, from_stamp)

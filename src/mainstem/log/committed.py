@@ -25,7 +25,7 @@ HEADER = b"ms-txn"
 EXTENT = struct.Struct(">qq")
 READ_BYTES = 1 << 20
 INFLATED_BYTES_MAX = 64 << 20
-TRANSACTIONAL, CONTROL = 0x10, 0x20
+ATTRIBUTES_AT, TRANSACTIONAL, CONTROL = 22, 0x10, 0x20
 
 
 def extent_header(first_offset: int, stamps: int) -> tuple[bytes, bytes]:
@@ -40,6 +40,15 @@ def read_extent(marker: Buffer) -> tuple[bool, int, int] | None:
         return None
     first, _ = EXTENT.unpack(extent)
     return bool(read_marker(record.key or b"")), read_batch_head(marker, 0).producer_id, first
+
+
+def taken_stamps(batch: Buffer) -> int:
+    """How many stamps a batch takes beyond one for each of its offsets: none, unless it is a marker."""
+    if len(batch) <= ATTRIBUTES_AT or not batch[ATTRIBUTES_AT] & CONTROL:
+        return 0
+    (record,) = decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)
+    extent = record.header(HEADER)
+    return EXTENT.unpack(extent)[1] if extent is not None else 0
 
 
 def committed_batches(

@@ -86,8 +86,11 @@ cdef class Backlog:
     cdef object last_entry
 
     cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
-                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of,
-                         object wants, bint admitted) except -1
+                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes named,
+                         object wants) except -1
+    cdef int _plan_batch(self, object log, object data, const uint8_t* batch, Py_ssize_t size, int64_t base,
+                         int64_t stamp, const FrameFields* fields, int64_t[::1] offsets, Py_ssize_t wanted,
+                         int64_t from_stamp, int64_t to_stamp, bytes named, object wants) except -1
     cdef int _add(self, Planned* planned) except -1
     cdef int _show(self, const Planned* planned) except -1
     cdef RecordRef _load(self, Py_ssize_t at)

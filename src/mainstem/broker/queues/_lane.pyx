@@ -16,6 +16,7 @@ from mainstem.codec._batch cimport FRAME_HEAD_SIZE, KIND_DATA
 from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
 from mainstem.cursor._queue_core cimport QueueCore
 
+from mainstem.log.committed import committed_batches
 from mainstem.model.errors import CorruptFrame
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
@@ -307,7 +308,7 @@ cdef class Backlog:
         self.last_topic = None
 
     def plan(self, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of, wants=None,
-             bint admitted=False, int64_t cold_before=NEVER):
+             int64_t cold_before=NEVER, bytes topic=b""):
         cdef const uint8_t[::1] view = data
         cdef const uint8_t* at
         cdef const uint8_t* end
@@ -315,6 +316,7 @@ cdef class Backlog:
         cdef uint64_t log_id = log.id
         cdef FrameFields fields
         cdef int fault
+        cdef bytes named
         if view.shape[0] == 0:
             return 0
         if self.head == self.tail:
@@ -339,8 +341,8 @@ cdef class Backlog:
                     fault = check_frame(at, &fields, fields.stamp < cold_before)
                     if fault != FAULT_NONE:
                         raise CorruptFrame(frame_error(fault, at - &view[0]))
-                    self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, topic_of, wants,
-                                     admitted)
+                    named = topic or (topic_of.get(fields.topic_id, b"") if fields.topic_id else None)
+                    self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, named, wants)
                 except CorruptFrame as error:  # one bad batch must not stop the queue
                     self.tail = planned
                     del self.sources[sources:]
@@ -349,15 +351,29 @@ cdef class Backlog:
         return self.tail - before
 
     cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
-                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, dict topic_of,
-                         object wants, bint admitted) except -1:
+                         int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes named,
+                         object wants) except -1:
         cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
+        cdef Py_ssize_t size = <Py_ssize_t>fields.payload_size
+        cdef bytes committed
+        if batch[22] & ATTRIBUTE_CONTROL:  # a transaction's records lie where its marker says
+            marker = PyBytes_FromStringAndSize(<const char*>batch, size)
+            for inner, base, stamp in committed_batches(log, marker, fields.base_offset, fields.stamp, from_stamp):
+                committed = inner
+                self._plan_batch(log, committed, <const uint8_t*>PyBytes_AS_STRING(committed), len(committed), base,
+                                 stamp, fields, offsets, wanted, from_stamp, to_stamp, named, wants)
+        elif not batch[22] & ATTRIBUTE_TRANSACTIONAL:
+            self._plan_batch(log, data, batch, size, fields.base_offset, fields.stamp, fields, offsets, wanted,
+                             from_stamp, to_stamp, named, wants)
+        return 0
+
+    cdef int _plan_batch(self, object log, object data, const uint8_t* batch, Py_ssize_t size, int64_t base,
+                         int64_t stamp, const FrameFields* fields, int64_t[::1] offsets, Py_ssize_t wanted,
+                         int64_t from_stamp, int64_t to_stamp, bytes named, object wants) except -1:
         cdef Planned planned
         cdef RecordRef ref = self.ref
         cdef BatchWalk walk = self.walk
-        if batch[22] & ATTRIBUTE_CONTROL or (batch[22] & ATTRIBUTE_TRANSACTIONAL and not admitted):
-            return 0  # a transaction's records were admitted one by one when it committed
-        walk.begin(batch, fields.payload_size, fields.base_offset, fields.stamp)
+        walk.begin(batch, size, base, stamp)
         if fields.origin == ORIGIN_KAFKA:  # a client's bytes
             walk.check()
         owner = walk.inflated if batch[22] & ATTRIBUTE_CODEC else data
@@ -365,8 +381,8 @@ cdef class Backlog:
         planned.source = <int32_t>len(self.sources)
         self.sources.append((log, fields.origin, owner))
         ref.log, ref.origin, ref.owner = log, fields.origin, owner
-        if fields.topic_id:
-            ref.topic = topic_of.get(fields.topic_id, b"")
+        if named is not None:
+            ref.topic = named
         while True:
             planned.at = walk.at
             if not walk.next(ref):
@@ -382,7 +398,7 @@ cdef class Backlog:
                     return 0
                 if offsets[wanted] != ref.offset:
                     continue
-            if not fields.topic_id:
+            if named is None:
                 ref.set_topic()
             if (self._choose() is None) if wants is None else not wants(ref):
                 continue

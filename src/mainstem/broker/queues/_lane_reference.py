@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker._live_reference import RecordRef, Sink
+from mainstem.broker._live_reference import RecordRef, Sink, visible_batches
 from mainstem.codec.batch import KIND_DATA, decode_batch, frame_heads, verify_frame
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin, RecordFlag
@@ -21,8 +21,6 @@ QUEUE_ID_SIZE = 4
 ENTRIES_MAX = 10_000
 INFLATED_BYTES_MAX = 64 << 20
 FRAME_HEAD_SIZE = 48
-ATTRIBUTES_AT = 22  # the low byte, in a RecordBatch
-TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 class Entry:
@@ -257,42 +255,53 @@ class Backlog:
         to_stamp: int,
         topic_of: dict[int, bytes],
         wants: Callable[[RecordRef], bool] | None = None,
-        admitted: bool = False,
         cold_before: int = 1 << 63,
+        topic: bytes = b"",
     ) -> int:
         """Add the frames' records in [from_stamp, to_stamp) that the queue takes; `offsets` (sorted) chooses among them,
-        empty = all. `wants` asks instead of the bindings; `admitted` looks into transactions too; frames younger than
-        `cold_before` are in the page cache as they were written, their checksums not worth a look. How many were added."""
+        empty = all. `wants` asks instead of the bindings; frames younger than `cold_before` are in the page cache as they
+        were written, their checksums not worth a look; `topic` names it where all of the log is of one. A transaction's
+        records lie where its marker says. How many were added."""
         if not len(self):
             self.clear()
-        ref, wanted, at, before = self._ref, set(offsets), 0, len(self._planned)
+        wanted, at, before = set(offsets), 0, len(self._planned)
         self.bytes += len(data)
         for head in frame_heads(data, log.id):
             batch = data[at + FRAME_HEAD_SIZE : at + head.size]
             at += head.size
             if head.kind != KIND_DATA or not batch:
                 continue
-            if batch[ATTRIBUTES_AT] & CONTROL or (batch[ATTRIBUTES_AT] & TRANSACTIONAL and not admitted):
-                continue  # a transaction's records were admitted one by one when it committed
+            planned = len(self._planned)
+            named = topic or (topic_of.get(head.topic_id, b"") if head.topic_id else None)
             try:
                 verify_frame(data, at - head.size, log.id)
-                records = decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)
+                for inner, base, stamp in visible_batches(log, batch, head.base_offset, head.stamp, from_stamp):
+                    for record in decode_batch(inner, inflated_bytes_max=INFLATED_BYTES_MAX):
+                        own = stamp + record.offset - base
+                        if from_stamp <= own < to_stamp and (not wanted or record.offset in wanted):
+                            self._plan_record(own, record, log, head.origin, named, wants)
             except CorruptFrame as error:  # one bad batch must not stop the queue
+                del self._planned[planned:]
                 self.lane.owner.on_undecodable(log, head.base_offset, error)
-                continue
-            for record in records:
-                stamp = head.stamp + record.offset - head.base_offset
-                if not from_stamp <= stamp < to_stamp or (wanted and record.offset not in wanted):
-                    continue
-                self._show(stamp, record, log, head.origin)
-                if head.topic_id:
-                    ref.topic = topic_of.get(head.topic_id, b"")
-                else:
-                    ref.set_topic()
-                if (self._choose(ref) is not None) if wants is None else wants(ref):
-                    record.topic = ref.topic
-                    self._planned.append((stamp, record, log, head.origin))
         return len(self._planned) - before
+
+    def _plan_record(
+        self,
+        stamp: int,
+        record: Record,
+        log: Any,
+        origin: int,
+        named: bytes | None,
+        wants: Callable[[RecordRef], bool] | None,
+    ) -> None:
+        ref = self._show(stamp, record, log, origin)
+        if named is not None:
+            ref.topic = named
+        else:
+            ref.set_topic()
+        if (self._choose(ref) is not None) if wants is None else wants(ref):
+            record.topic = ref.topic
+            self._planned.append((stamp, record, log, origin))
 
     def sort(self) -> None:
         """After planning from several logs."""

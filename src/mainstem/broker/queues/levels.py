@@ -15,8 +15,9 @@ from mainstem.broker.catch_up import CatchUp, Piece
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.ready_index import ReadyIndex
-from mainstem.codec.batch import frame_heads
+from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads
 from mainstem.cursor.queue import QueueCursor
+from mainstem.log.committed import taken_stamps
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.queue import Queue
@@ -119,6 +120,7 @@ class Level:
                 queue.namespace.topic_of,
                 wants,
                 cold_before=queue.head_stamp - HOT_NS,
+                topic=piece.topic,
             )
         if len(pieces) > 1:
             backlog.sort()
@@ -171,10 +173,10 @@ class Level:
 
     def plan_positions(self, backlog: Backlog, positions: Sequence[int]) -> None:
         """Plan the records that lie at these (ascending) positions; what is no longer there is left out."""
-        logs = list(dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f)))
+        logs = dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f))
         at = 0
         while at < len(positions):
-            found = _frames_at(logs, positions[at])
+            found = _frames_at(list(logs), positions[at])
             if found is None:
                 at += 1
                 continue
@@ -184,7 +186,14 @@ class Level:
                 wanted.add(positions[at])
                 at += 1
             backlog.plan(
-                log, data, EMPTY, min(wanted), max(wanted) + 1, self.queue.namespace.topic_of, _among(wanted), True
+                log,
+                data,
+                EMPTY,
+                min(wanted),
+                max(wanted) + 1,
+                self.queue.namespace.topic_of,
+                _among(wanted),
+                topic=logs[log] or b"",
             )
 
 
@@ -233,7 +242,16 @@ def _frames_at(logs: list[Log], stamp: int) -> tuple[Log, memoryview, list[tuple
         piece = log.read(log.offset_of_stamp(stamp), POSITION_READ_BYTES)
         if piece is None:
             continue
-        stretches = [(head.stamp, head.stamp + head.count) for head in frame_heads(piece.data, log.id)]
+        stretches = _stretches(log, piece.data)
         if stretches[0][0] <= stamp < stretches[0][1]:
             return log, piece.data, stretches
     return None
+
+
+def _stretches(log: Log, data: memoryview) -> list[tuple[int, int]]:
+    """The stamps that each frame covers: its own, and those that a transaction's marker took for its records."""
+    found, at = [], 0
+    for head in frame_heads(data, log.id):
+        found.append((head.stamp, head.stamp + head.count + taken_stamps(data[at + FRAME_HEAD_SIZE : at + head.size])))
+        at += head.size
+    return found
