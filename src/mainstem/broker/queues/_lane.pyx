@@ -148,14 +148,14 @@ cdef class Lane(Sink):
     cpdef bint accepts(self, RecordRef record, Entry entry) except -1:
         cdef const uint8_t* value
         cdef Py_ssize_t length, at
+        if entry.anything:
+            return True
         if record.origin == ORIGIN_AMQP:
             if record.find_header("ms-queues", 9, &value, &length):
                 for at in range(0, length - QUEUE_ID_SIZE + 1, QUEUE_ID_SIZE):
                     if memcmp(value + at, PyBytes_AS_STRING(self.queue_id), QUEUE_ID_SIZE) == 0:
                         return True
                 return False
-        if entry.anything:
-            return True
         if record.origin != ORIGIN_AMQP:
             return entry.plain
         if record.flags & DEFAULT_EXCHANGE:

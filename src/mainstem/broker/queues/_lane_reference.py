@@ -117,13 +117,13 @@ class Lane(Sink):
         return sum(max(0, taker.credit) for group in self.groups for taker in group)
 
     def accepts(self, record: RecordRef, entry: Entry) -> bool:
+        if entry.anything:
+            return True
         if record.origin == Origin.AMQP:
             named = record.header(b"ms-queues")
             if named is not None:
                 size = QUEUE_ID_SIZE
                 return any(named[at : at + size] == self.queue_id for at in range(0, len(named), size))
-        if entry.anything:
-            return True
         if record.origin != Origin.AMQP:
             return entry.plain
         if record.flags & RecordFlag.DEFAULT_EXCHANGE:
