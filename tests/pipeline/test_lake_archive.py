@@ -118,7 +118,7 @@ def test_part_of_a_shared_log_is_rebuilt_as_that_part(
 def test_a_bad_record_never_stops_a_table(
     spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions
 ) -> None:
-    create_topic(broker, topic, 1)
+    create_topic(broker, topic, 1, **{"message.timestamp.after.max.ms": str(2**62)})
     good = BatchBuilder()
     good.add(b"k", b"fine", ((b"\xff\xfe", b"not text"),), 5)
     far = BatchBuilder()
