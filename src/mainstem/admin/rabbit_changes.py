@@ -17,7 +17,7 @@ from mainstem.broker.queues.declaring import (
     exchange_type,
     queue_settings,
 )
-from mainstem.broker.queues.exchange_names import DEFAULT, filter_of, topic_of
+from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
 from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges
 from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Outcome
@@ -60,6 +60,8 @@ def _require_all(call: Call, action: Action, topic_filter: bytes) -> None:
 def _require_binding(call: Call, queues: Queues, binding: Binding) -> None:
     kind = queues.exchanges.get(binding.source).type
     _require_all(call, Action.CONSUME, filter_of(binding.source, kind, binding.key))
+    if not binding.to_queue:
+        _require_all(call, Action.PUBLISH, anything_to(binding.destination))
 
 
 def _body(call: Call) -> dict[str, Any]:
@@ -155,6 +157,9 @@ async def put_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
         check_same_exchange(found, asked, vhost)
         return NO_CONTENT, None
     check_reserved("exchange", name)
+    alternate = asked["arguments"].get("alternate-exchange")
+    if isinstance(alternate, str) and alternate:
+        _require_all(call, Action.PUBLISH, anything_to(alternate))
     await _durable(declare_exchange(exchanges, asked))
     return CREATED, None
 

@@ -1,4 +1,5 @@
-"""A queue is bound only to what its binder may read: all of it. Who may consume the queue then gets what is in it."""
+"""A queue is bound only to what its binder may read: all of it. Who may consume the queue then gets what is in it.
+Messages are sent on only to where their sender may publish anything."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ def port() -> Iterator[int]:
             await access.add_user("root", "secret", admin=True)
             await access.add_user("ann", "pass word")
             await access.add_rule("ann", allow=True, actions=["consume", "create"], topic_filter="ann/#")
+            await access.add_rule("ann", allow=True, actions=["publish"], topic_filter="own/#")
+            await access.add_rule("ann", allow=True, actions=["create"], topic_filter="+")
             await access.add_rule("ann", allow=True, actions=["consume"], topic_filter="a/+")
             await access.add_rule("ann", allow=True, actions=["consume"], topic_filter="amq.fanout/mine")
             await access.add_rule("ann", allow=False, actions=["consume"], topic_filter="a/secret")
@@ -66,3 +69,20 @@ def test_a_binding_that_means_more_than_may_be_read_is_refused(ann: BlockingChan
     assert caught.value.reply_text == (
         f"ACCESS_REFUSED - read access to exchange '{exchange}' in vhost '/' refused for user 'ann'"
     )
+
+
+def test_an_exchange_is_bound_behind_another_where_its_binder_may_publish(ann: BlockingChannel) -> None:
+    ann.exchange_declare("own", "topic")
+    ann.exchange_bind("own", "amq.topic", "a.open")
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        ann.exchange_bind("amq.fanout", "amq.topic", "a.open")
+    assert caught.value.reply_code == 403
+    assert caught.value.reply_text.startswith("ACCESS_REFUSED - write access to exchange 'amq.fanout'")
+
+
+def test_an_alternate_exchange_is_one_that_may_be_published_to(ann: BlockingChannel) -> None:
+    ann.exchange_declare("first", "topic", arguments={"alternate-exchange": "own"})
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        ann.exchange_declare("second", "topic", arguments={"alternate-exchange": "amq.fanout"})
+    assert caught.value.reply_code == 403
+    assert caught.value.reply_text.startswith("ACCESS_REFUSED - write access to exchange 'amq.fanout'")

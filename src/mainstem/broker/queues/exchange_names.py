@@ -58,6 +58,11 @@ def all_of(exchange: str) -> bytes:
     return literal_filter(topic_of(exchange, "")) + b"/#"
 
 
+def anything_to(exchange: str) -> bytes:
+    """Whatever may be published to the exchange: what is sent on to it keeps its key."""
+    return b"#" if exchange in (DEFAULT, TOPIC) else all_of(exchange)
+
+
 def reach_of(exchange: str, kind: str, key: str, start: int) -> Reach:
     """How a binding lets records into a queue."""
     if kind == "headers":

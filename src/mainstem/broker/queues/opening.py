@@ -12,7 +12,7 @@ from typing import Any
 from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.declaring import quoted
-from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, topic_of
+from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, topic_of
 from mainstem.broker.queues.registry import Queues
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.model.errors import NotFound
@@ -42,8 +42,5 @@ def opening_rights(name: str, settings: QueueSettings, vhost: str) -> Iterator[t
     exchange, key = settings.dead_letter_exchange, settings.dead_letter_key
     if exchange is None:
         return
-    if key:
-        goal = literal_filter(topic_of(exchange, key))
-    else:  # each keeps its own key
-        goal = b"#" if exchange in (DEFAULT, TOPIC) else all_of(exchange)
+    goal = literal_filter(topic_of(exchange, key)) if key else anything_to(exchange)
     yield Action.PUBLISH, goal, quoted("exchange", exchange, vhost)

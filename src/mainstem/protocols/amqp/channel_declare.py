@@ -17,7 +17,7 @@ from mainstem.broker.queues.declaring import (
     quoted,
     type_name,
 )
-from mainstem.broker.queues.exchange_names import DEFAULT, filter_of, topic_of
+from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
 from mainstem.broker.queues.exchanges import Binding, Exchange
 from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Queue
@@ -162,6 +162,8 @@ class Declares(ChannelCore):
             check_reserved("exchange", name)
             self.require(Action.CREATE, topic_of(name, ""), quoted("exchange", name, self.vhost.name))
             arguments = dict(a["arguments"])
+            if arguments.get("alternate-exchange"):
+                self._require_onward(arguments["alternate-exchange"])
             if kind != a["type"]:
                 arguments["x-declared-type"] = a["type"]
             exchange = Exchange(name, kind, a["durable"], a["auto_delete"], a["internal"], arguments)
@@ -188,6 +190,7 @@ class Declares(ChannelCore):
     def on_exchange_bind(self, a: dict[str, Any]) -> None:
         self._refuse_default(a["destination"])
         self.exchange(a["destination"])
+        self._require_onward(a["destination"])
         binding = self._binding(a["source"], False, a["destination"], a)
         self.answer("exchange.bind-ok", a["no_wait"], self.vhost.exchanges.bind(binding))
 
@@ -201,6 +204,10 @@ class Declares(ChannelCore):
             binding = self._binding(a["source"], False, a["destination"], a)
             written = self.vhost.exchanges.unbind(binding)
         self.answer("exchange.unbind-ok", a["no_wait"], written)
+
+    def _require_onward(self, exchange: str) -> None:
+        """Others' messages will be sent on to it."""
+        self.require_all(Action.PUBLISH, anything_to(exchange), quoted("exchange", exchange, self.vhost.name))
 
     def _refuse_default(self, name: str) -> None:
         if name == DEFAULT:
