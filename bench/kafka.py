@@ -43,7 +43,7 @@ TITLE = "Kafka load beside Apache Kafka 4.3, Mainstem and generator on a core ea
 SERVER_CORE, LOAD_CORE = 1, 0
 START_S_MAX = 60
 FILL_MB_MIN = 64.0  # of a topic that is fetched: more than a cache of the processor holds
-FILL_S = 0.3
+FILL_S = 0.3  # which tells how fast it is
 FORMAT_ID = "4L6g3nShT-eMCtK--X86sw"
 
 
@@ -204,10 +204,10 @@ def load(server: Server, work: Work, seconds: float) -> dict[str, float]:
 
 def fill(server: Server, work: Work) -> None:
     """Until there is enough to fetch, however slow the server is."""
-    filled_mb = 0.0
     server.make_topic(work.topic)
-    while filled_mb < FILL_MB_MIN:
-        filled_mb += load(server, work, FILL_S)["mb_per_s"] * FILL_S
+    rate = load(server, work, FILL_S)["mb_per_s"]
+    if rate * FILL_S < FILL_MB_MIN:
+        load(server, work, FILL_MB_MIN / rate)
 
 
 def bare_lines(server: Server, works: tuple[Work, ...], seconds: float, rounds: int) -> Iterator[str]:
