@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,7 @@ from tests.cli.commands import free_port, rows, run, said
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def address(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+pytestmark = pytest.mark.usefixtures("address")
 
 
 # -- without a broker

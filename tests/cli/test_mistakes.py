@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,7 @@ from tests.cli.commands import run, said
 NO_TEXT = os.fsdecode(b"\xff\xfe")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def address(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+pytestmark = pytest.mark.usefixtures("address")
 
 
 def refused(*arguments: str, code: int = 1, given: str | None = None) -> str:

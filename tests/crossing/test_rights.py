@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,36 +15,19 @@ from mainstem.protocols.kafka.messages import SaslAuthenticateRequest, SaslHands
 from mainstem.testing import Broker
 from tests.protocol.kafka.test_share_groups import Member
 from tests.protocol.mqtt.raw import Raw, unique
+from tests.users import ANN, ROOT, add_users, allow, deny
 
-ROOT, ANN = ("root", "secret"), ("ann", "pass word")
 ALL = ["publish", "consume", "create", "describe"]
-
-
-def rule(broker: Broker, *, allow: bool, actions: list[str], topic_filter: str) -> None:
-    assert broker.app is not None and broker.loop is not None
-    added = broker.app.broker.access.add_rule("ann", allow=allow, actions=actions, topic_filter=topic_filter)
-    asyncio.run_coroutine_threadsafe(_done(added), broker.loop).result(30)
-
-
-async def _done(written: Any) -> None:
-    await written
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Broker]:
     """A broker with an admin, and a user who may do everything with `a/#` and `ann/#`, but not read `a/secret`."""
     with Broker() as broker:
-        assert broker.app is not None and broker.loop is not None
-        access = broker.app.broker.access
-
-        async def add() -> None:
-            await access.add_user("root", "secret", admin=True)
-            await access.add_user("ann", "pass word")
-
-        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(60)
+        add_users(broker)
         for topic_filter in ("a/#", "ann/#"):
-            rule(broker, allow=True, actions=ALL, topic_filter=topic_filter)
-        rule(broker, allow=False, actions=["consume"], topic_filter="a/secret")
+            allow(broker, topic_filter, *ALL)
+        deny(broker, "a/secret", "consume")
         with Raw.connected(broker.mqtt_port, username="root", password=b"secret") as root:
             root.publish("a/secret", b"secret", qos=1)
             root.publish("a/open", b"open", qos=1)
@@ -187,6 +169,6 @@ def test_a_share_session_ends_to_give_what_is_denied_meanwhile(guarded: Broker, 
         with AnnsMember(guarded, unique("group"), topic) as member:
             mqtt.publish(canonical, b"second", qos=1)
             assert member.take()
-            rule(guarded, allow=False, actions=["consume"], topic_filter=canonical)
+            deny(guarded, canonical, "consume")
             mqtt.publish(canonical, b"third", qos=1)
             assert member.take(wait_ms=300) == []

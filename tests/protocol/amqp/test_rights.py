@@ -3,7 +3,6 @@ Messages are sent on only to where their sender may publish anything."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pika
@@ -12,32 +11,26 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from mainstem.testing.broker import Broker
+from tests.users import ANN, add_users, allow, deny
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """A broker with an admin, and a user who may read `a/+` but for `a/secret`, and has queues below `ann`."""
     with Broker() as broker:
-        assert broker.app is not None and broker.loop is not None
-        access = broker.app.broker.access
-
-        async def add() -> None:
-            await access.add_user("root", "secret", admin=True)
-            await access.add_user("ann", "pass word")
-            await access.add_rule("ann", allow=True, actions=["consume", "create"], topic_filter="ann/#")
-            await access.add_rule("ann", allow=True, actions=["publish"], topic_filter="own/#")
-            await access.add_rule("ann", allow=True, actions=["create"], topic_filter="+")
-            await access.add_rule("ann", allow=True, actions=["consume"], topic_filter="a/+")
-            await access.add_rule("ann", allow=True, actions=["consume"], topic_filter="amq.fanout/mine")
-            await access.add_rule("ann", allow=False, actions=["consume"], topic_filter="a/secret")
-
-        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        add_users(broker)
+        allow(broker, "ann/#", "consume", "create")
+        allow(broker, "own/#", "publish")
+        allow(broker, "+", "create")
+        allow(broker, "a/+", "consume")
+        allow(broker, "amq.fanout/mine", "consume")
+        deny(broker, "a/secret", "consume")
         yield broker.amqp_port
 
 
 @pytest.fixture
 def ann(port: int) -> Iterator[BlockingChannel]:
-    login = pika.PlainCredentials("ann", "pass word")
+    login = pika.PlainCredentials(*ANN)
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, credentials=login)) as connection:
         channel = connection.channel()
         channel.queue_declare("ann.queue", durable=True)

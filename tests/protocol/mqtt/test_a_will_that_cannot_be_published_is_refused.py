@@ -1,12 +1,11 @@
 """CONNECT is when its client can still be told; later the will would be lost silently."""
 
-import asyncio
-
 import pytest
 
 from mainstem.protocols.mqtt.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, unique
+from tests.users import add_users
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "a/#", "a" * 5000, "a/" * 500])
@@ -29,13 +28,7 @@ def test_for_a_response_topic_with_wildcards(port: int) -> None:
 
 def test_also_after_a_login_that_took_time() -> None:
     with Broker() as broker:
-        assert broker.app is not None and broker.loop is not None
-        access = broker.app.broker.access
-
-        async def add() -> None:
-            await access.add_user("root", "secret", admin=True)
-
-        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        add_users(broker)
         with Raw(broker.mqtt_port, version=5) as client:
             will = ("a/+", b"x", 0, False)
             client.send(connect_packet("will", version=5, will=will, username="root", password=b"secret"))

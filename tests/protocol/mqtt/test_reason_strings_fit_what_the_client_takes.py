@@ -1,12 +1,11 @@
 """[MQTT-3.2.2-19], [MQTT-3.9.2-1] and [MQTT-3.14.2-3]: rather no words than a packet beyond Maximum Packet Size."""
 
-import asyncio
-
 import pytest
 
 from mainstem.protocols.mqtt.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
+from tests.users import add_users
 
 
 @pytest.mark.parametrize(("bytes_max", "spoken"), [(20, False), (2000, True)])
@@ -28,13 +27,7 @@ def test_of_connack_suback_and_disconnect(port: int, bytes_max: int, spoken: boo
 
 def test_of_a_login_with_a_name_longer_than_any_reason() -> None:
     with Broker() as broker:
-        assert broker.app is not None and broker.loop is not None
-        access = broker.app.broker.access
-
-        async def add() -> None:
-            await access.add_user("root", "secret", admin=True)
-
-        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        add_users(broker)
         with Raw(broker.mqtt_port, version=5) as client:
             client.send(connect_packet("c", version=5, username="\x01" * 60_000, password=b"x"))
             first, body = client.packet()

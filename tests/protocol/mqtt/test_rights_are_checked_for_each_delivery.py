@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, unique
+from tests.users import add_users, allow, deny
 
 ROOT: dict[str, object] = {"username": "root", "password": b"secret"}
 ANN: dict[str, object] = {"username": "ann", "password": b"pass word"}
@@ -18,16 +18,9 @@ ANN: dict[str, object] = {"username": "ann", "password": b"pass word"}
 def guarded() -> Iterator[int]:
     """A broker with an admin, and a user who may read `a/#` but for `a/secret`."""
     with Broker() as broker:
-        assert broker.app is not None and broker.loop is not None
-        access = broker.app.broker.access
-
-        async def add() -> None:
-            await access.add_user("root", "secret", admin=True)
-            await access.add_user("ann", "pass word")
-            await access.add_rule("ann", allow=True, actions=["consume", "create"], topic_filter="a/#")
-            await access.add_rule("ann", allow=False, actions=["consume"], topic_filter="a/secret")
-
-        asyncio.run_coroutine_threadsafe(add(), broker.loop).result(30)
+        add_users(broker)
+        allow(broker, "a/#", "consume", "create")
+        deny(broker, "a/secret", "consume")
         yield broker.mqtt_port
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
 from mainstem.admin.calls import ADMIN, ANY
 from mainstem.testing import Broker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def http(broker: Broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.http_url) as client:
-        yield client
 
 
 def publish(http: httpx.Client, topic: str, *values: str, **more: Any) -> None:

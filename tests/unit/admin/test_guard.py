@@ -16,18 +16,6 @@ from mainstem.testing import Broker
 WRITE = {"topic": "hostile", "value": "x"}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def http(broker: Broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.http_url) as client:
-        yield client
-
-
 def written(http: httpx.Client) -> bool:
     return http.get("/v1/topics/hostile").status_code == 200
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from mainstem.testing import Broker
-
 HUGE = 10**30
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def http(broker: Broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.http_url) as client:
-        client.post("/v1/messages", json={"topic": "asked/a", "value": "1"})
-        yield client
+@pytest.fixture(autouse=True)
+def asked(http: httpx.Client) -> None:
+    """There is a topic to ask about."""
+    http.post("/v1/messages", json={"topic": "asked/a", "value": "1"})
 
 
 def problem(answer: httpx.Response, status: int = 400) -> str:
