@@ -132,6 +132,7 @@ class Bench:
         self._log.opened.clear()
         return frames
 
-    def push(self, record: Record, grant: dict[str, Any]) -> bool:
+    def push(self, record: Record, *overlapping: dict[str, Any]) -> bool:
         module = self.outbound_module
-        return bool(self.outbound.push(module.ref_of(record), module.Grant(**grant)))
+        grants = [module.Grant(**grant) for grant in overlapping]
+        return bool(self.outbound.push(module.ref_of(record), module.Grant.merged(grants)))

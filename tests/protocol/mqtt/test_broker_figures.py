@@ -33,3 +33,22 @@ def test_no_wildcard_reaches_them() -> None:
         client.subscribe(("#", 0), ("+/broker/#", 0))
         client.publish("end", b"x")
         assert client.message().topic == "end"
+
+
+def test_are_told_at_once_only_to_those_who_ask_for_what_is_retained() -> None:
+    never, new_only, as_published = 2 << 4, 1 << 4, 8
+    with Broker("mqtt.sys_interval_ms=1h") as broker, Raw.connected(broker.mqtt_port, version=5) as client:
+        client.subscribe(("$SYS/broker/uptime", never))
+        client.nothing_more()
+        client.subscribe(("$SYS/broker/version", new_only))
+        assert client.message().retain
+        client.subscribe(("$SYS/broker/version", new_only))
+        client.nothing_more()
+        client.subscribe(("$SYS/broker/version", as_published))
+        assert client.message().retain
+    with Broker("mqtt.sys_interval_ms=50ms") as broker, Raw.connected(broker.mqtt_port, version=5) as client:
+        client.subscribe(("$SYS/broker/uptime", never | as_published))
+        assert client.message().retain
+        client.subscribe(("$SYS/broker/uptime", never))
+        while client.message().retain:
+            pass

@@ -1,5 +1,5 @@
-from mainstem.protocols.mqtt.properties import Property
-from tests.protocol.mqtt.raw import Raw, unique
+from mainstem.protocols.mqtt.properties import Property, encode_property
+from tests.protocol.mqtt.raw import Message, Raw, publish_packet, unique
 
 NO_LOCAL = 4
 
@@ -33,4 +33,20 @@ def test_an_overlapping_subscription_without_it_gets_them(port: int) -> None:
         client.subscribe((topic, NO_LOCAL), (f"{topic}/#", 0))
         client.publish(topic, b"own")
         assert client.message().payload == b"own"
+        client.nothing_more()
+
+
+def test_and_has_no_part_in_what_an_overlapping_subscription_gets(port: int) -> None:
+    topic = unique("local")
+    with Raw.connected(port, version=5) as client, Raw.connected(port) as other:
+        client.subscribe((f"{topic}/+", NO_LOCAL | 2), properties={Property.SUBSCRIPTION_ID: [1]})
+        client.subscribe((f"{topic}/#", 0), properties={Property.SUBSCRIPTION_ID: [2]})
+        client.send(publish_packet(f"{topic}/a", b"own", qos=1, version=5))
+        first, body = next(found for found in (client.packet(), client.packet()) if found[0] != 0x40)
+        own = Message(first, body, 5)
+        assert (own.payload, own.qos, own.properties) == (b"own", 0, encode_property(Property.SUBSCRIPTION_ID, 2))
+        other.publish(f"{topic}/a", b"other", qos=2)
+        others = client.message()
+        assert (others.payload, others.qos) == (b"other", 2)
+        assert len(others.properties) == 2 * len(own.properties)
         client.nothing_more()

@@ -14,6 +14,7 @@ cdef struct Slot:
 cdef class Grant:
     cdef readonly int qos
     cdef readonly bint no_local
+    cdef readonly Grant own
     cdef readonly bint retain_as_published
     cdef readonly bint meta
     cdef readonly bytes identifiers

@@ -49,9 +49,10 @@ cdef class Grant:
     """What one subscription, or several that overlap, asks of a delivery. Never changed once made."""
 
     def __init__(self, int qos, *, bint no_local=False, bint retain_as_published=False, bytes identifiers=b"",
-                 bint meta=False, int packet_id=0):
+                 bint meta=False, int packet_id=0, Grant own=None):
         self.qos = qos
         self.no_local = no_local
+        self.own = own  # with No Local: what the client's own messages are delivered under, None for not at all
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers
         self.meta = meta
@@ -59,13 +60,17 @@ cdef class Grant:
 
     @staticmethod
     def merged(grants):
-        """Overlapping subscriptions are served by one copy: the highest QoS, all identifiers, No Local only if all say so."""
+        """Overlapping subscriptions are served by one copy: the highest QoS, all identifiers. Those with No Local have no
+        part in the client's own messages."""
+        cdef list others = [one for one in grants if not one.no_local]
+        cdef bint no_local = len(others) < len(grants)
         return Grant(
             max([one.qos for one in grants]),
-            no_local=all([one.no_local for one in grants]),
+            no_local=no_local,
             retain_as_published=any([one.retain_as_published for one in grants]),
             identifiers=b"".join([one.identifiers for one in grants]),
             meta=any([one.meta for one in grants]),
+            own=Grant.merged(others) if no_local and others else None,
         )
 
 
@@ -268,7 +273,9 @@ cdef class Outbound(Sink):
         cdef Grant grant = options
         cdef int qos = 1 if record.origin == ORIGIN_KAFKA else record.flags & 3
         if grant.no_local and self._is_own(record):
-            return True
+            grant = grant.own
+            if grant is None:
+                return True
         if self.allows is not None and not self.allows(record.topic):
             if grant.packet_id and self._waits(grant.packet_id, record.stamp):
                 self._free(grant.packet_id, SUCCESS)

@@ -37,7 +37,7 @@ class Source(Protocol):
 class Grant:
     """What one subscription, or several that overlap, asks of a delivery. Never changed once made."""
 
-    __slots__ = ("identifiers", "meta", "no_local", "packet_id", "qos", "retain_as_published")
+    __slots__ = ("identifiers", "meta", "no_local", "own", "packet_id", "qos", "retain_as_published")
 
     def __init__(
         self,
@@ -48,9 +48,11 @@ class Grant:
         identifiers: bytes = b"",
         meta: bool = False,
         packet_id: int = 0,
+        own: Grant | None = None,
     ) -> None:
         self.qos = qos
         self.no_local = no_local
+        self.own = own  # with No Local: what the client's own messages are delivered under, None for not at all
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers
         self.meta = meta
@@ -58,13 +60,17 @@ class Grant:
 
     @staticmethod
     def merged(grants: list[Grant]) -> Grant:
-        """Overlapping subscriptions get one copy: the highest QoS, all identifiers, No Local only if all say so."""
+        """Overlapping subscriptions are served by one copy: the highest QoS, all identifiers. Those with No Local have no
+        part in the client's own messages."""
+        others = [one for one in grants if not one.no_local]
+        no_local = len(others) < len(grants)
         return Grant(
             max(one.qos for one in grants),
-            no_local=all(one.no_local for one in grants),
+            no_local=no_local,
             retain_as_published=any(one.retain_as_published for one in grants),
             identifiers=b"".join(one.identifiers for one in grants),
             meta=any(one.meta for one in grants),
+            own=Grant.merged(others) if no_local and others else None,
         )
 
 
@@ -216,7 +222,9 @@ class Outbound(Sink):
 
     def push(self, record: RecordRef, options: Grant) -> bool:
         if options.no_local and self._is_own(record):
-            return True
+            if options.own is None:
+                return True
+            options = options.own
         if self.allows is not None and not self.allows(record.topic):
             if options.packet_id and self._waits(options.packet_id, record.stamp):
                 self._free(options.packet_id, 0)

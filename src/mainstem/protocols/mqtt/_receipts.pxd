@@ -27,6 +27,7 @@ cdef class Receipts(Intake):
     cdef AckRun completions
 
     cdef int _ack(self, int kind, int flags, const uint8_t* at, Py_ssize_t size) except -1
+    cdef int _complete_again(self, int packet_id) except -1
     cdef int _answer(self, Ticket ticket, int qos, int packet_id, int reason) except -1
     cdef int _send(self, AckRun run) except -1
     cdef int _begin_received(self) except -1

@@ -79,12 +79,7 @@ cdef class Receipts(Intake):
             return 0
         bit = 1 << (packet_id & 7)
         if self.received == NULL or not self.received[packet_id >> 3] & bit:
-            if self.version == 5:
-                self.outbound.write_ack(PUBCOMP << 4, packet_id, PACKET_ID_NOT_FOUND)
-            elif self.waiting:  # it is being released: the first answer must not be overtaken
-                self.completions.add(<uint32_t>(PUBCOMP << 28) | packet_id)
-            else:
-                self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
+            self._complete_again(packet_id)
             return 0
         self.received[packet_id >> 3] &= ~bit
         self.received_count -= 1
@@ -96,6 +91,17 @@ cdef class Receipts(Intake):
         else:
             self.unacked -= 1
             self.outbound.write_ack(PUBCOMP << 4, packet_id, 0)
+        return 0
+
+    cdef int _complete_again(self, int packet_id) except -1:
+        """Nothing is known of it, or it is being released: then the first answer must not be overtaken."""
+        cdef int reason = PACKET_ID_NOT_FOUND if self.version == 5 else 0
+        cdef AckRun run = self.completions if self.waiting else self.last_run
+        if run is None:
+            self.outbound.write_ack(PUBCOMP << 4, packet_id, reason)
+        else:
+            run.add(<uint32_t>(PUBCOMP << 28) | <uint32_t>(reason << 16) | packet_id)
+            self.unacked += 1  # which sending it takes back
         return 0
 
     def complete(self, Ticket ticket):

@@ -104,7 +104,7 @@ class Inbound:
         self._received: set[int] = set()
         self._aliases: dict[int, bytes] = {}
         self._runs: deque[AckRun] = deque()
-        self._completions: list[int] = []
+        self._completions: list[tuple[int, int, int]] = []
         self._time_ms = 0
 
     @property
@@ -333,27 +333,32 @@ class Inbound:
 
     def _release(self, packet_id: int) -> None:
         if packet_id not in self._received:
-            if self.version == 5:
-                self.outbound.write_ack(Packet.PUBCOMP << 4, packet_id, Reason.PACKET_ID_NOT_FOUND)
-            elif self.waiting:  # it is being released: the first answer must not be overtaken
-                self._completions.append(packet_id)
-            else:
-                self.outbound.write_ack(Packet.PUBCOMP << 4, packet_id, 0)
+            self._complete_again(packet_id)
             return
         self._received.discard(packet_id)
         if self.durable:
-            self._completions.append(packet_id)
+            self._completions.append((Packet.PUBCOMP, packet_id, 0))
             self.waiting = True
         else:
             self.unacked -= 1
             self.outbound.write_ack(Packet.PUBCOMP << 4, packet_id, 0)
+
+    def _complete_again(self, packet_id: int) -> None:
+        """Nothing is known of it, or it is being released: then the first answer must not be overtaken."""
+        reason = Reason.PACKET_ID_NOT_FOUND if self.version == 5 else 0
+        if not self.waiting and not self._runs:
+            self.outbound.write_ack(Packet.PUBCOMP << 4, packet_id, reason)
+            return
+        acks = self._completions if self.waiting else self._runs[-1].acks
+        acks.append((Packet.PUBCOMP, packet_id, reason))
+        self.unacked += 1  # which sending it takes back
 
     def complete(self, ticket: Ticket) -> None:
         """The PUBCOMPs of the releases since the last call leave when `ticket` is stable."""
         completions, self._completions = self._completions, []
         self.waiting = False
         if completions:
-            self._queue(AckRun(ticket, [(Packet.PUBCOMP, packet_id, 0) for packet_id in completions]))
+            self._queue(AckRun(ticket, completions))
 
     def answer(self, ticket: Ticket | None, qos: int, packet_id: int, reason: int = 0) -> None:
         """Acknowledge a publish that came as an event, after `ticket` if there is one, in its turn."""
@@ -418,7 +423,7 @@ class Inbound:
 
     def released_ids(self) -> list[int]:
         """Packet identifiers whose PUBREL came since the last `complete`."""
-        return list(self._completions)
+        return [packet_id for _, packet_id, _ in self._completions]
 
     def restore_received(self, ids: Iterable[int]) -> None:
         """A session goes on: these were received and not yet released."""

@@ -23,14 +23,20 @@ class Special(Protocol):
 
 
 def open_special(
-    connection: MqttConnection, asked: Asked, subscription: Subscription, properties: dict[bytes, bytes]
+    connection: MqttConnection,
+    asked: Asked,
+    subscription: Subscription,
+    properties: dict[bytes, bytes],
+    *,
+    retained: bool,
 ) -> Special:
-    """Begins at once; what it sends before SUBACK is allowed to. May lower the QoS it grants."""
+    """Begins at once; what it sends before SUBACK is allowed to. May lower the QoS it grants. `retained`: it asks for what
+    is retained, which of these only figures are."""
     if asked.kind is Kind.STREAM:
         return Stream(connection, asked, subscription, properties)
     if asked.kind is Kind.SYS:
         subscription.qos = 0
-        return SysSubscription(connection, asked.filter, subscription)
+        return SysSubscription(connection, asked.filter, subscription, retained=retained)
     # QoS 2 would bind a message to one member even when that member never comes back [MQTT-4.8.2-4, -5].
     subscription.qos = min(subscription.qos, 1)
     join = join_group if asked.kind is Kind.SHARE else join_queue

@@ -89,11 +89,12 @@ class Subscriptions:
             event.subscription_id,
             meta=properties.get(b"ms-meta") == b"1",
         )
-        if asked.kind is not Kind.PLAIN:
-            return self._subscribe_special(asked, subscription, properties)
         known = self.by_filter.get(one.topic)
+        retained = one.retain_handling == 0 or (one.retain_handling == 1 and known is None)
+        if asked.kind is not Kind.PLAIN:
+            return self._subscribe_special(asked, subscription, properties, retained=retained)
         self._subscribe_plain(subscription, known)
-        if one.retain_handling == 0 or (one.retain_handling == 1 and known is None):
+        if retained:
             wanted.append((asked.filter, subscription))
         return one.qos
 
@@ -117,11 +118,13 @@ class Subscriptions:
         """Who wants publishers named: the session if it outlives the connection."""
         return self._saved if self._saved is not None else self
 
-    def _subscribe_special(self, asked: Asked, subscription: Subscription, properties: dict[bytes, bytes]) -> int:
+    def _subscribe_special(
+        self, asked: Asked, subscription: Subscription, properties: dict[bytes, bytes], *, retained: bool = False
+    ) -> int:
         old = self._special.pop(subscription.filter, None) if self._special else None
         if old is not None:
             old.close(ended=False)
-        special = open_special(self._connection, asked, subscription, properties)
+        special = open_special(self._connection, asked, subscription, properties, retained=retained)
         if self._special is None:
             self._special = {}
         self._special[subscription.filter] = special

@@ -1,4 +1,8 @@
-"""`$SYS/broker/...`: the broker's figures under mosquitto's names. They are told, not stored: they are in no log."""
+"""`$SYS/broker/...`: the broker's figures under mosquitto's names. They are told, not stored: they are in no log.
+
+To subscribers they are retained messages: Retain Handling says who gets the present ones, Retain As Published how later
+ones are flagged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class SysTopics:
         self._subscribers.add(subscriber)
         if not self._values:
             self._values = self._work_out()
-        subscriber.tell(self._values, retain=True)
+        subscriber.begin(self._values)
 
     def remove(self, subscriber: SysSubscription) -> None:
         self._subscribers.discard(subscriber)
@@ -51,7 +55,7 @@ class SysTopics:
             changed = {topic: value for topic, value in values.items() if self._values.get(topic) != value}
             self._values = values
             for subscriber in list(self._subscribers):
-                subscriber.tell(changed, retain=False)
+                subscriber.tell(changed)
 
     def _counted(self) -> dict[str, int]:
         totals = dict.fromkeys(("messages_in", "messages_out", "messages_dropped", "bytes_in", "bytes_out", "total"), 0)
@@ -125,18 +129,28 @@ def _maximum(counters: list[Counters]) -> int:
 class SysSubscription:
     """One client that wants to know; always QoS 0."""
 
-    def __init__(self, connection: MqttConnection, topic_filter: bytes, subscription: Subscription) -> None:
+    def __init__(
+        self, connection: MqttConnection, topic_filter: bytes, subscription: Subscription, *, retained: bool
+    ) -> None:
         self._connection = connection
         self._filter = topic_filter
         self._grant = grant_of(subscription)
+        self._retained = retained
         self._closed = False
-        asyncio.get_running_loop().call_soon(self._begin)  # after SUBACK, as retained messages come
+        asyncio.get_running_loop().call_soon(self._join)  # after SUBACK, as retained messages come
 
-    def _begin(self) -> None:
+    def _join(self) -> None:
         if not self._closed and not self._connection.closing:
             self._connection.service.sys_topics.add(self)
 
-    def tell(self, values: dict[bytes, bytes], *, retain: bool) -> None:
+    def begin(self, values: dict[bytes, bytes]) -> None:
+        if self._retained:
+            self._tell(values, retain=True)
+
+    def tell(self, values: dict[bytes, bytes]) -> None:
+        self._tell(values, retain=self._grant.retain_as_published)
+
+    def _tell(self, values: dict[bytes, bytes], *, retain: bool) -> None:
         outbound = self._connection.outbound
         for topic, value in values.items():
             if matches(self._filter, topic):
