@@ -26,6 +26,25 @@ cdef inline uint64_t hash_bytes(const char* data, size_t size) noexcept nogil:
     return state ^ (state >> 29)
 
 
+cdef inline int fill_names(
+    const Topic* topics, const int64_t* rows, int64_t count, Binary* column, bint is_canonical
+) except -1 nogil:
+    """Called with a constant, so that the compiler makes a loop without the question of each."""
+    cdef int64_t i, total = 0
+    cdef const Topic* topic
+    for i in range(count):
+        topic = &topics[<int32_t>rows[i]]
+        total += topic.canonical_size if is_canonical else topic.kafka_size
+    begin_values(column, count, total)
+    for i in range(count):
+        topic = &topics[<int32_t>rows[i]]
+        if is_canonical:
+            end_values(column, copy_padded(&column.data, topic.canonical, topic.canonical_size))
+        else:
+            end_values(column, copy_padded(&column.data, topic.kafka, topic.kafka_size))
+    return 0
+
+
 cdef class TopicTable:
     """`resolve(name or id)` answers (kafka, canonical, levels, partition, start, end), or None for an unwanted topic."""
 
@@ -141,26 +160,10 @@ cdef class TopicTable:
         return 0
 
     cdef int fill_kafka(self, const int64_t* rows, int64_t count, Binary* column) except -1 nogil:
-        cdef int64_t i, total = 0
-        cdef Topic* topic
-        for i in range(count):
-            total += self.topics[<int32_t>rows[i]].kafka_size
-        begin_values(column, count, total)
-        for i in range(count):
-            topic = &self.topics[<int32_t>rows[i]]
-            end_values(column, copy_padded(&column.data, topic.kafka, topic.kafka_size))
-        return 0
+        return fill_names(self.topics, rows, count, column, False)
 
     cdef int fill_canonical(self, const int64_t* rows, int64_t count, Binary* column) except -1 nogil:
-        cdef int64_t i, total = 0
-        cdef Topic* topic
-        for i in range(count):
-            total += self.topics[<int32_t>rows[i]].canonical_size
-        begin_values(column, count, total)
-        for i in range(count):
-            topic = &self.topics[<int32_t>rows[i]]
-            end_values(column, copy_padded(&column.data, topic.canonical, topic.canonical_size))
-        return 0
+        return fill_names(self.topics, rows, count, column, True)
 
     cdef int fill_partitions(self, const int64_t* rows, int64_t count, Run* column) except -1 nogil:
         cdef int64_t i
