@@ -60,6 +60,22 @@ def test_names_that_differ_only_in_where_their_dots_are_stay_apart(
     assert sql(spark, broker, lake, both) == [("1", "2")]
 
 
+def test_names_that_differ_only_in_case_stay_apart(
+    spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions
+) -> None:
+    publish(broker, [(topic, b"1"), (topic.upper(), b"2"), (f"{topic}/x", b"3"), (f"{topic.upper()}/x", b"4")])
+    one, other = topic, topic.upper()
+    both = f"select cast({one}.value as string), cast({other}.value as string) from {one}, `{other}`"
+    assert sql(spark, broker, lake, both) == [("1", "2")]
+    both = f"select cast(a.value as string), cast(b.value as string) from `{one}/+` a join `{other}/+` b"
+    assert sql(spark, broker, lake, both) == [("3", "4")]
+    both = f"select cast(a.value as string), cast(b.value as string) from {one}.x a, {other}.x b"
+    assert sql(spark, broker, lake, both) == [("3", "4")]
+    assert sql(spark, broker, lake, f"select cast({other}.value as string) from {one}") == [("1",)], "as Spark's names"
+    with pytest.raises(NotFound, match=f"'{topic}/X' is no table"):
+        sql(spark, broker, lake, f"select * from `{topic}/x` a, `{topic}/X` b")
+
+
 def test_a_topic_that_was_made_anew_behind_its_archive_is_told(
     spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions
 ) -> None:
@@ -261,6 +277,8 @@ def test_names_keep_their_meaning_however_they_are_quoted() -> None:
     assert name_parts("`wei``rd`") == ["wei`rd"]
     text = "select raw.t.x, 'raw.t', `raw`.`t`.y from raw . t join `raw`.t on \"raw.t\" = raw.table"
     assert renamed(text, ["raw", "t"], "v") == "select v.x, 'raw.t', v.y from v join v on \"raw.t\" = raw.table"
+    assert renamed("select RAW.t.x from raw.t", ["raw", "t"], "v") == "select v.x from v", "before a column"
+    assert renamed("select 1 from Raw.t, raw.t", ["raw", "t"], "v") == "select 1 from Raw.t, v", "another topic"
     with pytest.raises(InvalidArgument, match=r"cannot find 'a.b'"):
         renamed("select 'a.b'", ["a", "b"], "v")
 

@@ -120,8 +120,10 @@ class SqlShell:
                         raise _in_our_words(error) from error
                     parts = name_parts((error.getMessageParameters() or {}).get(told, ""))
                 frame = retried(lambda parts=parts: relations.frame(parts))  # type: ignore[misc]
-                view = parts[0] if len(parts) == 1 else f"mainstem_{len(views)}_" + re.sub(r"\W", "_", "_".join(parts))
-                text = text if len(parts) == 1 else renamed(text, parts, view)
+                view = parts[0]
+                if len(parts) > 1 or has_other_case(text, parts):
+                    view = f"mainstem_{len(views)}_" + re.sub(r"\W", "_", "_".join(parts))
+                    text = renamed(text, parts, view)
                 frame.createOrReplaceTempView(quoted(view))
                 views.add(view)
         finally:
@@ -164,10 +166,16 @@ def name_parts(name: str) -> list[str]:
     return [(one[1] or one[2] or "").replace("``", "`") for one in _PART.finditer(name)]
 
 
+def has_other_case(text: str, parts: list[str]) -> bool:
+    """Whether the name stands there in another case too, but before a column: topics differ by case, Spark's names do not."""
+    named = _named(parts, re.IGNORECASE, r"(?!\s*\.)")
+    exact = _named(parts)
+    return any(not exact.fullmatch(found[0]) for piece in _STRING.split(text)[::2] for found in named.finditer(piece))
+
+
 def renamed(text: str, parts: list[str], view: str) -> str:
     """The statement with the relation's name replaced, outside of strings, however it was quoted."""
-    spelled = r"\s*\.\s*".join(f"(?:`{re.escape(part.replace('`', '``'))}`|{re.escape(part)})" for part in parts)
-    pattern = re.compile(rf"(?<![\w.`]){spelled}(?![\w`])", re.IGNORECASE)
+    pattern = _named(parts, re.NOFLAG if has_other_case(text, parts) else re.IGNORECASE)
     pieces = _STRING.split(text)
     changed = [piece if index % 2 else pattern.sub(view, piece) for index, piece in enumerate(pieces)]
     made = "".join(changed)
@@ -176,6 +184,11 @@ def renamed(text: str, parts: list[str], view: str) -> str:
             f"cannot find {'.'.join(parts)!r} in the statement", fix=f"write it as `{'.'.join(parts)}`"
         )
     return made
+
+
+def _named(parts: list[str], flags: re.RegexFlag = re.NOFLAG, behind: str = "") -> re.Pattern[str]:
+    spelled = r"\s*\.\s*".join(f"(?:`{re.escape(part.replace('`', '``'))}`|{re.escape(part)})" for part in parts)
+    return re.compile(rf"(?<![\w.`]){spelled}(?![\w`]){behind}", flags)
 
 
 # -- results
