@@ -167,7 +167,7 @@ def name_parts(name: str) -> list[str]:
 
 
 def has_other_case(text: str, parts: list[str]) -> bool:
-    """Whether the name stands there in another case too, but before a column: topics differ by case, Spark's names do not."""
+    """Whether the name stands there in another case, but before a column: topics differ by case, Spark's names do not."""
     named = _named(parts, re.IGNORECASE, r"(?!\s*\.)")
     exact = _named(parts)
     return any(not exact.fullmatch(found[0]) for piece in _STRING.split(text)[::2] for found in named.finditer(piece))
