@@ -211,9 +211,15 @@ def headers_of(body: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
     given = body.get("headers") or {}
     pairs: Sequence[Any] = list(given.items()) if isinstance(given, dict) else given
     try:
-        return [(str(name).encode(), None if value is None else str(value).encode()) for name, value in pairs]
-    except (TypeError, ValueError):
+        return [(name.encode(), _header_value(value)) for name, value in pairs]
+    except (AttributeError, TypeError, ValueError):
         raise InvalidArgument("headers must be an object, or a list of [name, value] pairs") from None
+
+
+def _header_value(given: Any) -> bytes | None:
+    if given is None or isinstance(given, str):
+        return None if given is None else given.encode()
+    return json.dumps(given, ensure_ascii=False).encode()
 
 
 def read_time_ms(text: str) -> int:

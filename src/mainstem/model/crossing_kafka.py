@@ -23,8 +23,11 @@ ORIGINS = {origin: origin.name.lower().encode() for origin in Origin}
 def read(record: Record) -> Message:
     """A field's header counts if it stands once and has a value; otherwise it stays a header like any other."""
     message = Message(record.topic, record.value, record.key, event_time_us=record.time_ms * 1000)
-    counts = Counter(name for name, _ in record.headers)
-    for name, value in record.headers:
+    headers = record.headers
+    if record.origin != Origin.KAFKA and headers and headers[0] == (b"ms-topic", record.topic):
+        headers = headers[1:]  # the broker's own, beside a key
+    counts = Counter(name for name, _ in headers)
+    for name, value in headers:
         if value is None or counts[name] > 1 or not _take(message, name, value):
             message.headers.append((elsewhere(name), value))
     return message

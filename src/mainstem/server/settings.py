@@ -216,9 +216,9 @@ class Limits:
         10_000_000, count(1, 2**32 - 2), "Topics that a shared log knows; beyond it new ones are refused."
     )
     frame_bytes_max_before_login: int = setting(64 * KIB, SIZE, "Largest packet or frame before the login.")
-    topic_bytes_max: int = setting(1_024, count(1, 65_535), "Bytes of a topic name.")
+    topic_bytes_max: int = setting(1_024, count(1, 1_024), "Bytes of a topic name.")
     topic_levels_max: int = setting(256, count(1, 256), "Levels of a topic name.")
-    headers_max: int = setting(128, count(0), "Headers, or user properties, of one record.")
+    headers_max: int = setting(128, count(0), "User properties (MQTT) or headers (HTTP) of one record.")
     inflate_bytes_max: int = setting(
         64 * MIB,
         SIZE,

@@ -456,6 +456,12 @@ def test_microseconds_survive_into_every_protocol() -> None:
     assert table[b"ms-ts"] == ("S", b"%d" % micros)
 
 
+def test_the_topic_that_the_broker_notes_beside_a_key_is_no_header_of_the_publisher() -> None:
+    headers = [(b"ms-topic", b"a/b"), (b"own", b"1"), (b"ms-topic", b"mine")]
+    record = Record(b"v", b"k", headers, NOW_NS // 1_000_000, stamp=NOW_NS, origin=Origin.HTTP, topic=b"a/b")
+    assert kafka_record(record).headers[:2] == [(b"own", b"1"), (b"client.ms-topic", b"mine")]
+
+
 def test_when_to_deliver_reaches_every_protocol() -> None:
     due_ms = NOW_NS // 1_000_000 + 5000
     for record in (

@@ -21,8 +21,9 @@ from mainstem.admin.messages import (
 )
 from mainstem.admin.tail import Tail
 from mainstem.broker.access import Action
-from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound, Overloaded
+from mainstem.model.errors import InvalidArgument, MessageTooLarge, NotAuthorized, NotFound, Overloaded
 from mainstem.model.origin import Origin
+from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
 
 SUBJECT = (
@@ -64,17 +65,28 @@ async def publish(call: Call) -> Any:
     call.require(Action.PUBLISH, topic)
     if topic.startswith(b"$"):
         raise InvalidArgument("topics that begin with $ are the broker's own")
-    key = call.body.get("key")
-    ticket = call.namespace.publish(
-        topic,
-        value_of(call.body),
-        key=None if key is None else str(key).encode(),
-        headers=headers_of(call.body),
-        origin=Origin.HTTP,
-    )
+    given = call.body.get("key")
+    key = None if given is None else given.encode()
+    value, headers = value_of(call.body), headers_of(call.body)
+    _check_limits(call, topic, key, value, headers)
+    ticket = call.namespace.publish(topic, value, key=key, headers=headers, origin=Origin.HTTP)
     await durable(ticket)
     call.running.servers["http"].counters.messages_in += 1
     return {"topic": call.body["topic"], "durable": True}
+
+
+def _check_limits(call: Call, topic: bytes, key: bytes | None, value: bytes | None, headers: list[Header]) -> None:
+    """What MQTT publishers keep to as well; the value alone is looked at where it is published."""
+    limits = call.running.config.limits
+    check_topic(topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+    if len(headers) > limits.headers_max:
+        raise InvalidArgument(f"{len(headers)} headers; limits.headers_max is {limits.headers_max}")
+    beside = len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
+    bytes_max = call.namespace.message_bytes_max(topic)
+    if beside > bytes_max - len(value or b"") >= 0:
+        raise MessageTooLarge(
+            f"key and headers of {beside} bytes beside a value of {len(value or b'')}; message_bytes_max is {bytes_max}"
+        )
 
 
 async def durable(ticket: Any) -> None:
@@ -174,7 +186,11 @@ OPERATIONS = (
             Field("value_json", "any", "Or as JSON."),
             Field("value_base64", "string", "Or as bytes."),
             Field("key", "string", "The key; the topic's name if there is none."),
-            Field("headers", "any", "An object, or a list of [name, value] pairs."),
+            Field(
+                "headers",
+                "any",
+                "An object, or a list of [name, value] pairs; values that are not text are written as JSON.",
+            ),
         ),
     ),
     Operation(

@@ -7,9 +7,10 @@
     ms-key          the record's key (`ms-key;b64`: in base 64), instead of the topic
     ms-ts           event time, µs since 1970
     ms-expires-at   ms since 1970; takes the place of a longer message expiry
-    ms-deliver-at   ms since 1970: published when it is due
+    ms-deliver-at   ms since 1970, at most 366 days ahead: published when it is due
 
-They stay among the user properties: what goes back to MQTT is what came. All other `ms-` names are a client's own.
+A time is a whole number of at most 18 digits; a publish with anything else is refused. They stay among the
+user properties: what goes back to MQTT is what came. All other `ms-` names are a client's own.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 REFUSED = (b"$SYS", b"$share", b"$queue", b"$stream")
 DELAY_SECONDS_MAX = 366 * 86_400
+DIGITS_MAX = 18  # of a time, as in all protocols
 NS_PER_MS = 1_000_000
 
 
@@ -143,7 +145,7 @@ def _understand_properties(special: Special, now_ms: int) -> None:
         elif name == b"ms-ts":
             special.time_ms = _number(name, value) // 1000
         elif name == b"ms-deliver-at":
-            special.due_ms = _number(name, value)
+            special.due_ms = _due_ms(_number(name, value), now_ms)
         elif name == b"ms-expires-at":
             _shorten_expiry(special, properties, _number(name, value), now_ms)
 
@@ -156,9 +158,18 @@ def _shorten_expiry(special: Special, properties: Properties, expires_ms: int, n
 
 
 def _number(name: bytes, value: bytes) -> int:
-    if not value.isdigit() or len(value) > 19:
-        raise InvalidArgument(f"user property {name.decode()} is {value[:30]!r}, not a number")
+    if not value.isdigit() or len(value) > DIGITS_MAX:
+        shown = value[:30].decode(errors="replace")
+        raise InvalidArgument(
+            f"user property {name.decode()} is {shown!r}, not a whole number of at most {DIGITS_MAX} digits"
+        )
     return int(value)
+
+
+def _due_ms(asked_ms: int, now_ms: int) -> int:
+    if asked_ms > now_ms + DELAY_SECONDS_MAX * 1000:
+        raise InvalidArgument(f"user property ms-deliver-at is more than {DELAY_SECONDS_MAX} seconds ahead")
+    return asked_ms
 
 
 def _base64(value: bytes) -> bytes:
