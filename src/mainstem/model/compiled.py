@@ -43,6 +43,7 @@ MODULES = (
     "mainstem.protocols.mqtt._receipts",
     "mainstem.protocols.mqtt._routes",
     "mainstem.protocols.mqtt._wire",
+    "mainstem.protocols.amqp._channel_wire",
     "mainstem.protocols.amqp._outbound",
     "mainstem.protocols.amqp._properties",
     "mainstem.protocols.amqp._wire",

@@ -1,19 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""AMQP out: deliveries, what waits for an ack, and confirms, without objects. See `wire.py`."""
+"""AMQP out: frames and deliveries on their way to the socket, without objects. See `wire.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memmove
+from cpython.ref cimport Py_DECREF, Py_XDECREF, PyObject
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
 from mainstem.broker._live cimport RecordRef
-from mainstem.broker.queues._lane cimport Lane, Taker
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
-from mainstem.log._gather cimport Ticket
 from mainstem.protocols._reactor cimport Line
 
-from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.connection import OUT_BYTES_MAX
 
 cdef extern from "Python.h":
@@ -37,7 +33,6 @@ cdef enum:
     SPARE_BYTES_MIN = 64 << 10
     SPARE_BYTES_MAX = 2 << 20
     SPARES_MAX = 8
-    SPAN_MAX = 65536  # unsettled deliveries kept in a row before stragglers are put aside
 
 cdef PyObject* spares[SPARES_MAX]  # large buffers that were sent: memory that is new to the process costs a fault a page
 cdef int spare_count = 0
@@ -253,7 +248,7 @@ cdef class Outbound:
                 <const char*>exchange, exchange_size)
         return self.last_names
 
-    cdef int put_record(self, ChannelWire channel, bytes head, uint64_t tag, bint redelivered, bytes tail,
+    cdef int put_record(self, uint16_t channel, bytes head, uint64_t tag, bint redelivered, bytes tail,
                         RecordRef record, int attempts, object decorator) except -1:
         """basic.deliver (`head` = class, method, consumer tag) or get-ok (`tail` = message count) and the content."""
         cdef const uint8_t* at = record.headers_at
@@ -290,7 +285,7 @@ cdef class Outbound:
         names_size = PyBytes_GET_SIZE(names)
         out = self.room(FRAME_OVERHEAD + head_size + 9 + names_size + tail_size)
         out[0] = FRAME_METHOD
-        put_u16(out + 1, channel.number)
+        put_u16(out + 1, channel)
         put_u32(out + 3, <uint32_t>(head_size + 9 + names_size + tail_size))
         memcpy(out + FRAME_HEAD, PyBytes_AS_STRING(head), head_size)
         out += FRAME_HEAD + head_size
@@ -300,301 +295,7 @@ cdef class Outbound:
         out += 9 + names_size
         memcpy(out, PyBytes_AS_STRING(tail), tail_size)
         out[tail_size] = FRAME_END
-        self.put_content(channel.number, properties, properties_size, record.value_at,
+        self.put_content(channel, properties, properties_size, record.value_at,
                          record.value_len if record.value_len > 0 else 0)
         self.messages += 1
         return 0
-
-    def write_deliver(self, ChannelWire channel, bytes head, RecordRef record, holder, decorator):
-        """A delivery by a consumer that is no queue's (`head` as in put_record); `holder` None: no ack is expected."""
-        cdef uint64_t tag = channel.next_tag
-        if holder is None:
-            channel.put_gap()
-        else:
-            tag = channel.hold(holder, record.stamp)
-        self.put_record(channel, head, tag, False, b"", record, 0, decorator)
-
-    def write_get_ok(self, ChannelWire channel, RecordRef record, bint redelivered, int attempts, bytes tail, holder,
-                     decorator):
-        """The answer to basic.get; `holder` None: no ack is expected."""
-        cdef uint64_t tag = channel.next_tag
-        if holder is None:
-            channel.put_gap()
-        else:
-            tag = channel.hold(holder, record.stamp)
-        self.put_record(channel, b"\0\x3c\0\x47", tag, redelivered, tail, record, attempts, decorator)
-
-
-# -- what waits for an ack ------------------------------------------------------------------------------------------------
-
-cdef class ChannelWire:
-    def __cinit__(self):
-        self.held = NULL
-        self.properties = self.body = NULL
-        self.head = self.tail = self.capacity = 0
-        self.properties_capacity = self.body_size = 0
-
-    def __init__(self, int number, Outbound out, session):
-        self.number = number
-        self.out = out
-        self.session = session
-        self.next_tag = 1
-        self.stragglers = {}
-        self.waiting = []
-
-    def __dealloc__(self):
-        cdef Py_ssize_t n
-        for n in range(self.head, self.tail):
-            if self.held[n].consumer != NULL:
-                Py_DECREF(<object>self.held[n].consumer)
-        PyMem_Free(self.held)
-        PyMem_Free(self.properties)
-        PyMem_Free(self.body)
-
-    # deliveries that wait for an ack, by tag: held[head] is tag next_tag - (tail - head)
-
-    cdef uint64_t hold(self, object consumer, int64_t position) except 0:
-        cdef Py_ssize_t capacity
-        cdef void* grown
-        if self.tail == self.capacity:
-            if self.head > self.capacity // 2:
-                memmove(self.held, self.held + self.head, (self.tail - self.head) * sizeof(Held))
-                self.tail -= self.head
-                self.head = 0
-            else:
-                capacity = self.capacity * 2 if self.capacity else 16
-                grown = PyMem_Realloc(self.held, capacity * sizeof(Held))
-                if grown == NULL:
-                    raise MemoryError
-                self.held = <Held*>grown
-                self.capacity = capacity
-        self.held[self.tail].position = position
-        self.held[self.tail].consumer = <PyObject*>consumer
-        Py_INCREF(consumer)
-        self.tail += 1
-        self.unacked += 1
-        self.next_tag += 1
-        if self.tail - self.head > SPAN_MAX:
-            self.compact()
-        return self.next_tag - 1
-
-    def skip_tag(self):
-        """A delivery that nobody acks has a tag all the same."""
-        self.put_gap()
-        return self.next_tag - 1
-
-    cdef int put_gap(self) except -1:
-        if self.head == self.tail:
-            self.next_tag += 1
-            return 0
-        self.hold(None, 0)  # keeps tags and places in step
-        self.unacked -= 1
-        if self.tail == self.head:  # all places were given up meanwhile
-            self.stragglers.pop(self.next_tag - 1, None)
-        else:
-            Py_DECREF(None)
-            self.held[self.tail - 1].consumer = NULL
-        return 0
-
-    cdef int compact(self) except -1:
-        """One message held for hours must not keep the places of all that came after it."""
-        cdef Py_ssize_t n
-        cdef uint64_t base = self.next_tag - (self.tail - self.head)
-        if self.unacked - len(self.stragglers) > (self.tail - self.head) // 8:
-            return 0
-        for n in range(self.head, self.tail):
-            if self.held[n].consumer != NULL:
-                self.stragglers[base + n - self.head] = (<object>self.held[n].consumer, self.held[n].position)
-                Py_DECREF(<object>self.held[n].consumer)
-        self.head = self.tail = 0
-        return 0
-
-    cdef int settle(self, object consumer, int64_t position) except -1:
-        """Tell the queue's lane; the reference held for it is given back by the caller."""
-        cdef Consumer one
-        self.unacked -= 1
-        if isinstance(consumer, Consumer):
-            one = <Consumer>consumer
-            one.credit += 1
-            if one.lane.ack(position):
-                one.queue.queues.touch(one.queue)
-        else:
-            consumer.acked(position)
-        return 0
-
-    cpdef acknowledge(self, uint64_t tag, bint multiple):
-        cdef uint64_t base = self.next_tag - (self.tail - self.head)
-        cdef Py_ssize_t at, last
-        cdef PyObject* consumer
-        if multiple and tag == 0:
-            if self.unacked == 0:
-                return
-            last = self.tail - 1
-        elif tag >= base and tag < self.next_tag:
-            last = self.head + <Py_ssize_t>(tag - base)
-            if self.held[last].consumer == NULL:
-                raise Fault(406, f"unknown delivery tag {tag}")
-        elif tag in self.stragglers:
-            last = self.head - 1
-        else:
-            raise Fault(406, f"unknown delivery tag {tag}")
-        if not multiple:
-            if last < self.head:
-                holder, position = self.stragglers.pop(tag)
-                self.settle(holder, position)
-                return
-            consumer = self.held[last].consumer
-            self.held[last].consumer = NULL
-            self.settle(<object>consumer, self.held[last].position)
-            Py_DECREF(<object>consumer)
-        else:
-            if self.stragglers:
-                for old in sorted(self.stragglers):
-                    if tag == 0 or old <= tag:
-                        holder, position = self.stragglers.pop(old)
-                        self.settle(holder, position)
-            for at in range(self.head, last + 1):
-                consumer = self.held[at].consumer
-                if consumer != NULL:
-                    self.held[at].consumer = NULL
-                    self.settle(<object>consumer, self.held[at].position)
-                    Py_DECREF(<object>consumer)
-        while self.head < self.tail and self.held[self.head].consumer == NULL:
-            self.head += 1
-        if self.head == self.tail:
-            self.head = self.tail = 0
-
-    def holds(self, uint64_t tag):
-        """Whether the delivery waits for an ack."""
-        cdef uint64_t base = self.next_tag - (self.tail - self.head)
-        if base <= tag < self.next_tag:
-            return self.held[self.head + <Py_ssize_t>(tag - base)].consumer != NULL
-        return tag in self.stragglers
-
-    def take_held(self, uint64_t tag, bint multiple):
-        """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""
-        cdef uint64_t base = self.next_tag - (self.tail - self.head)
-        cdef uint64_t last = tag if tag else self.next_tag - 1
-        cdef Py_ssize_t n
-        taken = []
-        if not multiple:
-            if tag in self.stragglers:
-                taken = [(tag, *self.stragglers.pop(tag))]
-            elif base <= tag < self.next_tag and self.held[self.head + <Py_ssize_t>(tag - base)].consumer != NULL:
-                n = self.head + <Py_ssize_t>(tag - base)
-                taken = [(tag, self._release(n), self.held[n].position)]
-            else:
-                raise Fault(406, f"unknown delivery tag {tag}")
-        else:
-            if tag and tag not in self.stragglers and not (
-                base <= tag < self.next_tag and self.held[self.head + <Py_ssize_t>(tag - base)].consumer != NULL
-            ):
-                raise Fault(406, f"unknown delivery tag {tag}")
-            for old in sorted(self.stragglers):
-                if old <= last:
-                    taken.append((old, *self.stragglers.pop(old)))
-            for n in range(self.head, self.tail):
-                if base + n - self.head > last:
-                    break
-                if self.held[n].consumer != NULL:
-                    taken.append((base + n - self.head, self._release(n), self.held[n].position))
-        self.unacked -= len(taken)
-        while self.head < self.tail and self.held[self.head].consumer == NULL:
-            self.head += 1
-        if self.head == self.tail:
-            self.head = self.tail = 0
-        return taken
-
-    def _release(self, Py_ssize_t at):
-        consumer = <object>self.held[at].consumer
-        Py_DECREF(consumer)
-        self.held[at].consumer = NULL
-        return consumer
-
-    # confirms
-
-    def note_published(self, ticket):
-        """One more publish on a confirming channel, stored under `ticket` (None: nothing to wait for)."""
-        self.published += 1
-        if ticket is not None and ticket is not self.ticket:
-            self._close_ticket(self.published - 1)
-            self.ticket = ticket
-
-    def _close_ticket(self, uint64_t until):
-        if self.ticket is not None:
-            self.waiting.append((until, self.ticket))
-            self.ticket.wait(self)
-            self.ticket = None
-
-    def after_read(self):
-        """The read is done: what was published in it is confirmed together."""
-        self.touched = False
-        if self.ticket is not None:
-            self._close_ticket(self.published)
-        else:  # nothing to wait for but this tick's write
-            self.waiting.append((self.published, self.out.ticker.ticks))
-
-    def refuse_next(self):
-        """One more publish, which was not stored."""
-        self.after_read()
-        self.published += 1
-        self.waiting.append((self.published, False))
-
-    def released(self, ticket):
-        """A ticket is due, or a tick is over; answers leave in publish order."""
-        cdef uint64_t until = 0
-        while self.waiting:
-            end, first = self.waiting[0]
-            refused = first is False
-            if isinstance(first, Ticket):
-                refused = (<Ticket>first).error is not None
-                if not refused and not (<Ticket>first).stable:
-                    break
-            elif not refused and first >= self.out.ticker.ticks:
-                break
-            del self.waiting[0]
-            if not refused:
-                until = end
-                continue
-            if until:
-                self.session.confirmed(until)
-                until = 0
-            self.session.refused(end)
-        if until:
-            self.session.confirmed(until)
-
-
-cdef class Consumer(Taker):
-    def __init__(self, ChannelWire channel, queue, tag, *, int priority=0, int64_t credit=0, bint no_ack=False,
-                 decorator=None):
-        super().__init__(priority=priority, credit=credit, no_ack=no_ack)
-        self.channel = channel
-        self.queue = queue
-        self.lane = queue.lane
-        self.tag = tag
-        self.decorator = decorator
-        name = tag.encode("utf-8", "surrogateescape")
-        self.head = b"\0\x3c\0\x3c" + bytes((len(name),)) + name
-
-    cpdef bint take(self, RecordRef record, bint redelivered, int attempts) except -1:
-        cdef ChannelWire channel = self.channel
-        cdef Outbound out = channel.out
-        cdef uint64_t tag
-        if out.blocked or out.size > out.bytes_max or \
-                (channel.unacked_max and not self.no_ack and channel.unacked >= channel.unacked_max):
-            if not self.stalled:
-                self.stalled = True
-                out.stalled.append(self)
-            return False
-        if self.no_ack:
-            tag = channel.next_tag
-            channel.put_gap()
-            self.credit += 1
-        else:
-            tag = channel.hold(self, record.stamp)
-        out.put_record(channel, self.head, tag, redelivered, b"", record, attempts,
-                       self.decorator if attempts else None)
-        return True
-
-    def on_queue_deleted(self):
-        self.channel.session.consumer_lost(self)

@@ -11,7 +11,8 @@ from mainstem.broker._live cimport Route
 from mainstem.codec._batch cimport get_u16, get_u32, get_u64, put_varint, zigzag
 from mainstem.log._gather cimport Gather
 from mainstem.protocols._reactor cimport Intake
-from mainstem.protocols.amqp._outbound cimport ChannelWire, Outbound
+from mainstem.protocols.amqp._channel_wire cimport ChannelWire
+from mainstem.protocols.amqp._outbound cimport Outbound
 from mainstem.protocols.amqp._properties cimport LOOK_MALFORMED, LOOK_PERSISTENT, LOOK_SLOW, look_at, skip_short
 
 from mainstem.protocols.amqp.events import MethodEvent, PublishEvent

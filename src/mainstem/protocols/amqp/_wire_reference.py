@@ -160,28 +160,9 @@ class Outbound:
         for at in range(0, len(body), size):
             self.write_frame(FRAME_BODY, channel, body[at : at + size])
 
-    def write_deliver(self, channel: ChannelWire, head: bytes, record: RecordRef, holder: Any, decorator: Any) -> None:
-        """A delivery by a consumer that is no queue's (`head` = class, method, consumer tag)."""
-        tag = channel.skip_tag() if holder is None else channel.hold(holder, record.stamp)
-        self.put_record(channel, head, tag, False, b"", record, 0, decorator)
-
-    def write_get_ok(
-        self,
-        channel: ChannelWire,
-        record: RecordRef,
-        redelivered: bool,
-        attempts: int,
-        tail: bytes,
-        holder: Any,
-        decorator: Any,
-    ) -> None:
-        """The answer to basic.get; `holder` None: no ack is expected."""
-        tag = channel.skip_tag() if holder is None else channel.hold(holder, record.stamp)
-        self.put_record(channel, GET_OK, tag, redelivered, tail, record, attempts, decorator)
-
     def put_record(
         self,
-        channel: ChannelWire,
+        channel: int,
         head: bytes,
         tag: int,
         redelivered: bool,
@@ -197,7 +178,7 @@ class Outbound:
         if decorator is not None:
             properties = decorator(record, attempts, properties)
         method = head + struct.pack(">QB", tag, redelivered) + self.describe(record) + tail
-        self.write_content(channel.number, method, properties, record.value or b"")
+        self.write_content(channel, method, properties, record.value or b"")
         self.messages += 1
 
 
@@ -261,6 +242,20 @@ class ChannelWire:
             return [(tag, *self._held.pop(tag))]
         tags = [held for held in self._held if tag == 0 or held <= tag]
         return [(held, *self._held.pop(held)) for held in tags]
+
+    def write_deliver(self, head: bytes, record: RecordRef, holder: Any, decorator: Any) -> None:
+        """A delivery by a consumer that is no queue's (`head` = class, method, consumer tag)."""
+        self.out.put_record(self.number, head, self._tag_for(holder, record), False, b"", record, 0, decorator)
+
+    def write_get_ok(
+        self, record: RecordRef, redelivered: bool, attempts: int, tail: bytes, holder: Any, decorator: Any
+    ) -> None:
+        """The answer to basic.get; `holder` None: no ack is expected."""
+        tag = self._tag_for(holder, record)
+        self.out.put_record(self.number, GET_OK, tag, redelivered, tail, record, attempts, decorator)
+
+    def _tag_for(self, holder: Any, record: RecordRef) -> int:
+        return self.skip_tag() if holder is None else self.hold(holder, record.stamp)
 
     # -- confirms
 
@@ -352,7 +347,7 @@ class Consumer(Taker):
         else:
             tag = channel.hold(self, record.stamp)
         decorator = self.decorator if attempts else None
-        out.put_record(channel, self._head, tag, redelivered, b"", record, attempts, decorator)
+        out.put_record(channel.number, self._head, tag, redelivered, b"", record, attempts, decorator)
         return True
 
     def on_queue_deleted(self) -> None:

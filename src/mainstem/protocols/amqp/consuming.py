@@ -51,7 +51,7 @@ class Getter(Taker):
         tail = self.count_left.to_bytes(4, "big")
         decorator = self._decorator if attempts else None
         holder = None if self.no_ack else self
-        self._channel.out.write_get_ok(self._channel, record, redelivered, attempts, tail, holder, decorator)
+        self._channel.write_get_ok(record, redelivered, attempts, tail, holder, decorator)
         return True
 
     def acked(self, position: int) -> None:
@@ -107,7 +107,7 @@ class StreamConsumer(Sink):
         if self.credit <= 0 or out.blocked or out.out_bytes > out.bytes_max:
             return False
         self.credit -= 1
-        out.write_deliver(self.channel.wire, self._head, record, self, stream_offset)
+        self.channel.wire.write_deliver(self._head, record, self, stream_offset)
         return True
 
     def _expired(self, record: RecordRef) -> bool:

@@ -29,7 +29,8 @@ if TYPE_CHECKING or not COMPILED:
         check_properties,
     )
 else:
-    from mainstem.protocols.amqp._outbound import ChannelWire, Consumer, Outbound
+    from mainstem.protocols.amqp._channel_wire import ChannelWire, Consumer
+    from mainstem.protocols.amqp._outbound import Outbound
     from mainstem.protocols.amqp._properties import check_properties
     from mainstem.protocols.amqp._wire import Inbound, Target, TargetTable
 

@@ -227,7 +227,7 @@ def test_tags_are_settled_alike(seed: int) -> None:
 def _hold(channel: Any, holder: Holder, position: int) -> None:
     """A delivery made by hand: `write_deliver` holds it under the next tag."""
     record = _record(channel, position)
-    channel.out.write_deliver(channel, b"\0\x3c\0\x3c\x00", record, holder, None)
+    channel.write_deliver(b"\0\x3c\0\x3c\x00", record, holder, None)
 
 
 def _record(channel: Any, position: int) -> Any:
