@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mainstem.server.cli.run import next_commands
@@ -174,3 +176,34 @@ def test_a_refusal_of_kafka_has_a_name(broker: Broker) -> None:
     assert "Kafka error 17 (invalid topic exception)" in refused(
         "pub", f"kafka://localhost:{broker.kafka_port}/no name", "x"
     )
+
+
+def test_a_publish_that_a_full_disk_refuses_is_told_by_every_protocol(tmp_path: Path) -> None:
+    with Broker("data.space_low_bytes=1000TiB", engine="segment", data=tmp_path) as full:
+        deadline = time.monotonic() + 30
+        body = {"topic": "a/b", "value": "x"}
+        while httpx.post(f"{full.http_url}/v1/messages", json=body).status_code != 507 and time.monotonic() < deadline:
+            pass
+        words = {"mqtt": "quota exceeded (0x97)", "kafka": "less than the mark", "amqp": "it is low on disk"}
+        for scheme, told in words.items():
+            assert told in refused("pub", f"{scheme}://127.0.0.1:{full.ports[scheme]}/a", "x")
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "told"),
+    [
+        ("mqtt/$SYS/a", ("--qos", "0"), "nobody publishes to $SYS"),
+        ("mqtt/a", ("--qos", "0", "-H", "ms-ts=-5"), "ms-ts is '-5', not a whole number"),
+        ("mqtt/a", ("-H", "ms-ts=-5"), "implementation specific (0x83)"),
+        ("amqp/a?exchange=amq.direct", (), "312 NO_ROUTE"),
+        ("amqp/no-such-queue?exchange=", (), "312 NO_ROUTE"),
+        ("amqp/a?exchange=nowhere", (), "no exchange 'nowhere'"),
+        ("amqp/a?exchnage=amq.direct", (), "did you mean exchange?"),
+        ("mqtt/a?qos=2", (), "qos is 0 or 1"),
+    ],
+)
+def test_a_publish_that_nobody_takes_is_told(
+    broker: Broker, target: str, arguments: tuple[str, ...], told: str
+) -> None:
+    scheme, _, path = target.partition("/")
+    assert told in refused("pub", f"{scheme}://127.0.0.1:{broker.ports[scheme]}/{path}", "x", *arguments)

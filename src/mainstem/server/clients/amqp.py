@@ -22,6 +22,8 @@ PREFETCH = 500
 HEARTBEAT_S = 60
 FRAME_HEAD_BYTES = 7
 FRAME_BYTES = FRAME_HEAD_BYTES + 1  # around a payload
+CLOSE_S = 2.0  # for a goodbye; who is blocked is not answered
+TOPICS = "amq.topic"  # where everything is stored, whether a queue takes it or not
 
 
 class _Consume(commands.Basic.Consume):
@@ -35,10 +37,11 @@ class AmqpClient:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._stream = Stream(address)
-        self._exchange = address.options.get("exchange", "amq.topic")
+        self._exchange = address.options.get("exchange", TOPICS)
         self._frame_bytes_max = 131_072
         self._published = 0
         self._unconfirmed: set[int] = set()
+        self._blocked = ""  # why the broker takes nothing from publishers
         self._open(address)
 
     def publish(self, message: Message) -> None:
@@ -49,8 +52,11 @@ class AmqpClient:
             headers["ms-key"] = message.key.decode(errors="replace")
         properties = commands.Basic.Properties(delivery_mode=2, headers=headers or None)
         value = message.value or b""
+        publish = commands.Basic.Publish(
+            exchange=self._exchange, routing_key=message.topic, mandatory=self._exchange != TOPICS
+        )
         parts = [
-            frame.marshal(commands.Basic.Publish(exchange=self._exchange, routing_key=message.topic), CHANNEL),
+            frame.marshal(publish, CHANNEL),
             frame.marshal(header.ContentHeader(0, len(value), properties), CHANNEL),
         ]
         step = self._frame_bytes_max - FRAME_BYTES
@@ -97,8 +103,11 @@ class AmqpClient:
                 self._stream.send(frame.marshal(commands.Basic.Ack(delivery_tag=got.delivery_tag or 0), CHANNEL))
 
     def close(self) -> None:
-        with suppress(MainstemError):  # it is gone already, which is what we want
-            self._call(commands.Connection.Close(200, "done", 0, 0), commands.Connection.CloseOk, channel=0)
+        with suppress(MainstemError, TimeoutError):  # it is gone already, which is what we want
+            if not self._blocked:
+                self._send(commands.Connection.Close(200, "done", 0, 0), 0)
+                while not isinstance(self._frame(CLOSE_S), commands.Connection.CloseOk):
+                    pass
         self._stream.close()
 
     def _open(self, address: Address) -> None:
@@ -110,6 +119,7 @@ class AmqpClient:
             "capabilities": {
                 "publisher_confirms": True,
                 "consumer_cancel_notify": True,
+                "connection.blocked": True,
                 "authentication_failure_close": True,
             },
         }
@@ -143,7 +153,14 @@ class AmqpClient:
             else:
                 self._unconfirmed.discard(got.delivery_tag)
         elif isinstance(got, commands.Basic.Nack):
-            raise Refused("the broker did not take the message")
+            why = f"it is {self._blocked}" if self._blocked else "a queue that it would go to is full"
+            raise Refused(f"the broker refuses the message: {why}", fix="mainstem doctor, mainstem queue ls")
+        elif isinstance(got, commands.Basic.Return):
+            raise Refused(
+                f"no queue takes what is published to exchange {got.exchange or '(default)'!r} "
+                f"with key {got.routing_key!r}: {got.reply_code} {got.reply_text}",
+                fix="bind a queue, or publish to amq.topic, where it is stored as a topic",
+            )
 
     def _call(self, command: Frame, answer: type[Any], *, channel: int = CHANNEL) -> Any:
         self._send(command, channel)
@@ -173,6 +190,8 @@ class AmqpClient:
         self._stream.skip(size)
         if isinstance(got, commands.Connection.Close | commands.Channel.Close):
             raise Refused(f"the broker ended it: {got.reply_code} {got.reply_text}")
+        if isinstance(got, commands.Connection.Blocked | commands.Connection.Unblocked):
+            self._blocked = getattr(got, "reason", "")
         return got
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import socket
 import time
@@ -12,11 +13,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.failures import Unreachable, WrongPeer
-from mainstem.server.clients.secured import secured
+from mainstem.server.clients.secured import TLS_OPTIONS, secured
 from mainstem.server.units import parse_duration_ms
 
 PORTS = {"mqtt": 1883, "kafka": 9092, "amqp": 5672}
 TLS_PORTS = {"mqtts": 8883, "kafkas": 9093, "amqps": 5671}
+OPTIONS = {  # of an address, behind `?`
+    "mqtt": ("client_id", "qos", "retain", *TLS_OPTIONS),
+    "kafka": ("client_id", *TLS_OPTIONS),
+    "amqp": ("exchange", "queue", "vhost", *TLS_OPTIONS),
+}
 CONNECT_S = 5.0
 ANSWER_S = 15.0
 RECEIVE_BYTES = 1 << 18
@@ -57,9 +63,22 @@ def read_address(url: str) -> Address:
         unquote(parts.username or ""),
         unquote(parts.password or ""),
         unquote(parts.path.removeprefix("/")),
-        dict(parse_qsl(parts.query)),
+        _read_options(url, scheme.removesuffix("s") if scheme in TLS_PORTS else scheme, parts.query),
         scheme in TLS_PORTS,
     )
+
+
+def _read_options(url: str, scheme: str, query: str) -> dict[str, str]:
+    """What stands behind `?`: an option that nobody reads would be a wish not heard."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        if name not in OPTIONS[scheme]:
+            near = difflib.get_close_matches(name, OPTIONS[scheme], 1)
+            fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(OPTIONS[scheme])}"
+            raise InvalidArgument(f"{url!r}: unknown option {name!r}", fix=fix)
+        if name == "qos" and value not in ("0", "1"):
+            raise InvalidArgument(f"{url!r}: qos is 0 or 1")
+    return options
 
 
 @dataclass(slots=True)

@@ -23,10 +23,15 @@ from mainstem.protocols.mqtt.reasons import Reason
 from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Message, Start, Stream
 
-CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = 1, 2, 3, 4, 8, 9, 12, 14
+CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, PINGRESP, DISCONNECT = 1, 2, 3, 4, 8, 9, 12, 13, 14
 KEEP_ALIVE_S = 30
 UNACKED_MAX = 512
 ALL_PROPERTIES = frozenset(Property)
+FIXES = {  # of reasons that come without words
+    Reason.IMPLEMENTATION_SPECIFIC: "a header that begins with ms- has a meaning: docs/mqtt.md",
+    Reason.NOT_AUTHORIZED: "mainstem user allow NAME publish TOPIC",
+    Reason.QUOTA_EXCEEDED: "the disk is full, or the message over a limit: mainstem doctor",
+}
 
 
 class MqttClient:
@@ -63,6 +68,9 @@ class MqttClient:
             self._read_ack()
 
     def flush(self) -> None:
+        if not self.qos:  # nothing is acknowledged, but a broker that ends the connection over it is heard
+            self._send(PINGREQ, b"")
+            self._unacked += 1
         while self._unacked:
             self._read_ack()
 
@@ -94,7 +102,7 @@ class MqttClient:
                 heard = time.monotonic()
                 yield self._delivery(flags, body)
             elif kind == DISCONNECT:
-                raise WrongPeer(f"the broker ended the connection: {_reason(body[0] if body else 0)}")
+                raise _ended(body)
 
     def close(self) -> None:
         with suppress(MainstemError):  # it is gone already, which is what we want
@@ -114,7 +122,7 @@ class MqttClient:
             raise WrongPeer(f"{self._stream.where} does not answer like MQTT")
         if answer[1]:
             raise Refused(
-                f"{self._stream.where} refuses the connection: {_reason(answer[1])}",
+                f"{self._stream.where} refuses the connection: {_told(answer, 1)}",
                 fix="where users exist: mqtt://USER:PASSWORD@HOST/TOPIC",
             )
         told = decode_properties(Reader(answer, 2), ALL_PROPERTIES)
@@ -122,12 +130,12 @@ class MqttClient:
 
     def _read_ack(self) -> None:
         kind, _, body = self._packet()
-        if kind == PUBACK:
+        if kind in (PUBACK, PINGRESP):
             self._unacked -= 1
             if len(body) > 2 and body[2] >= 0x80:
-                raise Refused(f"the broker refuses the message: {_reason(body[2])}")
+                raise Refused(f"the broker refuses the message: {_told(body, 2)}", fix=FIXES.get(body[2], ""))
         elif kind == DISCONNECT:
-            raise WrongPeer(f"the broker ended the connection: {_reason(body[0] if body else 0)}")
+            raise _ended(body)
 
     def _delivery(self, flags: int, body: bytes) -> Message:
         reader = Reader(body)
@@ -179,6 +187,19 @@ def _stream_offset(start: Start) -> bytes:
     if start.kind == "stamp":
         return b"stamp:%d" % start.value
     raise InvalidArgument("MQTT cannot count back", fix="--from earliest or --from 5m, or use kafka://")
+
+
+def _ended(body: bytes) -> Refused:
+    return Refused(f"the broker ended the connection: {_told(body, 0)}")
+
+
+def _told(body: bytes, at: int) -> str:
+    """The reason at this place of a packet, with the words behind it if there are any."""
+    code = body[at] if len(body) > at else 0
+    words = b""
+    if len(body) > at + 1:
+        words = decode_properties(Reader(body, at + 1), ALL_PROPERTIES).get(Property.REASON_STRING, b"")
+    return f"{_reason(code)}: {words.decode()}" if words else _reason(code)
 
 
 def _reason(code: int) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.failures import WrongPeer
 
+TLS_OPTIONS = ("ca", "cert", "key", "insecure")
+
 
 def client_context(options: Mapping[str, str]) -> ssl.SSLContext:
     def given(name: str) -> str:
