@@ -184,29 +184,59 @@ def test_more_channels_than_agreed_are_refused(raw: Raw) -> None:
     assert raw.closed("connection.close")[0] == 530
 
 
-def test_content_where_a_method_belongs_is_unexpected(raw: Raw) -> None:
+PUBLISH = (1, 1, encode("basic.publish", exchange="", routing_key="q"), b"\xce")
+EXPECTED_METHOD = "UNEXPECTED_FRAME - expected method frame, got non method frame instead"
+EXPECTED_HEADER = "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead"
+
+
+@pytest.mark.parametrize(
+    ("frames", "answer"),
+    [
+        (
+            [(1, 1, encode("channel.open"), b"\x00")],
+            (501, "FRAME_ERROR - type 1, all octets = <<0,20,0,10,0>>: {invalid_frame_end_marker,0}", 0, 0),
+        ),
+        (
+            [(3, 1, b"x" * 4_089, b"\xce")],
+            (501, "FRAME_ERROR - type 3, all octets = <<>>: {frame_too_large,4089,4088}", 0, 0),
+        ),
+        (
+            [(7, 0, b"first sixteen are shown", b"\xce")],
+            (501, 'FRAME_ERROR - type 7, first 16 octets = <<"first sixteen ar">>: unknown_frame', 0, 0),
+        ),
+        ([(8, 0, b"a", b"\xce")], (501, 'FRAME_ERROR - type 8, all octets = <<"a">>: unknown_frame', 0, 0)),
+        ([(8, 1, b"", b"\xce")], (505, "UNEXPECTED_FRAME - type 8, all octets = <<>>", 0, 0)),
+        ([(1, 1, b"\0\x3c", b"\xce")], (501, "FRAME_ERROR - type 1, all octets = <<0,60>>: unknown_frame", 0, 0)),
+        ([(1, 1, b"\0\x3c\0\xc8", b"\xce")], (501, "FRAME_ERROR - cannot decode <<>>", 60, 200)),
+        (
+            [(1, 1, b"\0\x3c\0\x28\0\0\x05ab", b"\xce")],
+            (501, "FRAME_ERROR - cannot decode <<0,0,5,97,98>>", 60, 40),
+        ),
+        (
+            [(1, 1, encode("queue.declare", queue="??").replace(b"??", b"\xff\xfe"), b"\xce")],
+            (501, "FRAME_ERROR - Malformed UTF-8 in shortstr", 50, 10),
+        ),
+        (
+            [PUBLISH, (2, 1, b"\0\x3c\0\0", b"\xce")],
+            (501, "FRAME_ERROR - type 2, all octets = <<0,60,0,0>>: unknown_frame", 0, 0),
+        ),
+        ([PUBLISH, (2, 1, struct.pack(">HHQH", 60, 1, 0, 0), b"\xce")], (505, EXPECTED_HEADER, 60, 40)),
+        ([PUBLISH, (1, 1, encode("basic.get"), b"\xce")], (505, EXPECTED_HEADER, 60, 40)),
+        ([(3, 1, b"abc", b"\xce")], (505, EXPECTED_METHOD, 0, 0)),
+        ([(3, 7, b"abc", b"\xce")], (505, EXPECTED_METHOD, 0, 0)),
+        (
+            [(1, 0, encode("connection.blocked"), b"\xce")],
+            (504, "CHANNEL_ERROR - unexpected method in connection state running", 10, 60),
+        ),
+    ],
+)
+def test_malformed_input_is_answered_with_rabbitmqs_code_and_text(
+    raw: Raw, frames: list[tuple[int, int, bytes, bytes]], answer: tuple[int, str, int, int]
+) -> None:
     raw.open().channel()
-    raw.frame(3, 1, b"body")
-    assert raw.closed("connection.close")[:2] == (
-        505,
-        "UNEXPECTED_FRAME - expected method frame, got non method frame instead",
-    )
-
-
-def test_a_method_where_content_belongs_is_unexpected(raw: Raw) -> None:
-    raw.open().channel()
-    raw.send(1, "basic.publish", exchange="", routing_key="q")
-    raw.send(1, "queue.declare", queue="x")
-    assert raw.closed("connection.close")[:2] == (
-        505,
-        "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead",
-    )
-
-
-def test_an_unknown_method_is_invalid(raw: Raw) -> None:
-    raw.open().channel()
-    raw.frame(1, 1, struct.pack(">HH", 60, 200))
-    assert raw.closed("connection.close")[0] == 503
+    for kind, number, payload, end in frames:
+        raw.frame(kind, number, payload, end=end)
+    assert raw.closed("connection.close") == answer
 
 
 def nested(depth: int) -> bytes:

@@ -16,7 +16,7 @@ from mainstem.protocols.amqp._outbound cimport Outbound
 from mainstem.protocols.amqp._properties cimport LOOK_MALFORMED, LOOK_PERSISTENT, LOOK_SLOW, look_at, skip_short
 
 from mainstem.protocols.amqp.events import MethodEvent, PublishEvent
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, undecodable
 
 cdef enum:
     FRAME_METHOD = 1
@@ -204,26 +204,29 @@ cdef class Inbound(Intake):
             kind = start[at]
             channel_number = get_u16(start + at + 1)
             size = get_u32(start + at + 3)
+            self.method_number = 0
             if self.frame_max and size > self.frame_max - FRAME_OVERHEAD:
-                raise Fault(501, f"type {kind}, a frame of {size + 8} octets, limit {self.frame_max}: frame_too_large")
+                raise bad_frame(kind, b"", f"{{frame_too_large,{size},{self.frame_max - FRAME_OVERHEAD}}}")
             if total - at < <Py_ssize_t>size + FRAME_OVERHEAD:
                 break
             payload = start + at + FRAME_HEAD
             if payload[size] != FRAME_END:
-                raise Fault(501, f"type {kind}, all octets: invalid_frame_end_marker {payload[size]}")
+                raise bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size),
+                                f"{{invalid_frame_end_marker,{payload[size]}}}")
             at += size + FRAME_OVERHEAD
             self.at = at
             self.channel_number = channel_number
-            self.method_number = BASIC_PUBLISH
             channel = <ChannelWire>self.channels[channel_number] if channel_number < PyList_GET_SIZE(self.channels) \
                 else None
+            if channel is not None and channel.expect != EXPECT_METHOD:
+                self.method_number = BASIC_PUBLISH
             if kind == FRAME_METHOD:
                 if size < 4:
-                    raise Fault(502, "a method frame without a method")
+                    raise bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size), "unknown_frame")
+                if self.method_number:
+                    raise Fault(505, EXPECTED[channel.expect])
                 number = self.method_number = get_u32(payload)
                 if channel is not None:
-                    if channel.expect != EXPECT_METHOD:
-                        raise Fault(505, _expected(channel.expect))
                     if number == BASIC_PUBLISH:
                         self.begin(channel, payload, size)
                         continue
@@ -234,21 +237,22 @@ cdef class Inbound(Intake):
                 return MethodEvent(channel_number, number,
                                    PyBytes_FromStringAndSize(<const char*>payload + 4, size - 4))
             if kind == FRAME_HEARTBEAT:
-                if channel_number:
-                    raise Fault(501, "a heartbeat on a channel")
+                if channel_number or size:
+                    raise bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size),
+                                    "" if channel_number else "unknown_frame")
                 continue
             if kind != FRAME_HEADER and kind != FRAME_BODY:
-                raise Fault(501, f"type {kind}, all octets: unknown_frame")
+                raise bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size), "unknown_frame")
             if channel is None:
                 return MethodEvent(channel_number, kind, b"")
             event = None
             if kind == FRAME_HEADER:
                 if channel.expect != EXPECT_HEADER:
-                    raise Fault(505, _expected(channel.expect))
+                    raise Fault(505, EXPECTED[channel.expect])
                 if self.header_frame(channel, payload, size):
                     event = self.finish(channel, NULL, 0, time_ms)
             elif channel.expect != EXPECT_BODY:
-                raise Fault(505, _expected(channel.expect))
+                raise Fault(505, EXPECTED[channel.expect])
             elif size == channel.body_size and channel.body_at == 0:
                 event = self.finish(channel, payload, size, time_ms)
             else:
@@ -271,8 +275,8 @@ cdef class Inbound(Intake):
         cdef const uint8_t* end = payload + size
         cdef const uint8_t* name = payload + 6
         cdef const uint8_t* after = skip_short(skip_short(name, end), end)
-        if after == NULL or end - after < 1:
-            raise Fault(502, "basic.publish ends inside its fields")
+        if after == NULL or end - after != 1:
+            raise undecodable(PyBytes_FromStringAndSize(<const char*>payload + 4, size - 4))
         if self.unchecked:  # the first of this read: what only acks costs no look
             self.unchecked = False
             self.connection.publisher.check()
@@ -286,9 +290,12 @@ cdef class Inbound(Intake):
         cdef uint64_t body_size
         cdef void* grown
         if size < 14:
-            raise Fault(502, "a content header that is too short")
+            self.method_number = 0
+            raise bad_frame(FRAME_HEADER, PyBytes_FromStringAndSize(<const char*>payload, size), "unknown_frame")
         if get_u16(payload) != 60:
             raise Fault(505, f"expected content header for class 60, got one for class {get_u16(payload)} instead")
+        if get_u16(payload + 2):
+            raise Fault(505, EXPECTED[EXPECT_HEADER])
         body_size = get_u64(payload + 4)
         channel.time_ms = 0
         channel.look = look_at(payload + 12, payload + size, &channel.time_ms)
@@ -371,11 +378,3 @@ cdef class Inbound(Intake):
                 channel.touched = True
                 self.touched.append(channel)
         return None
-
-
-cdef str _expected(int expect):
-    if expect == EXPECT_METHOD:
-        return "expected method frame, got non method frame instead"
-    if expect == EXPECT_HEADER:
-        return "expected content header for class 60, got non content header frame instead"
-    return "expected content body, got non content body frame instead"

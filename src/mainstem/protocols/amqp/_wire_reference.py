@@ -14,7 +14,7 @@ from mainstem.model.amqp_content import Content
 from mainstem.model.errors import PeerViolation
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.amqp.events import Event, MethodEvent, PublishEvent
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, undecodable
 from mainstem.protocols.connection import OUT_BYTES_MAX
 
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT, FRAME_END = 1, 2, 3, 8, 0xCE
@@ -28,11 +28,6 @@ TIME_S_MAX = 1 << 43
 SPECIAL_HEADERS = frozenset(("CC", "BCC", "x-delay"))
 REPLY_TO = "amq.rabbitmq.reply-to"
 _FRAME = struct.Struct(">BHI")
-_EXPECTED = (
-    "expected method frame, got non method frame instead",
-    "expected content header for class 60, got non content header frame instead",
-    "expected content body, got non content body frame instead",
-)
 
 
 def check_properties(properties: bytes) -> tuple[bool, bool, bool, int]:
@@ -404,31 +399,34 @@ class Inbound:
         if len(data) - at < _FRAME.size:
             return None
         kind, channel, size = _FRAME.unpack_from(data, at)
+        self.method_number = 0
         if self.frame_max and size > self.frame_max - FRAME_OVERHEAD:
-            raise Fault(501, f"type {kind}, a frame of {size + 8} octets, limit {self.frame_max}: frame_too_large")
+            raise bad_frame(kind, b"", f"{{frame_too_large,{size},{self.frame_max - FRAME_OVERHEAD}}}")
         end = at + _FRAME.size + size
         if len(data) <= end:
             return None
         if data[end] != FRAME_END:
-            raise Fault(501, f"type {kind}, all octets: invalid_frame_end_marker {data[end]}")
+            raise bad_frame(kind, data[at + _FRAME.size : end], f"{{invalid_frame_end_marker,{data[end]}}}")
         self._at = end + 1
-        self.channel_number, self.method_number = channel, BASIC_PUBLISH
+        self.channel_number = channel
         return kind, channel, data[at + _FRAME.size : end]
 
     def _handle(self, kind: int, number: int, payload: bytes, time_ms: int) -> Event | None:
         channel = self._channels.get(number)
+        if channel is not None and channel.expect != EXPECT_METHOD:
+            self.method_number = BASIC_PUBLISH
         if kind == FRAME_METHOD:
             return self._method(channel, number, payload)
         if kind == FRAME_HEARTBEAT:
-            if number:
-                raise Fault(501, "a heartbeat on a channel")
+            if number or payload:
+                raise bad_frame(kind, payload, "" if number else "unknown_frame")
             return None
         if kind not in (FRAME_HEADER, FRAME_BODY):
-            raise Fault(501, f"type {kind}, all octets: unknown_frame")
+            raise bad_frame(kind, payload, "unknown_frame")
         if channel is None:
             return MethodEvent(number, kind, b"")
         if channel.expect != (EXPECT_HEADER if kind == FRAME_HEADER else EXPECT_BODY):
-            raise Fault(505, _EXPECTED[channel.expect])
+            raise Fault(505, EXPECTED[channel.expect])
         if kind == FRAME_HEADER:
             self._header(channel, payload)
         else:
@@ -439,11 +437,11 @@ class Inbound:
 
     def _method(self, channel: ChannelWire | None, number: int, payload: bytes) -> Event | None:
         if len(payload) < 4:
-            raise Fault(502, "a method frame without a method")
+            raise bad_frame(FRAME_METHOD, payload, "unknown_frame")
+        if channel is not None and channel.expect != EXPECT_METHOD:
+            raise Fault(505, EXPECTED[channel.expect])
         self.method_number = method = int.from_bytes(payload[:4], "big")
         if channel is not None:
-            if channel.expect != EXPECT_METHOD:
-                raise Fault(505, _EXPECTED[channel.expect])
             if method == BASIC_PUBLISH:
                 self._begin(channel, payload)
                 return None
@@ -455,18 +453,21 @@ class Inbound:
     def _begin(self, channel: ChannelWire, payload: bytes) -> None:
         exchange_end = 7 + payload[6] if len(payload) > 6 else len(payload)
         key_end = exchange_end + 1 + payload[exchange_end] if len(payload) > exchange_end else len(payload)
-        if len(payload) <= key_end:
-            raise Fault(502, "basic.publish ends inside its fields")
+        if len(payload) != key_end + 1:
+            raise undecodable(payload[4:])
         channel.target = self.targets.find(payload[7:exchange_end], payload[exchange_end + 1 : key_end])
         channel.publish_flags = payload[key_end] & 3
         channel.expect = EXPECT_HEADER
 
     def _header(self, channel: ChannelWire, payload: bytes) -> None:
         if len(payload) < 14:
-            raise Fault(502, "a content header that is too short")
-        class_id, _, size = struct.unpack_from(">HHQ", payload)
+            self.method_number = 0
+            raise bad_frame(FRAME_HEADER, payload, "unknown_frame")
+        class_id, weight, size = struct.unpack_from(">HHQ", payload)
         if class_id != 60:
             raise Fault(505, f"expected content header for class 60, got one for class {class_id} instead")
+        if weight:
+            raise Fault(505, EXPECTED[EXPECT_HEADER])
         if not check_properties(payload[12:])[0]:
             raise Fault(502, "malformed properties in a content header")
         if size > self.body_bytes_max:

@@ -21,8 +21,8 @@ from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.amqp.channel import Channel
 from mainstem.protocols.amqp.consuming import StreamConsumer
-from mainstem.protocols.amqp.events import Event, MethodEvent
-from mainstem.protocols.amqp.faults import Fault, fault_of
+from mainstem.protocols.amqp.events import METHODS_FROM, Event, MethodEvent
+from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, fault_of
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
@@ -328,7 +328,7 @@ class AmqpConnection(Connection):
             BY_NAME["connection.close-ok"].number,
         ):
             return  # after our close only theirs counts
-        if event.channel == 0:
+        if event.channel == 0 and event.number >= METHODS_FROM:
             self.session.handle(name_of(event.number), decode(event.number, event.payload))
         else:
             self._handle_channel(event)
@@ -345,6 +345,10 @@ class AmqpConnection(Connection):
                 self.send_method(number, encode("channel.close-ok"))
             if event.number in (CHANNEL_CLOSE_OK, CHANNEL_CLOSE):
                 self.closing_channels.discard(number)
+        elif event.number < METHODS_FROM:
+            raise Fault(505, EXPECTED[0])
+        elif self.session.state is not State.RUNNING:
+            raise bad_frame(FRAME_METHOD, event.number.to_bytes(4, "big") + event.payload)
         elif event.number == CHANNEL_OPEN:
             self.session.check_channel(number, len(self.channels))
             self.channels[number] = opened = Channel(self, number)

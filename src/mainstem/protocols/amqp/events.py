@@ -8,8 +8,12 @@ if TYPE_CHECKING:
     from mainstem.protocols.amqp._wire_reference import Target
 
 
+METHODS_FROM = 16
+
+
 class MethodEvent(NamedTuple):
-    """A method, its fields still encoded; `number` below 16 is the type of a content frame on a channel that is not open."""
+    """A method, its fields still encoded; below METHODS_FROM `number` is the type of a content frame on a channel that
+    is not open."""
 
     channel: int
     number: int

@@ -33,6 +33,12 @@ NAMES = {
 }
 _SOFT = frozenset((311, 312, 313, 403, 404, 405, 406))
 TEXT_BYTES_MAX = 255
+OCTETS_SHOWN = 16
+EXPECTED = (  # what a channel's next frame is to be: a method, then what a publish brings
+    "expected method frame, got non method frame instead",
+    "expected content header for class 60, got non content header frame instead",
+    "expected content body, got non content body frame instead",
+)
 
 
 class Fault(Exception):
@@ -47,6 +53,26 @@ class Fault(Exception):
     def text(self) -> str:
         """As it fits into a short string."""
         return str(self).encode("utf-8", "surrogateescape")[:TEXT_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def bad_frame(kind: int, payload: bytes, why: str = "") -> Fault:
+    """A frame that is none; without `why` one that comes where none of its kind may."""
+    which = "all" if len(payload) <= OCTETS_SHOWN else f"first {OCTETS_SHOWN}"
+    shown = f"type {kind}, {which} octets = {_binary(payload[:OCTETS_SHOWN])}"
+    return Fault(501, f"{shown}: {why}") if why else Fault(505, shown)
+
+
+def undecodable(arguments: bytes) -> Fault:
+    """A method that is none, or does not end where its fields do."""
+    return Fault(501, f"cannot decode <<{','.join(map(str, arguments[:TEXT_BYTES_MAX]))}>>")
+
+
+def _binary(octets: bytes) -> str:
+    """As Erlang prints it."""
+    if octets and octets.isascii() and octets.decode().isprintable():
+        text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
+        return f'<<"{text}">>'
+    return f"<<{','.join(map(str, octets))}>>"
 
 
 def fault_of(error: errors.MainstemError) -> Fault:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mainstem.model.amqp_content import decode_table, encode_table
 from mainstem.model.errors import PeerViolation
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.faults import Fault, undecodable
 
 TABLE_BYTES_MAX = 1 << 20
 
@@ -103,21 +103,12 @@ METHODS = (
 )
 BY_NUMBER = {method.number: method for method in METHODS}
 BY_NAME = {method.name: method for method in METHODS}
-# What a server may be asked; everything else from a client is 503.
+# What a client may say, though not always: the rest is 503. The connection's own are its state's to judge.
 ASKED = (
     frozenset(
         method.number
         for method in METHODS
-        if not method.name.endswith("-ok")
-        and method.name
-        not in (
-            "connection.start",
-            "connection.secure",
-            "connection.tune",
-            "connection.blocked",
-            "connection.unblocked",
-        )
-        and method.name not in ("basic.return", "basic.deliver", "basic.get-empty")
+        if not method.name.endswith("-ok") and method.name not in ("basic.return", "basic.deliver", "basic.get-empty")
     )
     | {
         BY_NAME[name].number
@@ -137,7 +128,9 @@ def name_of(number: int) -> str:
 def decode(number: int, payload: bytes) -> dict[str, Any]:
     """The fields of a method whose class and method ids are taken off `payload`."""
     method = BY_NUMBER.get(number)
-    if method is None or number not in ASKED:
+    if method is None:
+        raise undecodable(payload)
+    if number not in ASKED:
         raise Fault(503, "unimplemented method")
     values: dict[str, Any] = {}
     at = bit = 0
@@ -152,12 +145,14 @@ def decode(number: int, payload: bytes) -> dict[str, Any]:
         values[name], at = _field(kind, payload, at, name_of(number))
         if kind == "F":
             values[name + "_raw"] = payload[start + 4 : at]  # types that Python does not tell apart
+    if at + (bit > 0) != len(payload):
+        raise undecodable(payload)
     return values
 
 
 def _octet(payload: bytes, at: int) -> int:
     if at >= len(payload):
-        raise Fault(502, "a method ends inside its fields")
+        raise undecodable(payload)
     return payload[at]
 
 
@@ -167,14 +162,17 @@ def _field(kind: str, payload: bytes, at: int, method: str) -> tuple[Any, int]:
         value: Any = int.from_bytes(payload[at:end], "big")
     elif kind == "s":
         end = at + 1 + _octet(payload, at)
-        value = payload[at + 1 : end].decode("utf-8", "surrogateescape")
+        try:
+            value = payload[at + 1 : end].decode()
+        except UnicodeDecodeError:
+            raise Fault(501, "Malformed UTF-8 in shortstr") from None
     else:
         end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
         if end - at > TABLE_BYTES_MAX:
             raise Fault(502, f"a field of {method} is longer than {TABLE_BYTES_MAX} bytes")
         value = payload[at + 4 : end]
     if end > len(payload):
-        raise Fault(502, f"{method} ends inside its fields")
+        raise undecodable(payload)
     if kind == "F":
         try:
             value = decode_table(value)

@@ -174,8 +174,6 @@ class Session:
 
     def check_channel(self, number: int, count: int) -> None:
         """May channel `number` be opened beside `count` others?"""
-        if self.state is not State.RUNNING:
-            raise Fault(504, f"unexpected method in connection state {self.state.value}")
         if number > self.channel_max:
             raise Fault(
                 530, f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})"
