@@ -1,20 +1,16 @@
-"""A scan as the driver sees it: where its lanes stand, how far the next batch goes, and the plan for its tasks.
-
-Offsets are {topic: {partition: next offset}} with string keys, as Spark stores them in its checkpoints.
-"""
+"""A scan as the driver sees it: where its lanes stand, how far the next batch goes, and the plan for its tasks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic import kafka_name
+from mainstem_pipeline.offsets import IDS, Offsets, copied, is_another, pairs
 from mainstem_pipeline.options import EARLIEST, LATEST, Position, ReadOptions
 from mainstem_pipeline.slices import ScanTask, data_loss
-
-Offsets = dict[str, dict[str, int]]
 
 STEM = "#"  # a shared log seen through a filter
 ROWS_ALL = 1 << 60
@@ -28,10 +24,6 @@ BYTES_PER_ROW_GUESS = 200
 LOST_SHOWN = 3
 
 
-def copied(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {topic: dict(parts) for topic, parts in offsets.items()}
-
-
 def _kafka_spelled(given: Mapping[str, Mapping[str, int]], known: Offsets) -> Mapping[str, Mapping[str, int]]:
     """By the lanes' names: a topic may be given as MQTT spells it."""
     return {
@@ -40,10 +32,13 @@ def _kafka_spelled(given: Mapping[str, Mapping[str, int]], known: Offsets) -> Ma
     }
 
 
-def pairs(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
-    for topic, parts in offsets.items():
-        for partition, offset in parts.items():
-            yield topic, partition, offset
+def _offsets(lanes: list[dict[str, Any]], offset_of: Callable[[dict[str, Any]], int]) -> Offsets:
+    found: Offsets = {}
+    for lane in lanes:
+        found.setdefault(lane["topic"], {})[str(lane["partition"])] = offset_of(lane)
+        if lane["topic_id"] is not None:
+            found.setdefault(IDS, {})[lane["topic"]] = lane["topic_id"]
+    return found
 
 
 class Scan:
@@ -65,10 +60,7 @@ class Scan:
         return lanes
 
     def _all(self, field: str, **at: int) -> Offsets:
-        found: Offsets = {}
-        for lane in self._lanes(**at):
-            found.setdefault(lane["topic"], {})[str(lane["partition"])] = lane[field]
-        return found
+        return _offsets(self._lanes(**at), lambda lane: lane[field])
 
     def latest_offsets(self) -> Offsets:
         return self._all("end")
@@ -116,11 +108,7 @@ class Scan:
         return self._all("start" if position.word == "earliest" else "end")
 
     def _at_time(self, time_ms: int, starting: bool) -> Offsets:
-        found: Offsets = {}
-        for lane in self._lanes(time_ms=time_ms):
-            offset = self._offset_at(lane, time_ms, starting)
-            found.setdefault(lane["topic"], {})[str(lane["partition"])] = offset
-        return found
+        return _offsets(self._lanes(time_ms=time_ms), lambda lane: self._offset_at(lane, time_ms, starting))
 
     def _offset_at(self, lane: Mapping[str, Any], time_ms: int, starting: bool) -> int:
         if lane["at"] is None and starting and not self._options.latest_if_no_time:
@@ -149,7 +137,7 @@ class Scan:
         given = _kafka_spelled(given, earliest)
         for topic, partition, _ in pairs(given):
             self._check_known(earliest, topic, partition)
-        found: Offsets = {}
+        found: Offsets = {IDS: earliest[IDS]} if IDS in earliest else {}
         for topic, partition, first in pairs(earliest):
             offset = given.get(topic, {}).get(partition, rest)
             if offset is None:
@@ -173,35 +161,39 @@ class Scan:
     def advanced(self, start: Offsets, latest: Offsets) -> Offsets:
         """The ends for a batch that starts at `start`: new lanes from their beginning, no lane backwards.
 
-        But one that was made anew, if its loss may be passed over: it goes back to its beginning, to be read from there.
+        But one that was made anew, if its loss may be passed over: it goes to its beginning, to be read from there.
         """
         end = copied(start)
+        if IDS in latest:
+            end.setdefault(IDS, {}).update(latest[IDS])
         anew = self._made_anew(start, latest)
         firsts = self._all("start") if anew else {}
-        for topic, partition in anew:
-            end[topic][partition] = firsts.get(topic, {}).get(partition, 0)
         for topic, partition, offset in pairs(latest):
             before = start.get(topic, {}).get(partition)
-            if before is None or offset > before:
+            if (topic, partition) in anew:
+                end[topic][partition] = firsts.get(topic, {}).get(partition, 0)
+            elif before is None or offset > before:
                 end.setdefault(topic, {})[partition] = offset
         return end
 
-    def _made_anew(self, known: Offsets, latest: Offsets) -> list[tuple[str, str]]:
-        """Lanes that end before where they are known to have been: their topic was deleted and is there again.
+    def _made_anew(self, known: Offsets, latest: Offsets) -> set[tuple[str, str]]:
+        """Lanes whose topic was deleted and is there again: another id, or an end before where it is known to have been.
 
         DataLoss, if that is to be told: what it held is gone, and its new records have the old ones' offsets.
         """
-        behind = [
-            (topic, partition, offset, latest[topic][partition])
+        anew = [
+            (topic, partition, offset)
             for topic, partition, offset in pairs(known)
-            if offset > latest.get(topic, {}).get(partition, offset)
+            if partition in latest.get(topic, {})
+            and (offset > latest[topic][partition] or is_another(topic, known, latest))
         ]
-        if behind and self._options.fail_on_data_loss:
-            topic, partition, offset, end = behind[0]
+        if anew and self._options.fail_on_data_loss:
+            topic, partition, offset = anew[0]
             raise data_loss(
-                f"{topic} {partition} was read up to offset {offset} and ends at {end} now: it was deleted and made anew"
+                f"{topic} {partition} was read up to offset {offset} and ends at {latest[topic][partition]} now: "
+                f"it was deleted and made anew"
             )
-        return [(topic, partition) for topic, partition, _, _ in behind]
+        return {(topic, partition) for topic, partition, _ in anew}
 
     def limited(
         self, start: Offsets, end: Offsets, *, rows_max: int | None = None, bytes_max: int | None = None
@@ -250,7 +242,9 @@ class Scan:
     # -- plans
 
     def plan(self, start: Offsets, end: Offsets) -> list[ScanTask]:
-        ranges = self._ranges(start, end)
+        return self._planned(self._ranges(start, end), end)
+
+    def _planned(self, ranges: list[list[Any]], end: Offsets) -> list[ScanTask]:
         if not ranges:
             return []
         options = self._options
@@ -265,12 +259,20 @@ class Scan:
             },
         )
         self._remember(plan["plan"])
+        anew = {topic for topic, *_ in ranges if is_another(topic, end, {IDS: plan["topic_ids"]})}
+        if anew and options.fail_on_data_loss:
+            raise data_loss(f"{min(anew)} was deleted and made anew since this batch began")
+        if anew:  # the next batch begins with them
+            return self._planned([one for one in ranges if one[0] not in anew], end)
         if plan["lost"] and options.fail_on_data_loss:
             raise data_loss(_lost_words(plan["lost"]))
+        return self._tasks(plan)
+
+    def _tasks(self, plan: Mapping[str, Any]) -> list[ScanTask]:
+        options, planned_s = self._options, time.time()
         rows = sum(one["rows"] for one in plan["slices"])
         if rows:
             self._bytes_per_row = max(sum(one["bytes"] for one in plan["slices"]) / rows, 1.0)
-        planned_s = time.time()
         return [
             ScanTask(
                 options.connection,

@@ -16,9 +16,10 @@ from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from mainstem.model.errors import MainstemError
+from mainstem_pipeline.offsets import Offsets, copied, is_another, pairs
 from mainstem_pipeline.options import ReadOptions, read_options
 from mainstem_pipeline.rows import check_schema, ddl
-from mainstem_pipeline.scans import Offsets, Scan, copied, pairs
+from mainstem_pipeline.scans import Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,7 +193,7 @@ class PushdownReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are {topic: {partition: offset}}, as the Kafka source's; `#` is a stem seen through a filter."""
+    """Offsets are {topic: {partition: offset}}, as the Kafka source's; see offsets.py for `#` and `$ids`."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
@@ -277,4 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _back(start: Offsets, end: Offsets) -> bool:
     """Whether a lane goes back, because its topic was made anew: that must be written down, although it has no rows."""
-    return any(end.get(topic, {}).get(partition, offset) < offset for topic, partition, offset in pairs(start))
+    return any(
+        end.get(topic, {}).get(partition, offset) < offset or is_another(topic, start, end)
+        for topic, partition, offset in pairs(start)
+    )

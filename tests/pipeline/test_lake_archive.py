@@ -15,7 +15,7 @@ from mainstem_pipeline.lake.archive import Archive, Archived
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import Committer, Fenced, carried, next_offsets_of
 from mainstem_pipeline.lake.rebuild import rebuilt_batches
-from tests.pipeline.conftest import create_topic, produce, publish, read
+from tests.pipeline.conftest import create_topic, delete_topic, produce, publish, read
 from tests.pipeline.lake_kit import ArchiveRun, archive, orphans, rows_of, sql, stored_frames, table_of
 from tests.protocol.kafka.raw import RawClient
 
@@ -278,6 +278,26 @@ def test_a_tables_end_moves_past_what_it_does_not_mean(
     assert end >= 100
     assert next_offsets_of(table_of(lake, "raw.t")) == done.ends
     assert set(carried(table_of(lake, "raw.t"))) == {"mainstem.epoch", "mainstem.next", "mainstem.batch.query"}
+
+
+@pytest.mark.parametrize("grown_to", [3, 40])
+def test_an_archive_of_a_topic_that_was_made_anew_ends_unless_the_loss_is_accepted(
+    spark: SparkSession, broker: BrokerProcess, topic: str, lake: LakeOptions, grown_to: int
+) -> None:
+    """Whether or not the new one has outgrown the old: they are other records, at the same offsets of another log."""
+    create_topic(broker, topic)
+    produce(broker, topic, [b"old-%d" % n for n in range(10)])
+    assert archive(spark, broker, lake, topic, "raw.t")["rows"] == 10
+    delete_topic(broker, topic)
+    create_topic(broker, topic)
+    produce(broker, topic, [b"new-%d" % n for n in range(grown_to)])
+    with pytest.raises(Exception, match="it was deleted and made anew"):
+        archive(spark, broker, lake, topic, "raw.t")
+    assert ArchiveRun(spark, broker, lake, topic, "raw.t", accept_loss=True).wait()["rows"] == grown_to
+    assert len(rows_of(lake, "raw.t")) == 10 + grown_to
+    produce(broker, topic, [b"newer"])
+    assert archive(spark, broker, lake, topic, "raw.t")["rows"] == 1
+    assert len(sql(spark, broker, lake, f"select value from {topic}")) == 11 + grown_to
 
 
 def test_tables_are_found_by_name_and_told_in_figures(

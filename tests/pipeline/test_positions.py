@@ -8,15 +8,18 @@ import pytest
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.testing.process import BrokerProcess
+from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import read_options
-from mainstem_pipeline.scans import Offsets, Scan
-from tests.pipeline.conftest import create_topic, produce
+from mainstem_pipeline.scans import Scan
+from mainstem_pipeline.slices import DataLoss
+from tests.pipeline.conftest import create_topic, delete_topic, produce, publish
 
 
 def ranges(broker: BrokerProcess, **options: str) -> tuple[Offsets, Offsets]:
     scan = Scan(read_options({"url": broker.http_url, **options}, streaming=False))
     try:
-        return scan.batch_range()
+        start, end = scan.batch_range()
+        return without_ids(start), without_ids(end)
     finally:
         scan.close()
 
@@ -41,3 +44,40 @@ def test_offsets_are_given_by_either_spelling_of_a_topic(broker: BrokerProcess, 
     for name in (f"{topic}/a", f"{topic}.a"):
         start, _ = ranges(broker, subscribe=f"{topic}/a", startingOffsets=json.dumps({name: {"0": 2}}))
         assert start == {f"{topic}.a": {"0": 2}}
+
+
+def test_a_topic_that_is_declared_or_gets_a_log_of_its_own_is_still_the_same(broker: BrokerProcess, topic: str) -> None:
+    """Its offsets go on: nothing was lost, and nothing begins again."""
+    publish(broker, [(topic, b"x")] * 3)
+    scan = Scan(read_options({"url": broker.http_url, "subscribe": topic}, streaming=True))
+    before = scan.latest_offsets()
+    create_topic(broker, topic)
+    produce(broker, topic, [b"y"] * 2)
+    end = scan.advanced(before, scan.latest_offsets())
+    assert sum(slice["rows"] for task in scan.plan(before, end) for slice in task.slices) == 2
+    scan.close()
+
+
+def test_a_topic_that_is_made_anew_between_a_batch_and_its_plan_is_told_or_left_to_the_next(
+    broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(broker, topic)
+    produce(broker, topic, [b"old"] * 3)
+    careful, careless = (
+        Scan(read_options({"url": broker.http_url, "subscribe": topic, "failOnDataLoss": may_fail}, streaming=True))
+        for may_fail in ("true", "false")
+    )
+    start = careful.initial_offsets()
+    start[topic]["0"] = 1
+    end = careful.latest_offsets()
+    delete_topic(broker, topic)
+    create_topic(broker, topic)
+    produce(broker, topic, [b"new"] * 5)
+    with pytest.raises(DataLoss, match="was deleted and made anew since this batch began"):
+        careful.plan(start, end)
+    assert careless.plan(start, end) == []
+    after = careless.advanced(end, careless.latest_offsets())
+    assert without_ids(after) == {topic: {"0": 0}}
+    assert without_ids(careless.advanced(after, careless.latest_offsets())) == {topic: {"0": 5}}
+    careful.close()
+    careless.close()

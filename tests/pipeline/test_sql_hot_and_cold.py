@@ -87,6 +87,9 @@ def test_a_topic_that_was_made_anew_behind_its_archive_is_told(
     produce(broker, topic, [b"new"])
     with pytest.raises(MainstemError, match="read up to offset 3 and ends at 1 now"):
         sql(spark, broker, lake, f"select value from {topic}")
+    produce(broker, topic, [b"new"] * 4)
+    with pytest.raises(MainstemError, match="read up to offset 3 and ends at 5 now"):
+        sql(spark, broker, lake, f"select value from {topic}")
 
 
 def test_a_view_within_an_archive_keeps_its_condition(

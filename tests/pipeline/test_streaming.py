@@ -155,3 +155,24 @@ def test_a_topic_that_was_made_anew_stops_the_stream_or_is_read_from_its_beginni
         run_once(spark, broker, tmp_path / "c", collected, **options)
     run_once(spark, broker, tmp_path / "c", collected, **options, failOnDataLoss="false")
     assert collected.values == sorted([b"old-%d" % n for n in range(10)] + [b"new-%d" % n for n in range(5)])
+
+
+def test_a_topic_that_was_made_anew_and_has_outgrown_the_old_one_is_no_continuation_of_it(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    create_topic(broker, topic, 2)
+    produce(broker, topic, [b"old-%d" % n for n in range(10)])
+    collected = Collected()
+    options = {"filter": f"{topic}/#", "startingOffsets": "earliest"}
+    run_once(spark, broker, tmp_path / "c", collected, **options)
+    delete_topic(broker, topic)
+    create_topic(broker, topic, 2)
+    produce(broker, topic, [b"new-%d" % n for n in range(40)])
+    with pytest.raises(Exception, match=r"(?s)it was deleted and made anew.*failOnDataLoss"):
+        run_once(spark, broker, tmp_path / "c", collected, **options)
+    run_once(spark, broker, tmp_path / "c", collected, **options, failOnDataLoss="false")
+    assert collected.values == sorted([b"old-%d" % n for n in range(10)] + [b"new-%d" % n for n in range(40)])
+    produce(broker, topic, [b"newer"])
+    run_once(spark, broker, tmp_path / "c", collected, **options)
+    assert collected.values.count(b"newer") == 1
+    assert len(collected.values) == 51

@@ -20,7 +20,6 @@ from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import (
     SOURCE,
     Committer,
-    Offsets,
     Progress,
     ensure_table,
     next_offsets_of,
@@ -39,6 +38,7 @@ from mainstem_pipeline.lake.raw import (
     write_task,
 )
 from mainstem_pipeline.lake.room import room_in
+from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.workers import settle
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Every snapshot of ours carries these properties forward, so that expiry loses no
 properties, because snapshots that others make do not:
 
     mainstem.batch.<query>   the last batch of that query in the table; one at or below it is not committed again
-    mainstem.next            {topic: {partition: offset}}: where the table's data ends, for raw tables
+    mainstem.next            where the table's data ends, for raw tables (offsets.py draws it)
     mainstem.epoch           of a raw table's only committer; an older one is refused
 
 pyiceberg's own retry is switched off for these tables: a commit that lost a race must look again whether it is still due.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem_pipeline.lake.catalog import identifier
+from mainstem_pipeline.offsets import IDS, Offsets, is_another, pairs, without_ids
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,9 +51,6 @@ TABLE_PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
     "write.metadata.metrics.default": "truncate(16)",
 }
-
-
-Offsets = dict[str, dict[str, int]]  # {topic: {partition: next offset}}
 
 
 T = TypeVar("T")
@@ -201,18 +199,26 @@ class Committer:
         return done
 
     def _moved(self, ends: Offsets, progress: Progress) -> Offsets:
-        """Where the table ends after a batch. One that starts before the table's end would write rows again."""
-        for topic, parts in progress.ends.items():
-            for partition, end in parts.items():
-                start = progress.starts.get(topic, {}).get(partition, 0)
-                known = ends.setdefault(topic, {}).get(partition, 0)
-                if start < known and start < end:
-                    raise Fenced(
-                        f"table {self._name} holds {topic} {partition} up to offset {known}; "
-                        f"this archive would write from {start} on again",
-                        fix="run one archive of a table at a time; a reset one goes on where the table ends",
-                    )
-                ends[topic][partition] = max(known, end)
+        """Where the table ends after a batch. One that starts before the table's end would write rows again.
+
+        But those of a topic that was made anew: they are others, at the same offsets of another log.
+        """
+        anew = {topic for topic in ends if is_another(topic, ends, progress.ends)}
+        for topic, partition, end in pairs(progress.ends):
+            start = progress.starts.get(topic, {}).get(partition, 0)
+            known = ends.setdefault(topic, {}).get(partition, 0)
+            if topic in anew or end < start:
+                ends[topic][partition] = end
+                continue
+            if start < known and start < end:
+                raise Fenced(
+                    f"table {self._name} holds {topic} {partition} up to offset {known}; "
+                    f"this archive would write from {start} on again",
+                    fix="run one archive of a table at a time; a reset one goes on where the table ends",
+                )
+            ends[topic][partition] = max(known, end)
+        if IDS in progress.ends:
+            ends.setdefault(IDS, {}).update(progress.ends[IDS])
         return ends
 
     def attempt(self, change: Callable[[Table, dict[str, str]], bool]) -> bool:
@@ -278,5 +284,5 @@ def summary_of(table: Table) -> dict[str, Any]:
         "files": int(totals.get("total-data-files", "0")),
         "bytes": int(totals.get("total-files-size", "0")),
         "snapshots": len(table.metadata.snapshots),
-        "ends": next_offsets_of(table),
+        "ends": without_ids(next_offsets_of(table)),
     }

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 from mainstem.model.counted import counted
 from mainstem.model.errors import MainstemError
 from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.offsets import without_ids
 
 REPORT_EVERY_S = 5.0
 REPORT_RETRY_S = 0.5
@@ -58,7 +59,8 @@ class FlowProgress:
 
 def _offsets(value: Any) -> dict[str, dict[str, int]]:
     parsed = json.loads(value) if isinstance(value, str) else value
-    return parsed if isinstance(parsed, dict) and all(isinstance(one, dict) for one in parsed.values()) else {}
+    is_ours = isinstance(parsed, dict) and all(isinstance(one, dict) for one in parsed.values())
+    return without_ids(parsed) if is_ours else {}
 
 
 class Display(Protocol):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import ConfigError, MainstemError, NotFound
 from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
@@ -58,7 +59,7 @@ class Watched:
         self.error: MainstemError | None = None
         self.failures = 0  # in a row
         self.resume_s = 0.0
-        self.archived_ends: dict[str, dict[str, int]] = {}
+        self.archived_ends: Offsets = {}
         self._seen = -1
 
     @property
@@ -98,7 +99,7 @@ class Watched:
                 if rows is not None:
                     self.progress.correct(rows)
                 if result.written:
-                    self.archived_ends = result.written["ends"]
+                    self.archived_ends = without_ids(result.written["ends"])
             self.failures = 0
             told = True
         if told:

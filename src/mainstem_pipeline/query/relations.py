@@ -19,10 +19,11 @@ from mainstem_pipeline.lake.commits import SOURCE
 from mainstem_pipeline.lake.raw import COLUMNS as RAW
 from mainstem_pipeline.lake.raw import current_columns
 from mainstem_pipeline.lake.tables import data_paths, frame_of
+from mainstem_pipeline.offsets import pairs
 from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.query.predicates import condition_sql, quoted, topic_sql
 from mainstem_pipeline.rows import COLUMNS
-from mainstem_pipeline.scans import Scan, pairs
+from mainstem_pipeline.scans import Scan
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

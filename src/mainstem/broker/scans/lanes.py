@@ -33,6 +33,8 @@ class Lane:
     start: int
     end: int  # the last stable offset
     spans: list[tuple[Log, int, int]] = field(default_factory=list)  # (log, first offset, end), in order
+    # The topic's, if offsets would begin again with another one of its name; 0: not declared; None: they go on in a stem.
+    topic_id: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -154,7 +156,9 @@ def _selected(namespace: Namespace, chosen: list[tuple[Topic, Partition]]) -> Se
 
 def _lane(topic: Topic, partition: Partition) -> Lane:
     spans = [(span.log, span.first, span.end_offset) for span in partition.spans]
-    return Lane(kafka_topic(topic), partition.index, topic.name, partition.start_offset, partition.stable_offset, spans)
+    start, end = partition.start_offset, partition.stable_offset
+    topic_id = None if topic.declared and partition.spans[-1].shared else topic.id
+    return Lane(kafka_topic(topic), partition.index, topic.name, start, end, spans, topic_id)
 
 
 def _describe(selection: Selection, topic: Topic) -> None:
@@ -181,5 +185,6 @@ def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition |
             own = [(span.log, span.first, span.end_offset) for span in partition.spans if not span.shared]
             if own:  # what lies in a stem is read with the stem
                 start = max(partition.low_mark, own[0][1], own[0][0].start_offset)
-                selection.lanes.append(Lane(kafka_topic(topic), partition.index, topic.name, start, own[-1][2], own))
+                lane = Lane(kafka_topic(topic), partition.index, topic.name, start, own[-1][2], own, topic.id)
+                selection.lanes.append(lane)
     return selection

@@ -75,7 +75,7 @@ class ScanPlans:
     # -- where lanes begin and end
 
     async def lanes(self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
-        """Start and end of each lane, and with a time or a stamp in `at` the offset that is meant (null: none yet)."""
+        """Start, end and topic of each lane, and with a time or stamp in `at` the offset that is meant (null: none yet)."""
         selection = self._select(namespace, wanted)
         found = []
         for lane in selection.lanes:
@@ -84,6 +84,7 @@ class ScanPlans:
                 "partition": lane.partition,
                 "start": lane.start,
                 "end": lane.end,
+                "topic_id": lane.topic_id,
             }
             if "time_ms" in at:
                 told["at"] = await asyncio.to_thread(self._times.find, selection, lane, int(at["time_ms"]))
@@ -208,6 +209,7 @@ class ScanPlans:
             "slices": slices,
             "lost": lost,
             "aborted": self._aborted(slices),
+            "topic_ids": {one.lane.topic: one.lane.topic_id for one in chosen if one.lane.topic_id is not None},
             "selection": _selection_document(selection),
         }
 
