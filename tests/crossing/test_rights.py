@@ -147,6 +147,21 @@ def test_copies_go_only_where_their_publisher_may_publish(channel: BlockingChann
         channel.basic_publish("", "ann.queue", b"x", pika.BasicProperties(headers={"CC": ["bob.queue"]}))
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_copies_by_the_management_api_go_only_where_their_publisher_may_publish(
+    ann: httpx.Client, channel: BlockingChannel, header: str
+) -> None:
+    queue = f"ann.{unique('queue')}"
+    channel.queue_declare(queue, exclusive=True)
+    message = {"routing_key": "ann.nobody", "payload": "x", "payload_encoding": "string"}
+    fine = message | {"properties": {"headers": {header: [queue]}}}
+    assert ann.post("/api/exchanges/%2F/amq.default/publish", json=fine).json() == {"routed": True}
+    _, properties, _ = channel.basic_get(queue, auto_ack=True)
+    assert properties.headers == ({"CC": [queue]} if header == "CC" else {})
+    elsewhere = message | {"properties": {"headers": {header: ["bob.queue"]}}}
+    assert ann.post("/api/exchanges/%2F/amq.default/publish", json=elsewhere).status_code in (401, 403)
+
+
 class AnnsMember(Member):
     """A share member that logs in first."""
 

@@ -18,7 +18,7 @@ from mainstem.broker.queues.declaring import (
     queue_settings,
 )
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
-from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges
+from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges, carbon_copies
 from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
@@ -244,10 +244,12 @@ def publish(call: Call, vhost: str, name: str) -> Any:
     queues, body = call.vhost(vhost), _body(call)
     exchange, key = exchange_name(name), str(body.get("routing_key", ""))
     queues.exchanges.get(exchange)
-    _require(call, Action.PUBLISH, topic_of(exchange, key))
     raw = _raw(str(body.get("payload", "")), body.get("payload_encoding", "string"))
     content = content_of(_table(body, "properties"))
-    targets = queues.exchanges.route(exchange, [key], content)
+    keys = [key, *carbon_copies(content, blind=True)]
+    for one in keys:
+        _require(call, Action.PUBLISH, topic_of(exchange, one))
+    targets = queues.exchanges.route(exchange, keys, content)
     routed = queues.exchanges.is_routable(exchange, key, targets)
     queues.exchanges.publish(exchange, key, content.encode(), raw)
     return {"routed": routed}

@@ -96,7 +96,7 @@ class Delayed:
         time_ms: int,
         due_ms: int,
     ) -> Ticket:
-        """An AMQP publish: routed when it is due."""
+        """An AMQP publish: routed when it is due, to what its CC and BCC name, too."""
         headers: list[Header] = [
             (b"ms-exchange", exchange.encode("utf-8", "surrogateescape")),
             (b"ms-routing-key", key.encode("utf-8", "surrogateescape")),

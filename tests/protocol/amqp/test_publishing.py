@@ -196,6 +196,17 @@ def test_a_delayed_message_comes_when_it_is_due_and_is_routed_then(channel: Bloc
     assert time.monotonic() - started >= 0.15
 
 
+def test_the_copies_of_a_delayed_message_are_delayed_too(channel: BlockingChannel, name: str) -> None:
+    queues = [declared(channel, name + end, exclusive=True) for end in ("to", "cc", "bcc")]
+    headers = {"x-delay": 200, "CC": [queues[1]], "BCC": [queues[2]]}
+    channel.basic_publish("", queues[0], b"late", pika.BasicProperties(headers=headers))
+    assert [ready(channel, queue) for queue in queues] == [0, 0, 0]
+    assert eventually(lambda: [ready(channel, queue) for queue in queues] == [1, 1, 1])
+    for queue in queues:
+        _, properties, body = channel.basic_get(queue, auto_ack=True)
+        assert (body, properties.headers) == (b"late", {"x-delay": 200, "CC": [queues[1]]})
+
+
 def test_a_message_larger_than_the_limit_is_refused(connect: Connect, name: str) -> None:
     channel = connect().channel()
     with refused(406, "message size 17000000 is larger than configured max size 16777216"):

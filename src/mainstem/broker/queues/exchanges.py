@@ -108,6 +108,8 @@ class Exchanges:
     def declare(self, exchange: Exchange) -> Written | None:
         if exchange.name in self.by_name:
             raise AlreadyExists(f"exchange {exchange.name!r} already exists")
+        if exchange.durable:
+            self._store.check_room()
         self.by_name[exchange.name] = exchange
         self.version += 1
         if not exchange.durable:
@@ -167,16 +169,16 @@ class Exchanges:
         if binding in bound:
             return None
         source = self.get(binding.source)
-        durable = source.durable
-        if binding.to_queue:
-            queue = self.queues.get(binding.destination)
-            stamp = self._now()
-            if queue.add_reach(reach_of(source.name, source.type, binding.key, stamp)):
-                self.queues.save(queue)
-            durable = durable and queue.settings.durable and not queue.settings.exclusive
+        queue = self.queues.get(binding.destination) if binding.to_queue else None
+        if queue is not None:
+            durable = source.durable and queue.settings.durable and not queue.settings.exclusive
         else:
-            durable = durable and self.get(binding.destination).durable
-            self._now()
+            durable = source.durable and self.get(binding.destination).durable
+        if durable:
+            self._store.check_room()
+        stamp = self._now()
+        if queue is not None and queue.add_reach(reach_of(source.name, source.type, binding.key, stamp)):
+            self.queues.save(queue)
         bound[binding] = None
         self.version += 1
         return self._store.put_item(ItemKind.BINDING, self.namespace.name, binding.id, {}) if durable else None
@@ -345,11 +347,11 @@ class Exchanges:
     ) -> Ticket:
         """Route and store, as a client's publish would be."""
         content = Content.parse(properties)
-        keys = [key, *carbon_copies(content)]
+        keys = [key, *carbon_copies(content, blind=True)]
+        content.remove_header("BCC")
         plain = len(keys) == 1 and self.is_simple(name, key)
-        return self.append(
-            name, key, properties, value, time_ms, targets=None if plain else self.route(name, keys, content)
-        )
+        targets = None if plain else self.route(name, keys, content)
+        return self.append(name, key, content.encode(), value, time_ms, targets=targets)
 
     def append(
         self,
@@ -399,10 +401,13 @@ class Exchanges:
         return Content.parse(crossing.amqp_properties(record, self.queues.service.broker.clock.now_ns()) or b"")
 
 
-def carbon_copies(content: Content) -> list[str]:
-    """The further routing keys in the CC header."""
-    copies = content.header_value("CC")
-    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+def carbon_copies(content: Content, *, blind: bool = False) -> list[str]:
+    """The further routing keys in the CC header; `blind`: and those in BCC."""
+    keys: list[str] = []
+    for name in ("CC", "BCC") if blind else ("CC",):
+        copies = content.header_value(name)
+        keys += [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+    return keys
 
 
 class _Headers:

@@ -24,7 +24,7 @@ from mainstem.protocols.amqp.methods import encode
 NO_ROUTE = 312
 TRANSACTION_MAX = 100_000  # publishes and acks of one transaction
 DELAY_MAX_MS = (1 << 32) - 1
-Examined = tuple[Content, list[str]]  # a publish without BCC, and all its routing keys
+Examined = tuple[Content, list[str]]  # a publish, and all its routing keys
 
 
 class Publishes(ChannelCore):
@@ -69,7 +69,6 @@ class Publishes(ChannelCore):
             for copy in copies:
                 topic = topic_of(exchange.name, copy)
                 self.require(Action.PUBLISH, topic, quoted("exchange", exchange.name, self.vhost.name))
-        content.remove_header("BCC")
         return content, [key, *copies]
 
     def _store(self, event: PublishEvent, content: Content, keys: list[str]) -> tuple[Ticket | None, bool]:
@@ -81,6 +80,7 @@ class Publishes(ChannelCore):
         delay_ms = self._delay_ms(content)
         if delay_ms:
             return self._delay(exchange, key, content, event, delay_ms), False
+        content.remove_header("BCC")
         targets = exchanges.route(exchange, keys, content)
         if event.mandatory and not exchanges.is_routable(exchange, key, targets):
             self._return(exchange, key, content.encode(), event.body)
