@@ -297,6 +297,7 @@ class Access:
         return user
 
     def _keep(self, user: User) -> Written:
+        self._store.check_room()
         self.users[user.name] = user
         self._changed()
         return self._store.put_item(ItemKind.USER, "", user.name, user.to_document())

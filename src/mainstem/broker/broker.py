@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from mainstem.model.errors import (
     StorageFault,
 )
 from mainstem.model.topic_filter import check_filter, check_topic
+from mainstem.storage.ballast import Ballast
 from mainstem.storage.disk import REAL_DISK, is_full
 from mainstem.storage.state_file import read_state, write_state
 
@@ -83,7 +84,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         data = self.options.data
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.store = SqliteStore(data / "metadata.sqlite")
+        self.ballast = Ballast(data)
+        self.ballast.check_start()
+        self.store = SqliteStore(data / "metadata.sqlite", self.ballast)
         catalog = self.store.load()
         self.access = Access(self.store, catalog.items, clock=self.clock)
         self.ticker = Ticker(loop, self.dispatcher)
@@ -122,6 +125,8 @@ class Broker:
 
     async def close(self) -> None:
         """Write, sync and mark everything clean."""
+        self.store.end_waiting()
+        self.ballast.make_room()
         if self._names in CUT_NAMES.sources:
             CUT_NAMES.sources.remove(self._names)
         for task in self._background:
@@ -139,8 +144,10 @@ class Broker:
             log.mark_stable(log.written)
         self.journal.close()
         self.logs.close()
-        self.stamps.settle()
+        with suppress(DiskFull):  # the next start goes on behind what is reserved
+            self.stamps.settle()
         self.store.close()
+        self.ballast.keep_rest()
 
     def _names(self) -> Iterator[bytes]:
         for namespace in self.namespaces.values():
@@ -170,11 +177,14 @@ class Broker:
                 await loop.run_in_executor(None, self._reserve_ahead, list(self.logs.by_id.values()))
                 if self.journal.snapshot_due():
                     await self.snapshot()
+            except DiskFull as error:  # publishes meet it, too, and are told
+                logger.debug("background work waits for room: %s", error)
             except Exception:
                 logger.exception("background work failed; it is tried again")
 
     def _reserve_ahead(self, logs: list[Log]) -> None:
         """So that the loop seldom waits for these small fsyncs."""
+        self.ballast.keep()
         if self.stamps.due():
             self.stamps.extend()
         for log in logs:
@@ -202,6 +212,7 @@ class Broker:
     def create_namespace(self, name: str) -> Namespace:
         if name in self.namespaces:
             return self.namespaces[name]
+        self.store.check_room()
         self.store.put_namespace(NamespaceRow(name, self.stamps.next))
         return self._add_namespace(name)
 
@@ -284,6 +295,7 @@ class Broker:
                 f"namespace {namespace.name!r} has {STEMS_MAX} stems, one for each distinct policy",
                 fix="give topics one of the existing policies, or a log of their own with --layout dedicated",
             )
+        self.store.check_room()
         document = policy.to_document()
         log_id = self.store.next_id(Sequence.LOG)
         log = self.logs.open(log_id, engine=policy.engine, shared=True, policy=document)
@@ -319,6 +331,7 @@ class Broker:
         if name in namespace.topics or name in namespace.views:
             kind = "topic" if name in namespace.topics else "view"
             raise AlreadyExists(f"{kind} {name.decode(errors='replace')!r} already exists")
+        self.store.check_room()
         before = namespace.find_topic(name)
         self.ticker.write_now()  # what was gathered for the old log belongs before the seam
         if not policy.dedicated:
@@ -411,6 +424,7 @@ class Broker:
     def add_partitions(self, namespace: Namespace, topic: Topic, count: int) -> Written:
         if count <= len(topic.partitions):
             raise InvalidArgument(f"{topic.name.decode()!r} has {len(topic.partitions)} partitions; they can only grow")
+        self.store.check_room()
         if not topic.policy.dedicated:
             self.move_topic(namespace, topic, topic.policy.with_changes({"layout": "dedicated"}))
         before = len(topic.partitions), topic.policy
@@ -435,6 +449,7 @@ class Broker:
             raise InvalidArgument(
                 f"{topic.name.decode()!r} has {len(topic.partitions)} partitions and cannot share a log"
             )
+        self.store.check_room()
         self.ticker.write_now()
         if not policy.dedicated:
             namespace.stem(policy)
@@ -521,6 +536,7 @@ class Broker:
         if namespace.find_topic(name) is not None:
             raise InvalidName(f"{name.decode()!r} is a topic; a view needs a name of its own")
         condition = parse_condition(where)
+        self.store.check_room()
         view_id = self.store.next_id(Sequence.VIEW)
         view = View(namespace, view_id, name, topic_filter, condition, dict(options or {}), self.stamps.next)
         namespace.views[name] = view

@@ -14,6 +14,7 @@ change, and with them the default stem, a clean stop moves it by naming the new 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -26,7 +27,8 @@ from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_bat
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.clock import Clock
-from mainstem.model.errors import StorageFault
+from mainstem.model.errors import DiskFull, StorageFault
+from mainstem.storage.disk import is_full
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -60,7 +62,7 @@ class Journal:
     def __init__(self, stem: Log, path: Path, clock: Clock, logs: Mapping[int, Log] | None = None) -> None:
         """`stem` is the default one, where a new journal begins; `logs` are those an older one may lie in."""
         self.snapshot_offset = 0  # state frames below it are in the snapshot
-        self._path = path
+        self._path, self._temporary = path, path.with_suffix(".new")
         self._data = path.read_bytes() if path.exists() else None
         self._next_stem = stem
         self.stem = stem
@@ -181,7 +183,10 @@ class Journal:
         with self._storing:  # a thread may still write an older one; another must not begin afterwards
             self._closed = True
             self.stem = self._next_stem
-            self._store(*self.take_snapshot())
+            try:
+                self._store(*self.take_snapshot())
+            except DiskFull as error:
+                logger.warning("the next start replays more of the journal: %s", error)
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         """Durable once this returns; runs in a thread. `offset` must be stable. Not any more after `close`."""
@@ -195,16 +200,21 @@ class Journal:
         try:
             self._write(data)
             self.snapshot_offset = offset
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._temporary.unlink()
+            if is_full(error):
+                raise DiskFull(f"{self._path}: no space for a snapshot of {len(data)} bytes: {error}") from error
+            raise
         finally:
             self._snapshot_running = False
 
     def _write(self, data: bytes) -> None:
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("wb") as file:
+        with self._temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self._path)
+        self._temporary.replace(self._path)
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -177,13 +177,14 @@ class Maintenance:
         """Below the mark publishers are refused; reads go on, and writing resumes by itself once there is room."""
         data = self._broker.options.data
         free = shutil.disk_usage(data).free
-        low = free < self.space_low_bytes
+        mark = max(self.space_low_bytes, self._broker.ballast.size_bytes)
+        low = free < mark
         if not low and not self.space_low:
             return
         refusal = None
         if low:
             refusal = DiskFull(
-                f"{data} has {free >> 20} MiB free, less than the mark of {self.space_low_bytes >> 20} MiB",
+                f"{data} has {free >> 20} MiB free, less than the mark of {mark >> 20} MiB",
                 fix="free disk space, or shorten retention: mainstem topic alter TOPIC --set retention_ms=...",
             )
         for log in self._broker.logs.by_id.values():
@@ -195,7 +196,7 @@ class Maintenance:
                 "%s: %d MiB free, the mark is %d MiB; publishes are %s",
                 data,
                 free >> 20,
-                self.space_low_bytes >> 20,
+                mark >> 20,
                 "refused until there is room" if low else "accepted again",
             )
 

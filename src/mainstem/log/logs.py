@@ -27,9 +27,10 @@ from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.meters import Meters
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
-from mainstem.model.errors import Overloaded
+from mainstem.model.errors import DiskFull, Overloaded, StorageFault
 from mainstem.model.topic_tries import TopicTrie
-from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.ballast import FIX
+from mainstem.storage.disk import REAL_DISK, is_full
 from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.open_files import FILES_MAX
@@ -73,6 +74,15 @@ class Logs:
 
     def open(self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0) -> Log:
         """Recover and open one log, or make it where there is none."""
+        try:
+            return self._open(log_id, engine, shared, policy, first_offset)
+        except OSError as error:
+            path = self.path_of(log_id)
+            if is_full(error):
+                raise DiskFull(f"{path}: no space to open a log: {error}", fix=FIX) from error
+            raise StorageFault(f"{path}: cannot open the log: {error}") from error
+
+    def _open(self, log_id: int, engine: str, shared: bool, policy: dict[str, Any], first_offset: int) -> Log:
         if not shared and len(self.by_id) >= self.limits.dedicated_logs_max:
             raise Overloaded(
                 f"{len(self.by_id)} logs are open already",
@@ -132,8 +142,12 @@ class Logs:
                 logger.warning("%s belongs to no topic; a crash kept it from being used. Remove it", path)
 
     def close(self) -> None:
+        """A full disk keeps a log from being marked clean; the others are all the same."""
         for log in self.by_id.values():
-            log.close()
+            try:
+                log.close()
+            except DiskFull as error:
+                logger.error("log %d is not closed cleanly, the next start recovers it: %s", log.id, error)
         self.by_id.clear()
 
 

@@ -2,6 +2,9 @@
 
 While a round commits, the next one collects in the queue, as in the log's own group commit. Each write of a round
 has a savepoint of its own, so a refused one (a name that is taken) fails alone.
+
+A full disk fails nothing: what is written is already true in the broker's memory. New things are refused before they
+are made (`check_room`), and a round that meets it all the same has room made for it, or waits until there is some.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,13 +31,15 @@ from mainstem.metadata.rows import (
     TopicRow,
     ViewRow,
 )
-from mainstem.metadata.store import Written
+from mainstem.metadata.store import Room, Written
 from mainstem.model.errors import AlreadyExists, ConfigError, DiskFull, MainstemError, Overloaded, StorageFault
 
 VERSION = 1
 QUEUED_MAX = 65_536  # writes waiting for the disk; beyond that the caller is refused
 ROUND_MAX = 1_024  # writes in one transaction
 ID_BLOCK = 64  # ids reserved at once; a crash skips at most this many
+FULL_RETRY_S = 0.25
+FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)  # nothing is broken; the second is -shm's word for it
 
 Change = Callable[[sqlite3.Connection], None]
 
@@ -58,8 +63,11 @@ class _IdBlock:
 class SqliteStore:
     """`MetadataStore` on a file, or in memory when `path` is None (then nothing survives the process)."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, room: Room | None = None) -> None:
         self.path = path
+        self._room = room
+        self._full: DiskFull | None = None  # while a round waits for room
+        self._ending = threading.Event()
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._group: list[Change] | None = None
         self._closed = False
@@ -87,7 +95,7 @@ class SqliteStore:
         if block is None or number >= block.end:
             block = self._reserve(sequence, number + ID_BLOCK)
         if number >= block.durable_end:
-            block.written.result()  # rare: the next block was asked for half a block ago
+            self._wait(block.written)  # rare: the next block was asked for half a block ago
             block.durable_end = block.end
         if block.end - number == ID_BLOCK // 2:
             durable_end = block.end if block.written.done() else block.durable_end
@@ -100,7 +108,21 @@ class SqliteStore:
         block = self._blocks[sequence] = _IdBlock(0, end, written)
         return block
 
+    def _wait(self, written: Written) -> None:
+        """For the disk, but not for room on it."""
+        while True:
+            with suppress(TimeoutError):
+                return written.result(FULL_RETRY_S)
+            if self._full is not None:
+                raise self._full
+
     # -- writing
+
+    def check_room(self) -> None:
+        if self._full is not None:
+            raise self._full
+        if self._room is not None:
+            self._room.check()
 
     @contextmanager
     def together(self) -> Iterator[Written]:
@@ -216,12 +238,16 @@ class SqliteStore:
 
         return self._enqueue([change], alone=True)
 
+    def end_waiting(self) -> None:
+        self._ending.set()
+
     def close(self) -> None:
         if self._closed:
             return
         for sequence, number in self._next.items():  # a clean stop gives the unused ids back
             self._enqueue([_upsert("sequences", kind=sequence, reserved=number)])
         self._closed = True
+        self._ending.set()
         self._queue.put(None)
         self._thread.join()
         self._connection.close()
@@ -264,6 +290,20 @@ class SqliteStore:
     def _commit(self, writes: list[_Write]) -> None:
         if not writes:
             return
+        outcomes = self._try_commit(writes)
+        while isinstance(full := outcomes[0], DiskFull):
+            if self._room is None:
+                break
+            if not self._room.give_up():
+                self._full = full
+                if self._ending.wait(FULL_RETRY_S):
+                    break  # nobody waits any longer: it was never acknowledged
+            outcomes = self._try_commit(writes)
+        self._full = None
+        for write, outcome in zip(writes, outcomes, strict=True):
+            _resolve(write.written, outcome)
+
+    def _try_commit(self, writes: list[_Write]) -> list[MainstemError | None]:
         connection = self._connection
         outcomes: list[MainstemError | None] = []
         try:
@@ -274,8 +314,7 @@ class SqliteStore:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             outcomes = [_fault(error, self.path)] * len(writes)
-        for write, outcome in zip(writes, outcomes, strict=True):
-            _resolve(write.written, outcome)
+        return outcomes
 
     def _run_alone(self, write: _Write) -> None:
         try:
@@ -298,6 +337,8 @@ def _open(path: Path | None) -> sqlite3.Connection:
         connection.execute("PRAGMA cache_size = -1024")  # KiB: the broker's memory is the cache
         _prepare(connection, path)
     except sqlite3.Error as error:
+        if (full := _fault(error, path)) and isinstance(full, DiskFull):
+            raise full from error
         raise StorageFault(
             f"{path} cannot be opened as metadata: {error}", fix="restore it from a backup: mainstem restore BACKUP DIR"
         ) from error
@@ -328,9 +369,9 @@ def _apply(connection: sqlite3.Connection, write: _Write) -> MainstemError | Non
             change(connection)
     except sqlite3.IntegrityError as error:
         connection.execute("ROLLBACK TO one")
-        return AlreadyExists(f"that name is taken ({error})")
-    finally:
         connection.execute("RELEASE one")
+        return AlreadyExists(f"that name is taken ({error})")
+    connection.execute("RELEASE one")
     return None
 
 
@@ -344,7 +385,7 @@ def _resolve(written: Written, outcome: MainstemError | None) -> None:
 
 
 def _fault(error: Exception, path: Path | None) -> MainstemError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    if getattr(error, "sqlite_errorcode", None) in FULL_CODES:
         return DiskFull(f"no space left to write {path}", fix="free space, or move the data directory to a larger disk")
     return StorageFault(f"writing {path} failed: {error}")
 

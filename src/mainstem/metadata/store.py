@@ -2,8 +2,8 @@
 
 Reading is done once: `load()` at start; from then on the broker's own memory is the truth and every change is
 written through. A write is queued in call order and returns at once with a `Written`: done when the change would
-survive a power cut. Writes of one moment share a transaction, and with it the fsync. `declare-ok`, `CreateTopics`
-and their kin wait for it; nobody else has to.
+survive a power cut. Where the disk is full it waits for room. Writes of one moment share a transaction, and with it
+the fsync. `declare-ok`, `CreateTopics` and their kin wait for it; nobody else has to.
 """
 
 from __future__ import annotations
@@ -38,12 +38,25 @@ class Written(Future[None]):
         return False
 
 
+class Room(Protocol):
+    """What the store knows of its disk."""
+
+    def check(self) -> None:
+        """Raises DiskFull where there is no room for anything new."""
+
+    def give_up(self) -> bool:
+        """A write met a full disk: whether room was made for it."""
+
+
 class MetadataStore(Protocol):
     def load(self) -> Catalog:
         """Everything stored, once, at start."""
 
     def next_id(self, sequence: str) -> int:
         """A number never given before and never again (see rows.Sequence); waits for the disk once per block at most."""
+
+    def check_room(self) -> None:
+        """Raises DiskFull before anything is changed that a full disk could not keep. Deletions do without."""
 
     def together(self) -> AbstractContextManager[Written]:
         """The puts and deletes inside the `with` (which must not await) become durable all or none; yields their Written."""
@@ -77,6 +90,9 @@ class MetadataStore(Protocol):
 
     def copy_to(self, path: Path) -> Written:
         """A consistent copy of everything put before it, as one file, for a backup."""
+
+    def end_waiting(self) -> None:
+        """Before a stop: from now on a write that meets a full disk fails instead of waiting for room."""
 
     def close(self) -> None:
         """Write what is queued, then let go. A second call does nothing."""

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from mainstem.model.errors import ConfigError
+from mainstem.storage.ballast import Ballast
 from mainstem.storage.disk import REAL_DISK, write_all
 from mainstem.storage.state_file import TEMPORARY, remove
 
@@ -27,6 +28,8 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         try:
+            if self.path.is_dir():
+                Ballast(self.path).make_room()
             self._prepare()
             self._lock = self._take_lock()
         except OSError as error:
@@ -69,8 +72,7 @@ class DataDirectory:
                 fix=f"stop it (kill {holder}), or give another directory: --data DIR",
                 code=LOCKED,
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))  # in this order: it fits on a full disk
         return lock
 
 

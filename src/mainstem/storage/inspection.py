@@ -31,7 +31,7 @@ Progress = Callable[[int], None]  # bytes looked at so far
 class LogListing:
     log_id: int
     path: Path
-    engine: str  # segment, rocksdb or memory
+    engine: str  # segment, rocksdb, memory; empty where nothing was written yet
     clean: bool  # closed cleanly; a running log is not
     parts: list[Part]
     reserved_end: int
@@ -85,12 +85,12 @@ def list_logs(data: Path) -> list[LogListing]:
 
 def list_log(directory: Path) -> LogListing:
     """What its files say at a glance; nothing is walked but the segment being written."""
-    log_id, engine = log_id_of(directory), engine_of(directory)
+    log_id, names = log_id_of(directory), REAL_DISK.listdir(directory)
+    engine = engine_of(directory) if names else ""
     try:
         reservation = Reservation.open(directory)
     except StorageFault:
         reservation = Reservation(directory, -1, -1)
-    names = REAL_DISK.listdir(directory)
     return LogListing(
         log_id=log_id,
         path=directory,

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 from mainstem.metadata.rows import ItemKind, LogRow, NamespaceRow, Sequence, SlotRow, SpanRow, TopicRow, ViewRow
 from mainstem.metadata.sqlite import ID_BLOCK, SqliteStore
 from mainstem.metadata.store import MetadataStore
-from mainstem.model.errors import AlreadyExists, ConfigError, StorageFault
+from mainstem.model.errors import AlreadyExists, ConfigError, DiskFull, StorageFault
+
+DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -195,3 +198,85 @@ def test_a_closed_store_refuses(path: Path) -> None:
     store.close()
     with pytest.raises(StorageFault):
         store.put_value("k", b"v")
+
+
+class SmallDisk:
+    """Room for so many pages; `spare` of them come free when it is given up."""
+
+    def __init__(self, spare: int = 0) -> None:
+        self.spare, self.full = spare, False
+        self.store: SqliteStore | None = None
+
+    def limit(self, store: SqliteStore, more: int = 0) -> None:
+        self.store = store
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+    def check(self) -> None:
+        if self.full:
+            raise DiskFull("nothing new")
+
+    def give_up(self) -> bool:
+        assert self.store is not None
+        self.full, given, self.spare = True, self.spare, 0
+        self.limit(self.store, given)
+        return given > 0
+
+
+def test_a_write_that_meets_a_full_disk_finds_the_room_that_was_kept_for_it(path: Path) -> None:
+    disk = SmallDisk(spare=1000)
+    store = SqliteStore(path, disk)
+    disk.limit(store)
+    store.put_value("large", bytes(200_000)).result(DEADLINE_S)
+    with pytest.raises(DiskFull):
+        store.check_room()
+    store.delete_value("large").result(DEADLINE_S)
+    store.close()
+
+
+def test_a_write_that_finds_no_room_waits_for_it_while_new_ones_are_refused(path: Path) -> None:
+    disk = SmallDisk()
+    store = SqliteStore(path, disk)
+    for _ in range(ID_BLOCK // 2 - 1):
+        store.next_id(Sequence.QUEUE)
+    disk.limit(store)
+    waiting = store.put_value("large", bytes(200_000))
+    deadline = time.monotonic() + DEADLINE_S
+    while store._full is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(DiskFull, match="no space left to write"):
+        store.check_room()
+    with pytest.raises(DiskFull):
+        store.next_id(Sequence.PRODUCER)  # its block cannot be kept
+    assert not waiting.done()
+    disk.limit(store, 1000)
+    waiting.result(DEADLINE_S)
+    disk.full = False
+    store.check_room()
+    assert store.load().kv["large"] == bytes(200_000)
+    assert store.next_id(Sequence.PRODUCER) == 1
+    store.close()
+
+
+def test_a_stop_does_not_wait_for_room(path: Path) -> None:
+    disk = SmallDisk()
+    store = SqliteStore(path, disk)
+    disk.limit(store)
+    waiting = store.put_value("large", bytes(200_000))
+    store.end_waiting()
+    with pytest.raises(DiskFull):
+        waiting.result(DEADLINE_S)
+    store.close()
+
+
+def test_a_full_disk_under_many_writes_of_one_round_is_known_as_one(path: Path) -> None:
+    """What does not fit into SQLite's cache is written, and fails, before the commit."""
+    store = SqliteStore(path)
+    store._connection.execute("PRAGMA max_page_count = 40")
+    with store.together() as written:
+        for number in range(100):
+            store.put_value(f"k{number}", bytes(50_000))
+    with pytest.raises(DiskFull):
+        written.result(DEADLINE_S)
+    assert store.load().kv == {}
+    store.close()

@@ -297,6 +297,8 @@ class Queues:
         if len(self.service.by_id) >= QUEUES_MAX:
             raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue delete NAME")
         broker = self.service.broker
+        if settings.durable and not settings.exclusive:
+            broker.store.check_room()
         broker.ticker.write_now()  # what was published before belongs before
         created = broker.stamps.take(1)
         queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created)

@@ -597,4 +597,4 @@ class SegmentEngine:
             parts = [segment.part() for segment in self._segments]
             CleanMark(self._log_id, self._end_offset, self._last_stamp, parts).write(self._disk, self._directory)
         except OSError as error:
-            raise StorageFault(f"{self._directory}: cannot close cleanly: {error}") from error
+            self._refuse(f"{self._directory}: cannot close cleanly", error)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainstem.codec.batch import FrameHead
-from mainstem.model.errors import CorruptFrame, DamagedLog, StorageFault
-from mainstem.storage.disk import Disk, read_all
+from mainstem.model.errors import CorruptFrame, DamagedLog, DiskFull, StorageFault
+from mainstem.storage.disk import Disk, is_full, read_all
 from mainstem.storage.engine import FrameRef
 from mainstem.storage.segment.index import HEAD_SIZE, SparseIndex, Summary, read_summary
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
@@ -50,6 +50,10 @@ def recover(disk: Disk, directory: Path, log_id: int, progress: Progress | None 
             return _trust(disk, directory, mark, log_id)
         return _Recovery(disk, directory, log_id, progress).run()
     except OSError as error:
+        if is_full(error):
+            raise DiskFull(
+                f"{directory}: no space to open the log: {error}", fix=f"free space: df -h {directory}"
+            ) from error
         raise StorageFault(f"{directory}: cannot open the log: {error}") from error
 
 
