@@ -255,6 +255,7 @@ class Scan:
                 "ranges": ranges,
                 "slices_min": options.slices_min,
                 "slice_bytes": options.task_bytes or SLICE_BYTES,
+                "rows_max": options.slice_rows_max,
                 "files": options.direct,
             },
         )
@@ -309,7 +310,7 @@ def task_bytes(plan: Mapping[str, Any], options: ReadOptions) -> int:
 def grouped(
     slices: list[dict[str, Any]], task_bytes: int, tasks_min: int, rows_max: int = 0
 ) -> list[list[dict[str, Any]]]:
-    """Slices to tasks: small neighbours together up to `task_bytes`, but no fewer than `tasks_min` tasks."""
+    """Slices to tasks: small neighbours together up to `task_bytes` and `rows_max`, but no fewer than `tasks_min` tasks."""
     total = sum(one["bytes"] for one in slices)
     limit = min(task_bytes, max(total // tasks_min, 1)) if tasks_min else task_bytes
     tasks: list[list[dict[str, Any]]] = []

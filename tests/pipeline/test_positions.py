@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from mainstem.model.errors import InvalidArgument
@@ -11,7 +12,7 @@ from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import read_options
 from mainstem_pipeline.scans import Scan
-from mainstem_pipeline.slices import DataLoss
+from mainstem_pipeline.slices import DataLoss, read_task
 from tests.pipeline.conftest import create_topic, delete_topic, produce, publish
 
 
@@ -81,3 +82,20 @@ def test_a_topic_that_is_made_anew_between_a_batch_and_its_plan_is_told_or_left_
     assert without_ids(careless.advanced(after, careless.latest_offsets())) == {topic: {"0": 5}}
     careful.close()
     careless.close()
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_task_has_no_more_rows_than_allowed(broker: BrokerProcess, topic: str, partitions: int) -> None:
+    if partitions:
+        create_topic(broker, topic, partitions)
+        produce(broker, topic, [b"%d" % n for n in range(1000)])
+    else:
+        publish(broker, [(f"{topic}/{n % 3}", b"%d" % n) for n in range(1000)])
+    select = {"subscribe": topic} if partitions else {"filter": f"{topic}/#"}
+    scan = Scan(read_options({"url": broker.http_url, **select, "maxRecordsPerPartition": "300"}, streaming=False))
+    tasks = scan.plan(*scan.batch_range())
+    schema = pa.schema([("value", pa.binary())])
+    rows = [[value for batch in read_task(task, schema) for value in batch.column(0).to_pylist()] for task in tasks]
+    assert [len(one) for one in rows] == [300, 300, 300, 100]
+    assert sorted(int(value) for one in rows for value in one) == list(range(1000))
+    scan.close()

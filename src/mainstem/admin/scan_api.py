@@ -158,6 +158,7 @@ class _ScanApi(_Api):
             _field(body, "ranges"),
             slices_min=int(body.get("slices_min") or 0),
             slice_bytes=int(body.get("slice_bytes") or SLICE_BYTES),
+            rows_max=int(body.get("rows_max") or 0),
             files=bool(body.get("files", True)),
         )
         return JSONResponse(plan)

@@ -152,6 +152,29 @@ async def test_beyond_the_limit_the_plan_that_was_renewed_longest_ago_gives_way(
     await broker.close()
 
 
+@pytest.mark.parametrize("files", [True, False])
+@pytest.mark.parametrize("rows_max", [1, 7, 400, 10_000])
+async def test_slices_are_cut_after_as_many_rows_as_a_task_may_have(tmp_path: Path, rows_max: int, files: bool) -> None:
+    broker = await opened(tmp_path)
+    namespace = broker.namespace("/")
+    for number in range(0, 1500, 100):
+        publish(broker, range(number, number + 100))
+        namespace.publish(b"other", b"x" * 200, origin=Origin.MQTT)
+    broker.ticker.tick()
+    stem = next(iter(namespace.stems.values()))
+    plan = await planned(broker, 5, stem.stable, rows_max=rows_max, files=files)
+    rows, found = 0, list[int]()
+    for piece in plan["slices"]:
+        offsets = await offsets_of(broker, piece)
+        assert len(offsets) == piece["rows"] <= rows_max
+        rows += piece["rows"]
+        assert (rows - 1) // rows_max == (rows - piece["rows"]) // rows_max, "none lies across the end of a task"
+        found += offsets
+    assert found == sorted(set(found))
+    assert len(found) == 1495
+    await broker.close()
+
+
 async def test_what_aged_out_is_told(tmp_path: Path) -> None:
     broker = await opened(tmp_path)
     publish(broker, range(3000))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,42 +134,49 @@ class ScanPlans:
         total = 0
         for log, start, end in _stretches(one.lane, one.start, one.end):
             for first, last in _steps(log, start, end):
-                total += self._rows(selection, one.lane, log, first, last)
+                total += self._rows(selection, [one.lane], log, first, last)
                 await asyncio.sleep(0)  # each step is a chunk of the topic index; others get their turn between them
         return total
 
     @staticmethod
-    def _rows(selection: Selection, lane: Lane, log: Log, start: int, end: int) -> int:
+    def _rows(selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int) -> int:
+        """Of lanes that all lie in the log."""
         start = max(start, log.start_offset)
         if start >= end:
             return 0
         if log.index is None:
             return end - start
-        if lane.canonical is not None:
-            number = log.index.topics.find(lane.canonical)
-            return log.index.count_one(number, start, end) if number else 0
-        assert selection.filter is not None
-        return log.index.count(log.index.topics.bitmap(selection.filter), start, end)
+        total = 0
+        for lane in lanes:
+            if lane.canonical is not None:
+                number = log.index.topics.find(lane.canonical)
+                total += log.index.count_one(number, start, end) if number else 0
+            else:
+                assert selection.filter is not None
+                total += log.index.count(log.index.topics.bitmap(selection.filter), start, end)
+        return total
 
     async def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
         """The furthest end of the range with at most `rows` rows before it, but at least one offset on."""
         for log, start, end in _stretches(one.lane, one.start, one.end):
             for first, last in _steps(log, start, end):
-                count = self._rows(selection, one.lane, log, first, last)
+                count = self._rows(selection, [one.lane], log, first, last)
                 if count > rows:
-                    found = self._end_within(selection, one.lane, log, first, last, rows)
+                    found = self._end_within(selection, [one.lane], log, first, last, rows)
                     return max(found, min(one.start + 1, one.end))
                 rows -= count
                 await asyncio.sleep(0)
         return one.end
 
-    def _end_within(self, selection: Selection, lane: Lane, log: Log, start: int, end: int, rows: int) -> int:
+    def _end_within(
+        self, selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int, rows: int
+    ) -> int:
         if log.index is None:
-            return max(start, log.start_offset) + rows
+            return min(max(start, log.start_offset) + rows, end)
         low, high = start, end
         while low + 1 < high:
             middle = (low + high) // 2
-            if self._rows(selection, lane, log, start, middle) <= rows:
+            if self._rows(selection, lanes, log, start, middle) <= rows:
                 low = middle
             else:
                 high = middle
@@ -185,24 +192,30 @@ class ScanPlans:
         *,
         slices_min: int = 0,
         slice_bytes: int = SLICE_BYTES,
+        rows_max: int = 0,
         files: bool = True,
     ) -> dict[str, Any]:
-        """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files."""
+        """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files.
+
+        With `rows_max` they are cut after each so many rows: neighbours fit together into tasks of exactly that.
+        """
         selection = self._select(namespace, wanted)
         chosen = [_range(selection, one) for one in ranges]
+        if rows_max:  # most cuts by rows are then near a cut in the file, where reading can begin
+            rows = sum([await self._count(selection, one) for one in chosen])
+            slices_min = max(slices_min, -(-rows // rows_max))
         slice_bytes = self._slice_bytes(chosen, slices_min, slice_bytes)
         lease = self._open_lease()
         slices: list[dict[str, Any]] = []
         lost: list[list[Any]] = []
+        room = rows_max
         for (log, start, end), lanes in self._by_log(chosen, lost).items():
             for piece in self._cut(lease, log, start, end, slice_bytes, files):
-                rows = sum(self._rows(selection, lane, log, piece.start, piece.end) for lane in lanes)
-                if rows:
-                    slices.append(self._describe(log, piece, lanes, rows))
+                for part, rows in self._by_rows(selection, lanes, log, piece, room, rows_max):
+                    slices.append(self._describe(log, part, lanes, rows))
+                    room = (room - rows) or rows_max
+                    self._check_count(lease, len(slices))
                 await asyncio.sleep(0)  # a plan may count millions of records: others get their turn
-            if len(slices) > SLICES_MAX:
-                self.release(lease.id)
-                raise Overloaded(f"the plan has more than {SLICES_MAX} slices", fix="set option taskBytes higher")
         return {
             "plan": lease.id,
             "lease_ms": LEASE_MS,
@@ -212,6 +225,26 @@ class ScanPlans:
             "topic_ids": {one.lane.topic: one.lane.topic_id for one in chosen if one.lane.topic_id is not None},
             "selection": _selection_document(selection),
         }
+
+    def _by_rows(
+        self, selection: Selection, lanes: Sequence[Lane], log: Log, piece: LogSlice, room: int, rows_max: int
+    ) -> Iterator[tuple[LogSlice, int]]:
+        """The slice with its rows, if it has any; with `rows_max` cut after `room` of them, then after each so many."""
+        rows = self._rows(selection, lanes, log, piece.start, piece.end)
+        while rows_max and rows > room:
+            cut = max(self._end_within(selection, lanes, log, piece.start, piece.end, room), piece.start + 1)
+            yield replace(piece, end=cut), min(room, rows)
+            piece, rows, room = replace(piece, start=cut), rows - room, rows_max
+        if rows > 0:
+            yield piece, rows
+
+    def _check_count(self, lease: Lease, slices: int) -> None:
+        if slices > SLICES_MAX:
+            self.release(lease.id)
+            raise Overloaded(
+                f"the plan has more than {SLICES_MAX} slices",
+                fix="set option taskBytes or maxRecordsPerPartition higher, or minPartitions lower",
+            )
 
     @staticmethod
     def _slice_bytes(chosen: Sequence[Range], slices_min: int, slice_bytes: int) -> int:
