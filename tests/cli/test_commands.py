@@ -144,7 +144,7 @@ def test_sub_counts_back_over_many_topics(broker: Broker, scheme: str, target: s
     url = f"{scheme}://127.0.0.1:{broker.ports[scheme]}/{target}"
     assert said("sub", url, "--from", "-3", "--count", "3") == "3\n4\n5\n"
     if "queue" in target:
-        said("view", "rm", "wild")
+        said("view", "rm", "wild", "--yes")
 
 
 def test_sub_follows_live_with_a_wildcard(broker: Broker) -> None:
@@ -199,7 +199,7 @@ def test_views_are_made_and_read(broker: Broker) -> None:
     assert "1 record stored so far" in said("view", "create", "viewed-all", "viewed/#")
     assert [row["name"] for row in rows("view", "ls")] == ["viewed-all"]
     assert said("sub", f"kafka://127.0.0.1:{broker.kafka_port}/viewed-all", "--from", "earliest", "-n", "1") == "one\n"
-    said("view", "rm", "viewed-all")
+    said("view", "rm", "viewed-all", "--yes")
 
 
 def test_groups_cursors_and_connections_are_listed() -> None:
@@ -352,6 +352,15 @@ def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: An
     again = start_broker(data=restored)
     url = f"kafka://127.0.0.1:{again.kafka_port}/disk.a"
     assert said("sub", url, "--from", "earliest", "--count", "5") == "kept\n" * 5
+
+
+def test_a_log_that_nothing_was_written_to_has_no_engine_yet(tmp_path: Path) -> None:
+    with Broker(engine="segment", data=tmp_path) as broker:
+        said("topic", "create", "quiet", "--partitions", "2", MAINSTEM_URL=broker.http_url)
+        described = said("topic", "describe", "quiet", MAINSTEM_URL=broker.http_url)
+        assert len(re.findall(r"layout +dedicated", described)) == 2
+        engines = [row["engine"] for row in rows("log", "ls", "--data", str(tmp_path))]
+    assert engines == ["segment", None, None]
 
 
 def test_damage_of_acked_data_is_found_and_given_up_only_on_request(start_broker: Any) -> None:

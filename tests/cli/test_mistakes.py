@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -170,6 +171,9 @@ def test_the_commands_to_try_use_tls_where_there_is_nothing_else() -> None:
     assert "mqtts://localhost:8883/sensors/kitchen/temp --ca FILE 21.5" in pub
     assert view.startswith("MAINSTEM_CA=FILE ")
     assert view.endswith("--url https://localhost:7443")
+    sub, _, view = next_commands({"kafkas": 9093, "mqtts": 8883, "https": 7443}, ca="/etc/own.pem")
+    assert "--ca /etc/own.pem" in sub
+    assert view.startswith("MAINSTEM_CA=/etc/own.pem ")
 
 
 def test_a_refusal_of_kafka_has_a_name(broker: Broker) -> None:
@@ -207,3 +211,31 @@ def test_a_publish_that_nobody_takes_is_told(
 ) -> None:
     scheme, _, path = target.partition("/")
     assert told in refused("pub", f"{scheme}://127.0.0.1:{broker.ports[scheme]}/{path}", "x", *arguments)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topic rm", "topic erase", "view rm", "queue rm", "queue purge", "group rm", "user rm"],
+)
+def test_what_cannot_be_taken_back_needs_a_yes_where_nobody_can_be_asked(command: str) -> None:
+    text = refused(*command.split(), "precious", given="y\n")
+    assert "standard input is no terminal" in text
+    assert "fix: add --yes" in text
+    assert "terminal" not in run(*command.split(), "precious", "--yes").stderr
+
+
+def test_what_cannot_be_taken_back_is_asked_for_on_a_terminal() -> None:
+    said("view", "create", "asked-for", "asked/#")
+    for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        command = [sys.executable, "-m", "mainstem", "view", "rm", "asked-for"]
+        done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, check=False)
+        os.close(ours)
+        os.close(theirs)
+        assert "Forget view asked-for?" in done.stdout
+        assert done.returncode == code, done.stderr
+
+
+def test_who_wants_to_alter_a_view_is_told_what_to_do_instead() -> None:
+    assert "mainstem view create OTHER FILTER" in refused("view", "alter", "any", "--filter", "a/#")

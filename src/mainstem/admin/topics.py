@@ -130,6 +130,8 @@ def settings_of(namespace: Namespace, topic: Topic) -> dict[str, dict[str, Any]]
         elif rule_sources:
             source = f"policy {_text(rule_sources[-1])}"
         shown[one.name] = {"value": value, "source": source}
+    if topic.policy.dedicated and topic.policy.layout == "shared":
+        shown["layout"] = {"value": "dedicated", "source": "its other settings need it"}
     return shown
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 
 
@@ -120,9 +121,11 @@ def user_passwd(name: str, password: str, url: str) -> None:
 
 @user.command("rm")
 @click.argument("name")
+@yes_option
 @url_option
-def user_rm(name: str, url: str) -> None:
-    """Remove a user."""
+def user_rm(name: str, yes: bool, url: str) -> None:
+    """Remove a user and its rules."""
+    confirm(f"Remove user {name} and its rules?", yes)
     Api(url).delete(f"/v1/users/{segment(name)}")
     click.echo(f"removed user {name}")
 

@@ -8,6 +8,7 @@ import click
 
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 
 kind_option = click.option(
@@ -73,14 +74,13 @@ def cursor_alter(context: click.Context, /, name: str, url: str, **given: Any) -
 @cursor.command("rm")
 @click.argument("name")
 @kind_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def cursor_rm(name: str, kind: str | None, yes: bool, url: str) -> None:
     """Forget a cursor; the records stay in the log. A session's client must be away, a group's members too."""
     api = Api(url)
     _, kind = _find(api, name, kind)
-    if not yes:
-        click.confirm(f"Forget {kind} {name} and where it stands?", abort=True)
+    confirm(f"Forget {kind} {name} and where it stands?", yes)
     api.delete(f"/v1/{PATHS[kind]}/{segment(name)}")
     click.echo(f"removed {kind} {name}")
 

@@ -34,7 +34,7 @@ def log_ls(data: str, as_json: bool) -> None:
     rows = [
         {
             "log": one.log_id,
-            "engine": one.engine,
+            "engine": one.engine or None,
             "clean": one.clean,
             "parts": len(one.parts),
             "start_offset": one.start_offset,

@@ -10,6 +10,7 @@ import click
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 from mainstem.server.cli.values import Duration
 
@@ -112,12 +113,11 @@ def queue_alter(name: str, as_json: bool, url: str, **given: Any) -> None:
 
 @queue.command("purge")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def queue_purge(name: str, yes: bool, url: str) -> None:
     """Take everything that is ready out of a queue; the records stay in the log."""
-    if not yes:
-        click.confirm(f"Purge queue {name}?", abort=True)
+    confirm(f"Purge queue {name}?", yes)
     answer = Api(url).post(f"/v1/queues/{segment(name)}/purge")
     click.echo(f"purged {counted(answer['purged'], 'message')} from {name}")
 
@@ -145,12 +145,11 @@ def queue_redrive(name: str, position: int | None, url: str) -> None:
 
 @queue.command("rm")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def queue_rm(name: str, yes: bool, url: str) -> None:
     """Remove a queue; the records stay in the log."""
-    if not yes:
-        click.confirm(f"Remove queue {name}?", abort=True)
+    confirm(f"Remove queue {name}?", yes)
     Api(url).delete(f"/v1/queues/{segment(name)}")
     click.echo(f"removed queue {name}")
 
@@ -223,11 +222,10 @@ group.add_command(group_reset, "alter")
 
 @group.command("rm")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def group_rm(name: str, yes: bool, url: str) -> None:
     """Forget a group and its offsets."""
-    if not yes:
-        click.confirm(f"Forget group {name} and its offsets?", abort=True)
+    confirm(f"Forget group {name} and its offsets?", yes)
     Api(url).delete(f"/v1/groups/{segment(name)}")
     click.echo(f"removed group {name}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable
@@ -110,7 +112,7 @@ def announce(app: App, seconds: float) -> None:
     for name, port in app.ports.items():
         path = config.mqtt.ws_path if name in ("ws", "wss") else ""
         lines.append(f"  {'console' if name in ('http', 'https') else name:<8} {name}://{host}:{port}{path}")
-    lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports, config.listeners.host))]
+    lines += ["Try:", *(f"  {line}" for line in next_commands(app.ports, config.listeners.host, _ca(config)))]
     if config.listeners.allow_anonymous and not app.broker.access.users:
         lines.append("warning: anyone who can reach this address may do anything: --insecure-allow-anonymous was given")
     sys.stdout.write("\n".join(lines) + "\n")
@@ -121,7 +123,17 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def next_commands(ports: dict[str, int], host: str = "127.0.0.1") -> list[str]:
+def _ca(config: Config) -> str:
+    """What clients are to trust: the broker's own certificate if it vouches for itself, else a file we do not know."""
+    if not config.tls.certificate:
+        return ""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=config.tls.certificate)
+    vouches = any(one.get("subject") == one.get("issuer") for one in context.get_ca_certs())
+    return shlex.quote(config.tls.certificate) if vouches else "FILE"
+
+
+def next_commands(ports: dict[str, int], host: str = "127.0.0.1", ca: str = "FILE") -> list[str]:
     """Commands that reach this broker: by name where it listens to all of the machine, or to loopback."""
     mainstem = command_name()
     place = "localhost" if host in ("localhost", "127.0.0.1", "0.0.0.0", "::") else in_url(host)
@@ -133,11 +145,11 @@ def next_commands(ports: dict[str, int], host: str = "127.0.0.1") -> list[str]:
         """By TLS where there is nothing else."""
         if name in ports or f"{name}s" not in ports:
             return f"{name}://{at(name, usual)}/{path}"
-        return f"{name}s://{place}:{ports[f'{name}s']}/{path} --ca FILE"
+        return f"{name}s://{place}:{ports[f'{name}s']}/{path} --ca {ca}"
 
     if "http" not in ports and "https" in ports:
         create = (
-            f"MAINSTEM_CA=FILE {mainstem} view create all-sensors 'sensors/#' --url https://{place}:{ports['https']}"
+            f"MAINSTEM_CA={ca} {mainstem} view create all-sensors 'sensors/#' --url https://{place}:{ports['https']}"
         )
         return [*_tried(mainstem, url), create]
     return [

@@ -9,6 +9,7 @@ import click
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows, show_time_ns
 
 set_option = click.option(
@@ -131,22 +132,22 @@ def alter(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: A
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def rm(name: str, yes: bool, url: str) -> None:
     """Remove a topic and its records."""
-    _confirm(f"Remove topic {name} and all its records?", yes)
+    confirm(f"Remove topic {name} and all its records?", yes)
     Api(url).delete(f"/v1/topics/{segment(name)}")
     click.echo(f"removed {name}")
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @url_option
 def erase(name: str, yes: bool, url: str) -> None:
     """Take a topic's records off the disk, also those it had before it was removed. Other topics keep their offsets."""
-    _confirm(f"Erase all records of {name} from the disk?", yes)
+    confirm(f"Erase all records of {name} from the disk?", yes)
     facts = Api(url).delete(f"/v1/stored/{segment(name)}")
     click.echo(f"erased {counted(facts['records'], 'record')} of {name}")
 
@@ -217,11 +218,24 @@ def view_get(name: str, key: str | None, prefix: str, as_json: bool, url: str) -
     print_rows(rows, ["key", "topic", "value", "offset"], as_json=as_json, empty="the table is empty")
 
 
+@view.command("alter", hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("_", nargs=-1)
+def view_alter(name: str, _: tuple[str, ...]) -> None:
+    """A view is not altered; here to say so."""
+    raise InvalidArgument(
+        f"a view is not altered: who reads {name} would miss records, or get them twice, without knowing",
+        fix=f"mainstem view create OTHER FILTER, move its readers (offsets are the same), then: mainstem view rm {name}",
+    )
+
+
 @view.command("rm")
 @click.argument("name")
+@yes_option
 @url_option
-def view_rm(name: str, url: str) -> None:
+def view_rm(name: str, yes: bool, url: str) -> None:
     """Forget a view; its records stay."""
+    confirm(f"Forget view {name}?", yes)
     Api(url).delete(f"/v1/views/{segment(name)}")
     click.echo(f"removed view {name}")
 
@@ -231,8 +245,3 @@ def _done(text: str, facts: dict[str, Any], as_json: bool) -> None:
         print_facts(facts, as_json=True)
     else:
         click.echo(text)
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes:
-        click.confirm(question, abort=True)

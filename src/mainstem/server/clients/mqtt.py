@@ -27,7 +27,7 @@ CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, PINGRESP, DISCONN
 KEEP_ALIVE_S = 30
 UNACKED_MAX = 512
 ALL_PROPERTIES = frozenset(Property)
-FIXES = {  # of reasons that come without words
+FIXES: dict[int, str] = {  # of reasons that come without words
     Reason.IMPLEMENTATION_SPECIFIC: "a header that begins with ms- has a meaning: docs/mqtt.md",
     Reason.NOT_AUTHORIZED: "mainstem user allow NAME publish TOPIC",
     Reason.QUOTA_EXCEEDED: "the disk is full, or the message over a limit: mainstem doctor",
