@@ -224,8 +224,8 @@ class QueueCursor(QueueCore):
         self._forget(dropped)
         return dropped
 
-    def wake(self, now_ms: int) -> int:
-        """Move delayed positions that are due to the released ones; how many."""
+    def wake(self, now_ms: int) -> list[int]:
+        """Move delayed positions that are due to the released ones; which."""
         woken = []
         while self._due and self._due[0][0] <= now_ms:
             due_ms, position = heappop(self._due)
@@ -235,7 +235,7 @@ class QueueCursor(QueueCore):
                 self._give_back(position)
         if woken:
             self._note(Op.WAKE, woken)
-        return len(woken)
+        return woken
 
     # -- how a lease ends
 

@@ -64,8 +64,42 @@ def test_what_comes_back_to_a_full_queue_puts_it_over_its_limit(channel: Blockin
     assert bodies(channel, queue) == [b"1", b"2"]
 
 
+def test_what_comes_back_counts_in_the_bytes_of_a_queue(channel: BlockingChannel, name: str) -> None:
+    dead = declared(channel, name + "-dead")
+    queue = declared(
+        channel,
+        name,
+        arguments={"x-max-length-bytes": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead},
+    )
+    for body in (b"first", b"again"):
+        channel.basic_publish("", queue, body)
+    tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(2)]
+    channel.basic_publish("", queue, b"third")
+    channel.basic_nack(tags[-1], multiple=True, requeue=True)
+    assert eventually(lambda: bodies(channel, dead)) == [b"first"]
+    assert ready(channel, queue) == 2
+    channel.basic_publish("", queue, b"4th")
+    assert eventually(lambda: bodies(channel, dead)) == [b"again"]
+    assert bodies(channel, queue) == [b"third", b"4th"]
+    for body in (b"fifth", b"sixth"):
+        channel.basic_publish("", queue, body)
+    assert bodies(channel, queue) == [b"fifth", b"sixth"]
+    assert bodies(channel, dead) == []
+
+
+def test_a_queue_full_of_what_came_back_refuses_publishes(channel: BlockingChannel, name: str) -> None:
+    queue = declared(channel, name, arguments={"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"12345678")
+    channel.basic_nack(channel.basic_get(queue)[0].delivery_tag, requeue=True)
+    assert refuses(channel, queue, b"1234")
+    assert bodies(channel, queue) == [b"12345678"]
+    assert not refuses(channel, queue, b"1234")
+
+
+@pytest.mark.parametrize("came_back", [False, True])
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
-def test_the_bytes_of_a_queue_are_known_after_a_restart(tmp_path: Path, overflow: str) -> None:
+def test_the_bytes_of_a_queue_are_known_after_a_restart(tmp_path: Path, overflow: str, came_back: bool) -> None:
     arguments = {"x-max-length-bytes": 10, "x-overflow": overflow}
     with BrokerProcess(tmp_path / "data") as broker:
         connection = pika.BlockingConnection(parameters(broker))
@@ -73,6 +107,8 @@ def test_the_bytes_of_a_queue_are_known_after_a_restart(tmp_path: Path, overflow
         channel.confirm_delivery()
         declared(channel, "full", durable=True, arguments=arguments)
         channel.basic_publish("", "full", b"12345678", pika.BasicProperties(delivery_mode=2))
+        if came_back:
+            channel.basic_nack(channel.basic_get("full")[0].delivery_tag, requeue=True)
         connection.close()
         broker.restart()
         connection = pika.BlockingConnection(parameters(broker))

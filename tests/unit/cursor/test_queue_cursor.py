@@ -64,8 +64,8 @@ def test_a_release_may_be_delayed() -> None:
     cursor.lease_many([10])
     cursor.release([10], now_ms=1000, delay_ms=500)
     assert (cursor.released, cursor.delayed, cursor.next_event_ms(), cursor.floor) == (0, 1, 1500, 10)
-    assert cursor.wake(1499) == 0
-    assert cursor.wake(1500) == 1
+    assert cursor.wake(1499) == []
+    assert cursor.wake(1500) == [10]
     assert cursor.lease_released(1) == [10]
 
 

@@ -44,6 +44,7 @@ def _serve_released(queue: Queue, level: Level) -> int:
     while queue.lane.wanted and cursor.room > 0 and (record := records.first()) is not None:
         position, attempts = record.stamp, cursor.attempts(record.stamp)
         if queue.limits.expiring and queue.limits.expired(record):
+            queue.limits.left_again(record.value_size)
             queue.dead_letter(level, [position], "expired")
             moved += 1
         elif (taker := _give(queue, level, record, attempts)) is not None:

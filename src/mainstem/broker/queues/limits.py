@@ -3,6 +3,9 @@
 A record expires at the lower of the queue's and its own time to live, when it has come to the head. Over the length
 limits the oldest leave. What leaves goes to the dead-letter exchange, if there is one. Or nothing enters a full queue
 any more: then its publishers ask first.
+
+How many bytes are ready is counted as records enter and are handed out. A cursor knows positions, not sizes: what comes
+back is looked at in the log, and only where a limit in bytes depends on it.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class HeadLimits:
         )
 
     def count_bytes(self) -> None:
-        """After a start: the journal keeps how many records are unread, not how large they are."""
+        """After a start: the journal keeps how many records are ready, not how large they are."""
         queue = self._queue
         if queue.settings.bytes_max is None or not queue.ready:
             return
@@ -62,6 +65,25 @@ class HeadLimits:
             for record in stored_records(queue, begin, queue.head_stamp)
             if record.stamp >= queue.level(queue.priority_of(record)).cursor.next
         )
+        for level in queue.levels:
+            self.came_back(level, level.cursor.released_positions())
+
+    def came_back(self, level: Level, positions: list[int]) -> None:
+        """They are ready again."""
+        if positions and self._queue.settings.bytes_max is not None:
+            self._queue.ready_bytes += _stored_bytes(level, positions)
+
+    def left_again(self, size: int) -> None:
+        """A record of that size, which had come back, was handed out or dropped."""
+        if self._queue.settings.bytes_max is not None:
+            self._queue.ready_bytes = max(0, self._queue.ready_bytes - size)
+
+    def _drop_released(self, level: Level, reason: str) -> None:
+        """The first record that came back leaves undelivered."""
+        positions = level.cursor.lease_released(1)
+        if self._queue.settings.bytes_max is not None:
+            self.left_again(_stored_bytes(level, positions))
+        self._queue.dead_letter(level, positions, reason)
 
     def drop_first(self, level: Level, record: RecordRef, reason: str) -> None:
         """The first unread record of the backlog leaves undelivered."""
@@ -86,7 +108,7 @@ class HeadLimits:
         ):
             level = next(level for level in reversed(self._queue.levels) if level.cursor.ready)
             if level.cursor.released:
-                self._queue.dead_letter(level, level.cursor.lease_released(1), "maxlen")
+                self._drop_released(level, "maxlen")
             elif len(level.backlog) or level.read_on():
                 record = level.backlog.first()
                 assert record is not None
@@ -125,7 +147,7 @@ class HeadLimits:
             return
         for level in self._queue.levels:
             while level.cursor.released and self._head_expired(level):
-                self._queue.dead_letter(level, level.cursor.lease_released(1), "expired")
+                self._drop_released(level, "expired")
             while not level.cursor.released and level.cursor.unread and self._head_expired(level):
                 record = level.backlog.first()
                 assert record is not None
@@ -163,3 +185,13 @@ class HeadLimits:
             return None
         dues = [self._level_due(level) for level in self._queue.levels]
         return min((due for due in dues if due is not None), default=None)
+
+
+def _stored_bytes(level: Level, positions: list[int]) -> int:
+    records = Backlog(level.queue.lane)
+    level.plan_positions(records, sorted(positions))
+    size = 0
+    while (record := records.first()) is not None:
+        size += record.value_size
+        records.skip()
+    return size

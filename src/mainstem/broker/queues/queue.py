@@ -133,7 +133,9 @@ class Queue:
 
     def set_limits(self, settings: QueueSettings) -> None:
         """Other ones from now on; its kind stays."""
+        self.apply_events()
         self.settings, self.limits = settings, HeadLimits(self)
+        self.limits.count_bytes()
         self.timeless, self._limited = settings.timeless, settings.limited
 
     def close(self) -> None:
@@ -318,6 +320,8 @@ class Queue:
         """A committed transaction's record, older than what entered already."""
         self.level(self.priority_of(record)).cursor.admit(record.stamp)
         self.totals.entered += 1
+        if self.settings.bytes_max is not None:
+            self.ready_bytes += record.value_size
         self.wake()
 
     def on_undecodable(self, log: Log, offset: int, error: Exception) -> None:
@@ -501,6 +505,7 @@ class Queue:
             self.totals.acked += len(cursor.ack_many(positions))
         elif outcome is Outcome.RELEASE:
             returned = cursor.release(positions, self.queues.now_ms(), delay_ms=delay_ms)
+            self.limits.came_back(level, [] if delay_ms > 0 else returned.released)
             self.dead_letter(level, returned.dead, "delivery_limit")
         else:
             self.dead_letter(level, [p for p in positions if cursor.is_leased(p)], "rejected")
@@ -544,10 +549,11 @@ class Queue:
             return
         for level in self.levels:
             returned = level.cursor.expire(now_ms)
+            self.limits.came_back(level, returned.released)
             for position in (*returned.released, *returned.dead):
                 self._holders.pop(position, None)
             self.dead_letter(level, returned.dead, "delivery_limit")
-            level.cursor.wake(now_ms)
+            self.limits.came_back(level, level.cursor.wake(now_ms))
         self.limits.expire_now()
         if not self.takers:
             for level in self._levels.values():
@@ -578,7 +584,11 @@ class Queue:
 
     def redrive(self, positions: Sequence[int] | None = None) -> int:
         """Dead letters kept here become ready again, their attempts forgotten."""
-        count = sum(len(level.cursor.redrive(positions)) for level in self._levels.values())
+        count = 0
+        for level in self._levels.values():
+            back = level.cursor.redrive(positions)
+            self.limits.came_back(level, back)
+            count += len(back)
         self.queues.journal_changes(self)
         self.wake()
         return count

@@ -23,7 +23,7 @@ class Serving:
         self._queue.apply_events()
         now_ms = self._queue.queues.now_ms()
         for level in self._queue.levels:
-            level.cursor.wake(now_ms)
+            self._queue.limits.came_back(level, level.cursor.wake(now_ms))
         served = 0
         while served < SERVE_RECORDS_MAX:
             self._queue.lane.room = min(level.cursor.room for level in self._queue.levels)
@@ -53,10 +53,12 @@ class Serving:
         while (record := records.first()) is not None:
             position, attempts = record.stamp, cursor.attempts(record.stamp)
             if expiring and self._queue.limits.expired(record):
+                self._queue.limits.left_again(record.value_size)
                 self._queue.dead_letter(level, [position], "expired")
                 gone += 1
             elif self._queue.lane.hand(record, attempts > 0, attempts):
                 handed += 1
+                self._queue.limits.left_again(record.value_size)
                 self._queue.totals.redelivered += attempts > 0
                 if self._queue.lane.forget_events():
                     cursor.ack_many([position])
