@@ -196,6 +196,26 @@ def test_a_month_of_logs_is_searched(spark: SparkSession, broker: BrokerProcess,
     assert {row.host for row in errors.collect()} == {"h0", "h1", "h2"}
 
 
+def test_dead_letters_that_a_wildcard_means_are_not_read_again(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    """Each would be bad again, and its letter too, for ever. Whoever names their topic reads them."""
+    publish(broker, [(f"{topic}/a", b'{"n": 1}'), (f"{topic}/a", b"bad")])
+    flow = """
+          - name: {name}
+            from: {{{source}}}
+            decode: {{format: json, schema: "n int"}}
+            to: {{table: t.{name}}}
+            dead_letters: {{topic: {topic}/dead}}
+    """
+    both = [("wild", f'filter: "{topic}/#"'), ("other", f'filter: "{topic}/+"')]
+    path = pipeline(tmp_path, "flows:\n" + "".join(flow.format(name=n, source=s, topic=topic) for n, s in both))
+    for _ in range(2):
+        told = run(path)
+    assert [(one.state, one.bad_total) for one in told.flows] == [("done", 0), ("done", 0)]
+    assert values_of(read(spark, broker, subscribe=f"{topic}/dead")) == [b"bad", b"bad"], "one of each flow"
+
+
 # -- decoding, transforms, sinks
 
 

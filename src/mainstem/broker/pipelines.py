@@ -27,6 +27,8 @@ FACTS: dict[str, type[str] | type[int] | type[float]] = {
     "lag": int,
     "restarts": int,
     "error": str,
+    "reads": str,  # a filter a line: for others, who look for loops
+    "writes": str,
 }
 
 

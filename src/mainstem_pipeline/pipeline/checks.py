@@ -11,8 +11,9 @@ from typing import Any
 from mainstem.model.errors import MainstemError
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier
 from mainstem_pipeline.options import CONNECTION_OPTIONS
-from mainstem_pipeline.pipeline.document import BadPipeline, Document, Place, read_document
+from mainstem_pipeline.pipeline.document import BadPipeline, Document, Place, Problem, read_document
 from mainstem_pipeline.pipeline.flow_checks import FlowChecks
+from mainstem_pipeline.pipeline.loops import HINT, loops, nodes_of
 from mainstem_pipeline.pipeline.model import Decode, Pipeline, SideTable
 
 TOP = ("name", "broker", "state", "lake", "spark", "tables", "flows", "record")
@@ -214,4 +215,7 @@ class PipelineChecks(Checks):
                 self.problem(("flows", index, "name"), f"two flows are called {flow.name!r}")
             names.add(flow.name)
             flows.append(flow)
+        for loop in loops(nodes_of(pipeline, flows)):
+            if loop.is_sure:
+                self.document.problems.append(Problem(loop.nodes[0].line, str(loop), HINT))
         return tuple(flows)

@@ -34,7 +34,7 @@ ADDED = {
 class Quality:
     def __init__(self, flow: Flow, sinks: Sinks) -> None:
         self._flow, self._sinks = flow, sinks
-        self.may_be_bad = flow.decode.format != "raw" or bool(flow.rules)
+        self.may_be_bad = flow.may_be_bad
 
     def ruled(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F

@@ -47,6 +47,7 @@ FLOW = (
     "mode",
     "max_rows_per_batch",
     "archive",
+    "loop",
 )
 SOURCES = ("topic", "topics", "pattern", "filter", "view", "table")
 SINKS = ("topic", "table", "parquet", "console")
@@ -100,6 +101,7 @@ class FlowChecks:
             mode=mode,
             trigger_ms=self._trigger(told.get("trigger"), (*place, "trigger")),
             rows_per_batch_max=self._rows_max(told, place),
+            loop=told.get("loop") is True,
         )
 
     def _archive_flow(self, told: dict[str, Any], place: Place, name: str) -> Flow | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem_pipeline.pipeline.dead_letters import Quality
 from mainstem_pipeline.pipeline.decoding import REASON, SOURCE_COLUMNS, decoded, inferred_schema
+from mainstem_pipeline.pipeline.loops import letter_topics
 from mainstem_pipeline.pipeline.model import Decode, Flow, Pipeline, SideTable
 from mainstem_pipeline.pipeline.sinks import BatchOf, Sinks
 from mainstem_pipeline.pipeline.state import State
@@ -63,7 +64,7 @@ class FlowRun:
         kept = self._state.schema(flow.name)
         if not kept:
             records = self.session.read.format("mainstem").options(**self.source_options()).load()
-            kept = inferred_schema(records)
+            kept = inferred_schema(self._meant(records))
             self._state.keep_schema(flow.name, kept)
         return kept
 
@@ -88,7 +89,12 @@ class FlowRun:
         if self.flow.source.kind == "table":
             checked = records.withColumn(REASON, F.lit(None).cast("string"))
             return self._quality.ruled(checked)
-        return decoded(records, self.flow.decode, self.schema(), self.flow.rules)
+        return decoded(self._meant(records), self.flow.decode, self.schema(), self.flow.rules)
+
+    def _meant(self, records: DataFrame) -> DataFrame:
+        """What a wildcard means, without the dead letters of this file's flows: each would be read, and die, for ever."""
+        letters = letter_topics(self.pipeline.flows) if self.flow.source.kind != "topics" else []
+        return records.where(~records["canonical_topic"].isin(letters)) if letters else records
 
     # -- transforming
 

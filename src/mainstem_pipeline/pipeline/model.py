@@ -18,6 +18,7 @@ flows:
     to: [{table: iot.readings}, {topic: alerts}]
     dead_letters: {topic: sensors/dead, table: iot.dead, max_ratio: 0.05}
     trigger: 10s
+    loop: false                      true: it may read what it writes
   - name: archive_all
     archive: {filter: "sensors/#", table: raw.sensors}
 """
@@ -120,6 +121,12 @@ class Flow:
     trigger_ms: int = TRIGGER_MS
     rows_per_batch_max: int = ROWS_PER_BATCH_MAX
     archive: ArchiveTo | None = None
+    loop: bool = False  # it may read what it writes
+
+    @property
+    def may_be_bad(self) -> bool:
+        """Whether there can be dead letters."""
+        return self.decode.format != "raw" or bool(self.rules)
 
     @property
     def tables_written(self) -> frozenset[str]:

@@ -206,8 +206,9 @@ class Metrics:
 class Reports:
     """Tells the broker how the flows do, so that its console can show them. Never in the way: failures are dropped."""
 
-    def __init__(self, pipeline: str, client: BrokerClient) -> None:
-        self._pipeline, self._client = pipeline, client
+    def __init__(self, pipeline: str, client: BrokerClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+        """`topics`: what each flow reads and writes, so that loops with other pipelines are noticed."""
+        self._pipeline, self._client, self._topics = pipeline, client, topics
         self._last_s = 0.0
 
     def send(self, flows: list[FlowProgress], *, now: bool = False) -> None:
@@ -215,7 +216,8 @@ class Reports:
             return
         self._last_s = time.monotonic()
         with contextlib.suppress(MainstemError):
-            self._client.post(f"/v1/pipelines/{self._pipeline}", {"flows": [asdict(one) for one in flows]})
+            told = [{**asdict(one), **self._topics.get(one.flow, {})} for one in flows]
+            self._client.post(f"/v1/pipelines/{self._pipeline}", {"flows": told})
 
     def close(self) -> None:
         self._client.close()

@@ -16,6 +16,7 @@ from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
+from mainstem_pipeline.pipeline.loops import check_loops, nodes_of, told_topics
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
 from mainstem_pipeline.pipeline.progress import REPORT_RETRY_S, Display, FlowProgress, Metrics, Reports
 from mainstem_pipeline.pipeline.state import State
@@ -184,10 +185,12 @@ class Runner:
         )
 
     def _check_broker(self) -> None:
-        """Before Spark's ten seconds: is there a broker at all?"""
+        """Before Spark's ten seconds: is there a broker at all, and will the flows end?"""
         client = self._client(5.0)
         try:
             client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": "$none"}})
+            for note in check_loops(self._pipeline, client):
+                self._display.note(note)
         finally:
             client.close()
 
@@ -208,7 +211,8 @@ class Runner:
             self._metrics = Metrics(self._pipeline.name, self._options.metrics_port)
             self._display.note(f"metrics: http://127.0.0.1:{self._metrics.port}/metrics")
         if self._pipeline.record:
-            self._reports = Reports(self._pipeline.name, self._client(REPORT_RETRY_S))
+            topics = {one.flow: told_topics(one) for one in nodes_of(self._pipeline.name, self._pipeline.flows)}
+            self._reports = Reports(self._pipeline.name, self._client(REPORT_RETRY_S), topics)
 
     # -- running
 

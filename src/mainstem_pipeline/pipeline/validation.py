@@ -7,9 +7,10 @@ from typing import Any
 
 from mainstem.model.errors import MainstemError, NotFound
 from mainstem_pipeline.client import BrokerUnreachable
-from mainstem_pipeline.options import read_options
+from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.checks import load_pipeline
 from mainstem_pipeline.pipeline.document import BadPipeline, Problem
+from mainstem_pipeline.pipeline.loops import check_loops
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
 from mainstem_pipeline.pipeline.state import State
 
@@ -35,7 +36,11 @@ def validated(path: Path, *, offline: bool) -> list[str]:
             problems.append(Problem(flow.line, f"flow {flow.name}: {error.message}", error.fix))
     if problems:
         raise BadPipeline(path, problems)
-    return notes
+    client = Given({**pipeline.broker, "retrySeconds": str(RETRY_S)}, ()).connection().client()
+    try:
+        return notes + check_loops(pipeline, client)
+    finally:
+        client.close()
 
 
 def _asked(pipeline: Pipeline, flow: Flow) -> list[str]:
