@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,6 +161,26 @@ def test_copies_by_the_management_api_go_only_where_their_publisher_may_publish(
     assert properties.headers == ({"CC": [queue]} if header == "CC" else {})
     elsewhere = message | {"properties": {"headers": {header: ["bob.queue"]}}}
     assert ann.post("/api/exchanges/%2F/amq.default/publish", json=elsewhere).status_code in (401, 403)
+
+
+def test_a_consumer_whose_right_is_taken_away_is_cancelled(guarded: Broker, channel: BlockingChannel) -> None:
+    denied, kept = f"ann.{unique('queue')}", f"ann.{unique('queue')}"
+    got: list[bytes] = []
+    ended: list[str] = []
+    channel.add_on_cancel_callback(lambda frame: ended.append(frame.method.consumer_tag))
+    for queue in (denied, kept):
+        channel.queue_declare(queue, exclusive=True)
+        channel.basic_consume(queue, lambda *delivery: got.append(delivery[3]), auto_ack=True, consumer_tag=queue)
+    deny(guarded, denied.replace(".", "/"), "consume")
+    deadline = time.monotonic() + 10
+    while not ended and time.monotonic() < deadline:
+        channel.connection.process_data_events(0.05)
+    assert ended == [denied]
+    for queue in (denied, kept):
+        channel.basic_publish("", queue, queue.encode())
+    while not got and time.monotonic() < deadline:
+        channel.connection.process_data_events(0.05)
+    assert got == [kept.encode()]
 
 
 class AnnsMember(Member):

@@ -34,8 +34,10 @@ logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
+TURN_BYTES_MAX = (
+    640 * 1024
+)  # of all clients, between two ticks: the reactor ticks then; sockets of the loop's (TLS) are held
 HOLD_TURN = 128  # the socket alone: what it has brought is written and handed on before it is read again
-TURN_BYTES_MAX = 640 * 1024  # of all clients, between two ticks
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
@@ -77,6 +79,7 @@ class AmqpServer(Server):
         self._vhosts: dict[str, Vhost] = {}
         self._beats: dict[int, list[AmqpConnection]] = {}
         self._space_low = False
+        self._rights_seen = broker.access.version
         self.turn_out_bytes_max = OUT_BYTES_MAX  # collected for one client before it is written
         self._turn = self._turn_bytes = 0  # how much was read since that tick
         self._described: dict[tuple[bytes, int, bytes | None, bytes | None], bytes] = {}
@@ -107,6 +110,7 @@ class AmqpServer(Server):
         while True:
             await asyncio.sleep(1)
             self.watch_space()
+            self.watch_rights()
             for due in [second for second in self._beats if second <= self.deadlines.second]:
                 for connection in self._beats.pop(due):
                     connection.beat()
@@ -124,11 +128,21 @@ class AmqpServer(Server):
             elif not low:
                 connection.release_from_space()
 
+    def watch_rights(self) -> None:
+        """Every request is asked for its right; a consumer goes on without one, so its right is asked for again."""
+        if self._rights_seen == self.broker.access.version:
+            return
+        self._rights_seen = self.broker.access.version
+        for connection in list(self.connections):
+            assert isinstance(connection, AmqpConnection)
+            for channel in list(connection.channels.values()):
+                channel.end_denied()
+
     def plan_beat(self, connection: AmqpConnection, in_s: int) -> None:
         self._beats.setdefault(self.deadlines.second + in_s, []).append(connection)
 
     def turn_is_full(self, size: int) -> bool:
-        """So much more was read; whether that is enough until the next tick.
+        """So much more was read from sockets of the loop's; whether that is enough until the next tick.
 
         Without a limit a turn may take in megabytes, of which the consumers' output holds one: the rest would have to be
         read back from the log. So a fast publisher and its consumer go hand in hand.

@@ -152,9 +152,16 @@ class Consumes(ChannelCore):
             consumer.queue.detach(consumer)
 
     def consumer_lost(self, consumer: Consumer | StreamConsumer) -> None:
-        """Its queue was deleted."""
+        """Its queue was deleted, or the right to it taken away."""
         if self.consumers.pop(consumer.tag, None) is not None and self.connection.session.can("consumer_cancel_notify"):
             self.send("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
+
+    def end_denied(self) -> None:
+        """Rights have changed: who may no longer consume is told, as if the queue were gone."""
+        for consumer in list(self.consumers.values()):
+            if consumer.queue is not None and not self.may_consume(topic_of(DEFAULT, consumer.queue.name)):
+                self.end_consumer(consumer)
+                self.consumer_lost(consumer)
 
     def on_basic_get(self, a: dict[str, Any]) -> None:
         self.settle_writes()
