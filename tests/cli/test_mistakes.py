@@ -239,3 +239,41 @@ def test_what_cannot_be_taken_back_is_asked_for_on_a_terminal() -> None:
 
 def test_who_wants_to_alter_a_view_is_told_what_to_do_instead() -> None:
     assert "mainstem view create OTHER FILTER" in refused("view", "alter", "any", "--filter", "a/#")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("topic describe near.miss.topic", "near/miss/topic"),
+        ("topic rm near/miss/topc --yes", "near/miss/topic"),
+        ("topic alter Near/Miss/Topic --retention 1d", "near/miss/topic"),
+        ("view describe near-veiw", "near-view"),
+        ("queue purge near-quue --yes", "near-queue"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_told(broker: Broker, asked: str, meant: str) -> None:
+    with httpx.Client(base_url=broker.http_url) as http:
+        http.post("/v1/messages", json={"topic": "near/miss/topic", "value": "x"})
+        http.post("/v1/views", json={"name": "near-view", "filter": "near/#"})
+        http.post("/v1/queues", json={"name": "near-queue", "filter": "near/#"})
+    assert f"fix: did you mean {meant}?" in refused(*asked.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "code"),
+    [
+        ("topic ls --limit -1", "Invalid value for '--limit'", 2),
+        ("topic create t --set retention.ms", "must be KEY=VALUE", 1),
+        ("queue alter any", "fix: --ttl, --length", 1),
+        ("sub mqtt://localhost", "names no topic", 1),
+        ("sub amqp://localhost:99", "amqp://localhost:99/?queue=NAME", 1),
+        ("pub kafka://localhost:KAFKA/a/b x", "fix: Kafka spells it a.b", 1),
+        ("user add someone", "no terminal to ask for one", 1),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(broker: Broker, arguments: str, told: str, code: int) -> None:
+    assert told in refused(*arguments.replace("KAFKA", str(broker.kafka_port)).split(), code=code, given="")
+
+
+def test_top_prints_once_where_there_is_no_terminal() -> None:
+    assert "connections" in said("top")

@@ -79,7 +79,8 @@ def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dic
         return {number: _offset(offset) for number, offset in pairs if number in readers}
     except ValueError:
         raise InvalidArgument(
-            f"from={start!r} is not understood", fix="earliest, latest, -50, @42 or ts:2026-01-31T12:00:00Z"
+            f"{start!r} is not understood as a place to begin",
+            fix="earliest, latest, -50, @42 or ts:2026-01-31T12:00:00Z",
         ) from None
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import http.client
 import json
 import os
+import re
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import click
 
-from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.server.cli.failures import Unreachable, WrongPeer
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 TIMEOUT_S = 30.0
 PAGE_ROWS = 500
+NAMED = re.compile(r"/v1/(topics|views|queues|groups|users)/([^/]+)(?:/.*)?")
 
 url_option = click.option(
     "--url",
@@ -89,7 +93,13 @@ class Api:
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
     ) -> Any:
-        connection, response = self._open(method, path, body, query)
+        try:
+            connection, response = self._open(method, path, body, query)
+        except MainstemError as error:
+            near = self._near(path) if error.code == NotFound.code else ""
+            if near:
+                raise MainstemError(error.message, fix=f"did you mean {near}?", code=error.code) from None
+            raise
         try:
             data = response.read()
         except OSError as error:
@@ -100,6 +110,22 @@ class Api:
             return json.loads(data) if data else None
         except ValueError:
             raise WrongPeer(f"{self._where} does not answer like a Mainstem") from None
+
+    def _near(self, path: str) -> str:
+        """What whoever named a thing that is not there may have meant: of what this user may see, or nothing."""
+        found = NAMED.fullmatch(path)
+        if found is None:
+            return ""
+        kind, name = found[1], unquote(found[2])
+        spelled = name.replace(".", "/")  # as Kafka and AMQP spell a topic
+        with suppress(MainstemError):
+            rows = self.get(f"/v1/{kind}", limit=PAGE_ROWS)["items"]
+            if kind == "topics" and spelled != name:
+                rows += self.get("/v1/topics", filter=spelled, limit=1)["items"]
+            names = {row["name"].lower(): row["name"] for row in rows}
+            near = [spelled.lower()] if spelled.lower() in names else difflib.get_close_matches(name.lower(), names, 1)
+            return str(names[near[0]]) if near else ""
+        return ""
 
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None

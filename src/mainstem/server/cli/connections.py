@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
@@ -48,13 +51,17 @@ def user() -> None:
     """List, add and remove users; allow and deny. From the first user on nobody gets in without a login."""
 
 
+def _asked(context: click.Context, option: click.Parameter, given: str | None) -> str:
+    if given is None and not sys.stdin.isatty():
+        raise InvalidArgument("no password, and no terminal to ask for one", fix="MAINSTEM_NEW_PASSWORD, or --password")
+    return given if given is not None else str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
 password_option = click.option(
     "--password",
     envvar="MAINSTEM_NEW_PASSWORD",
-    prompt=True,
-    hide_input=True,
-    confirmation_prompt=True,
-    help="Asked for if not given.",
+    callback=_asked,
+    help="Asked for if not given (environment MAINSTEM_NEW_PASSWORD).",
 )
 
 

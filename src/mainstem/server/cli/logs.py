@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def restore(source: Path, target: Path, as_json: bool) -> None:
 
 
 def _report(report: Any) -> dict[str, Any]:
-    return {"stamp": report.stamp, "logs": report.logs, "files": report.files, "size_bytes": report.size_bytes}
+    return asdict(report)
 
 
 def _print_report(text: str, facts: dict[str, Any], as_json: bool) -> None:
@@ -223,6 +224,8 @@ def _print_report(text: str, facts: dict[str, Any], as_json: bool) -> None:
         click.echo(
             f"{text}: {counted(facts['logs'], 'log')}, {counted(facts['files'], 'file')}, {show_bytes(facts['size_bytes'])}"
         )
+    for damage in facts["damage"]:
+        click.echo(f"warning: copied as it is, damaged: {damage}", err=True)
 
 
 def _existing(data: str) -> Path:

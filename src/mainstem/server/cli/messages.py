@@ -83,8 +83,7 @@ def pub(url: str, payload: str | None, count: int, every: int | None, **given: A
 
     address = read_address(url)
     _take_tls(address, given)
-    if not address.path and not (address.scheme == "amqp" and "exchange" in address.options):
-        raise InvalidArgument(f"{url} names no topic", fix=f"{address.scheme}://{address.host}/TOPIC")
+    _require_path(url, address, "exchange")
     if address.scheme == "mqtt":
         address.options.update(qos=str(given["qos"]), retain="1" if given["retain"] else "0")
     pause_s = every / 1000 if every else 0.0
@@ -104,6 +103,14 @@ def pub(url: str, payload: str | None, count: int, every: int | None, **given: A
         client.flush()
     if sent != 1 and count < PROGRESS_FROM:  # else the progress has said it
         click.echo(f"published {counted(sent, 'message')}", err=True)
+
+
+def _require_path(url: str, address: Address, instead: str) -> None:
+    """An exchange or a queue of AMQP may do without a key."""
+    if not address.path and not (address.scheme == "amqp" and instead in address.options):
+        base = url.partition("?")[0].rstrip("/")
+        more = f", or {base}/?{instead}=NAME" if address.scheme == "amqp" else ""
+        raise InvalidArgument(f"{url} names no topic", fix=f"{base}/TOPIC{more}")
 
 
 @contextlib.contextmanager
@@ -256,6 +263,7 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
 
     address = read_address(url)
     _take_tls(address, shown)
+    _require_path(url, address, "queue")
     idle_s = idle / 1000 if idle else None
     seen = 0
     begin = read_start(start)

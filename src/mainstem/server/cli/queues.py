@@ -104,6 +104,8 @@ def queue_alter(name: str, as_json: bool, url: str, **given: Any) -> None:
                 body[field] = None if given[option] == "none" else read(given[option])
             except ValueError as error:
                 raise InvalidArgument(f"--{option.replace('_', '-')}: {error}") from None
+    if not body:
+        raise InvalidArgument("nothing to change", fix="--ttl, --length, --attempts, --lock or --dead-letter")
     facts = Api(url).patch(f"/v1/queues/{segment(name)}", body)
     if as_json:
         print_facts(facts, as_json=True)

@@ -72,7 +72,7 @@ def explain(code: str) -> None:
     found = explanation(code)
     if found is None:
         raise NotFound(f"there is no error code {code}", fix="codes look like MS-4001")
-    click.echo(f"{code.upper()}: {found.title}\n\n{found.text}")
+    click.echo(f"MS-{code.upper().removeprefix('MS-')}: {found.title}\n\n{found.text}")
 
 
 @click.command()

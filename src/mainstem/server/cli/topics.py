@@ -39,6 +39,9 @@ def read_settings(pairs: tuple[str, ...], named: dict[str, Any]) -> dict[str, An
     """Options and --set pairs as the API wants them: numbers in milliseconds and bytes."""
     from mainstem.server.config import setting_of
 
+    for pair in pairs:
+        if "=" not in pair:
+            raise InvalidArgument(f"--set {pair!r} must be KEY=VALUE", fix="--set retention.ms=7d")
     given = [pair.partition("=")[::2] for pair in pairs]
     if named.get("retention"):
         given.append(("retention_ms", named["retention"]))
@@ -77,7 +80,7 @@ def topic() -> None:
 @topic.command("ls")
 @click.argument("topic_filter", metavar="[FILTER]", required=False)
 @click.option("--search", help="Only names that contain this.")
-@click.option("--limit", type=int, default=1000, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many.")
 @json_option
 @url_option
 def ls(topic_filter: str | None, search: str | None, limit: int, as_json: bool, url: str) -> None:
@@ -113,7 +116,7 @@ def describe(name: str, as_json: bool, url: str) -> None:
 def create(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: Any) -> None:
     """Declare a topic with settings of its own. Without any, just publish: topics make themselves."""
     facts = Api(url).post("/v1/topics", {"name": name, "settings": read_settings(pairs, named)})
-    _done(f"created {name}: {facts['layout']}, {facts['engine']}, {facts['partitions']} partition(s)", facts, as_json)
+    _done(f"created {name}: {_placed(facts)}", facts, as_json)
 
 
 @topic.command()
@@ -127,7 +130,7 @@ def alter(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: A
     if not settings:
         raise InvalidArgument("nothing to change", fix="--set retention.ms=7d, --engine rocksdb, ...")
     facts = Api(url).patch(f"/v1/topics/{segment(name)}", {"settings": settings})
-    _done(f"changed {name}", facts, as_json)
+    _done(f"changed {name}: {_placed(facts)}", facts, as_json)
 
 
 @topic.command()
@@ -238,6 +241,10 @@ def view_rm(name: str, yes: bool, url: str) -> None:
     confirm(f"Forget view {name}?", yes)
     Api(url).delete(f"/v1/views/{segment(name)}")
     click.echo(f"removed view {name}")
+
+
+def _placed(facts: dict[str, Any]) -> str:
+    return f"{facts['layout']}, {facts['engine']}, {counted(facts['partitions'], 'partition')}"
 
 
 def _done(text: str, facts: dict[str, Any], as_json: bool) -> None:

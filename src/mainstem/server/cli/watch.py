@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from mainstem.server.cli.output import show_bytes
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option("--once", is_flag=True, help="Print once and end, as where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one each second.")
 @click.option(
     "--sort", type=click.Choice(["lag", "name"]), default="lag", show_default=True, help="Order of the cursors."
@@ -32,7 +33,7 @@ def top(once: bool, as_json: bool, sort: str, url: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    if once:
+    if once or not sys.stdout.isatty():
         Console().print(_screen(api, sort))
         return
     with Live(_screen(api, sort), refresh_per_second=2, screen=True) as live:

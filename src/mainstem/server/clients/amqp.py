@@ -17,6 +17,7 @@ from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Message, Start, Stream
 
 CHANNEL = 1
+ACCESS_REFUSED = 403
 UNCONFIRMED_MAX = 512
 PREFETCH = 500
 HEARTBEAT_S = 60
@@ -189,7 +190,8 @@ class AmqpClient:
             raise WrongPeer(f"{self._stream.where} does not answer like AMQP 0-9-1 ({error})") from error
         self._stream.skip(size)
         if isinstance(got, commands.Connection.Close | commands.Channel.Close):
-            raise Refused(f"the broker ended it: {got.reply_code} {got.reply_text}")
+            fix = "where users exist: amqp://USER:PASSWORD@HOST/..." if got.reply_code == ACCESS_REFUSED else ""
+            raise Refused(f"the broker ended it: {got.reply_code} {got.reply_text}", fix=fix)
         if isinstance(got, commands.Connection.Blocked | commands.Connection.Unblocked):
             self._blocked = getattr(got, "reason", "")
         return got

@@ -36,7 +36,7 @@ FETCH_WAIT_MS = 500
 ANSWER_BYTES_MAX = 256 << 20
 INFLATED_BYTES_MAX = 64 << 20
 EARLIEST, LATEST = -2, -1
-UNKNOWN_TOPIC = 3
+UNKNOWN_TOPIC, INVALID_TOPIC = 3, 17
 CONTROL = 0x20
 WAIT_FOR_TOPIC_S = 0.5
 
@@ -233,7 +233,8 @@ def _whole_batches(data: Any) -> Iterator[tuple[int, Any]]:
 
 def check(code: int, what: str, said: str | None = None) -> None:
     if code:
-        raise Refused(f"{what}: {said or f'Kafka error {code}{_name_of(code)}'}")
+        fix = f"Kafka spells it {what.replace('/', '.')}" if code == INVALID_TOPIC and "/" in what else ""
+        raise Refused(f"{what}: {said or f'Kafka error {code}{_name_of(code)}'}", fix=fix)
 
 
 def _name_of(code: int) -> str:
