@@ -270,6 +270,8 @@ class Broker:
                 low_mark = low_marks.get(str(index), 0)
                 self._add_partition(namespace, topic, index, held).low_mark = low_mark
                 for one in held:
+                    if one.end is not None:  # a backup's metadata may know more than its logs
+                        one.log.skip_to(one.end)
                     if not one.shared and low_mark > one.first:
                         one.log.low_mark = min(low_mark, one.limit)
                         one.log.move_start(one.log.low_mark)

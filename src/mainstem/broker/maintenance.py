@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mainstem.broker.policy import Policy
@@ -31,6 +32,7 @@ logger = logging.getLogger("mainstem.broker")
 CLOCK_JUMP_NS = 60_000_000_000  # wall and monotonic time disagree by more since the last round
 CLOCK_TRUST_NS = 3_600_000_000_000  # after a jump nothing is forgotten for that long: the old time may have been right
 HELD_SHARE_ALARM = 0.2  # of the disk
+PAUSE = "backups"  # a holder's name
 
 HoldFn = Callable[[Log], Holds]
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class Maintenance:
         self._wall_ahead_ns = self._disagreement_ns()
         self._forget_from_ns = 0  # monotonic: no retention before
         self._alarmed = False
+        self._pauses = 0
         self._woken = asyncio.Event()
         self.rewriting = asyncio.Lock()  # parts are rewritten by one task at a time
 
@@ -61,6 +64,22 @@ class Maintenance:
                 await self.round()
             except Exception:
                 logger.exception("maintenance failed; it is tried again in %.0f s", self._every_s)
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """No part is dropped or rewritten meanwhile; where streams begin moves on. For a backup: it copies the state's
+        snapshot first, and needs what was journaled since."""
+        self._pauses += 1
+        self.holders[PAUSE] = lambda log: Holds(from_stamp=0)
+        try:
+            async with self.rewriting:  # what was decided before
+                pass
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                del self.holders[PAUSE]
+                self.held_by.pop(PAUSE, None)
 
     def wake(self) -> None:
         """A round is due now; on the loop."""

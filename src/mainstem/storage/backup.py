@@ -7,7 +7,9 @@
     <backup>/state.snapshot, stamps, staging/
 
 A restored log goes on as after an unclean stop: beyond every offset that was reserved at the backup, in a new epoch.
-Derived files (topic indexes) are left out; they are made again.
+Derived files (topic indexes) are left out; they are made again. Damage is copied as it is, and named: nothing is cut off
+silently. Of a running broker's logs those that are removed meanwhile are left out, and of those made since the stamp only
+the reservation is copied: the metadata, which comes last, knows both.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +33,8 @@ from mainstem.storage.inspection import LOGS, ROCKSDB, engine_of, log_id_of
 from mainstem.storage.segment.index import HEAD_SIZE, read_summary
 from mainstem.storage.segment.marks import CHECKPOINT_NAME, CLEAN_NAME, Checkpoint
 from mainstem.storage.segment.repair import QUARANTINE_SUFFIX
-from mainstem.storage.segment.scan import scan_frames
 from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
-from mainstem.storage.segment.survey import segment_paths
+from mainstem.storage.segment.survey import Damage, segment_paths, survey
 from mainstem.storage.segment.torn import TORN_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, read_state, remove, write_state
 
@@ -40,6 +42,7 @@ MANIFEST = "backup"
 METADATA = "metadata.sqlite"
 SNAPSHOT, STAMPS, STAGING = "state.snapshot", "stamps", "staging"
 ATTEMPTS_MAX = 10  # of one log, when retention takes files away meanwhile
+REMOVAL_S_MAX = 5.0  # from the moment a log is closed until its directory is gone
 COPY_BYTES = 4 << 20
 STAMP_MAX = (1 << 63) - 1
 
@@ -50,6 +53,7 @@ class BackupReport:
     logs: int
     files: int
     size_bytes: int
+    damage: list[str]  # what was damaged already, and is so in the backup
 
 
 def backup(
@@ -68,14 +72,14 @@ def backup(
     check_format(data)
     _make_empty(target)
     _copy_if_there(data / SNAPSHOT, target / SNAPSHOT)  # first: the logs then know everything that came after it
-    last_stamp, logs = 0, 0
+    copied: list[_Copied] = []
     for source in sorted((data / LOGS).glob("*")):
         if source.name.isdigit():
             log_id = int(source.name)
             end = None if ends is None else ends.get(log_id, 0)
             engine = None if engines is None else engines.get(log_id)
-            last_stamp = max(last_stamp, _copy_log(source, target / LOGS / source.name, stamp, end, engine))
-            logs += 1
+            if (one := _copy_log(source, target / LOGS / source.name, stamp, end, engine)) is not None:
+                copied.append(one)
     _copy_metadata(data / METADATA, target / METADATA)
     for name in (STAMPS, STAMPS + ".previous"):
         _copy_if_there(data / name, target / name)
@@ -83,9 +87,10 @@ def backup(
         shutil.copytree(data / STAGING, target / STAGING, copy_function=_copy_if_there)
     _sync_tree(target)
     files = {str(path.relative_to(target)): path.stat().st_size for path in sorted(target.rglob("*")) if path.is_file()}
-    taken = last_stamp if stamp == STAMP_MAX else stamp
-    write_state(REAL_DISK, target / MANIFEST, "backup", {"stamp": taken, "files": files})
-    return BackupReport(taken, logs, len(files), sum(files.values()))
+    taken = max((one.stamp for one in copied), default=0) if stamp == STAMP_MAX else stamp
+    damage = [str(damage) for one in copied for damage in one.damage]
+    write_state(REAL_DISK, target / MANIFEST, "backup", {"stamp": taken, "files": files, "damage": damage})
+    return BackupReport(taken, len(copied), len(files), sum(files.values()), damage)
 
 
 def restore(source: Path, target: Path) -> BackupReport:
@@ -102,7 +107,8 @@ def restore(source: Path, target: Path) -> BackupReport:
         (target / name).chmod(0o600)
     _sync_tree(target)
     logs = {name.split("/")[1] for name in manifest["files"] if name.startswith(f"{LOGS}/")}
-    return BackupReport(manifest["stamp"], len(logs), len(manifest["files"]), sum(manifest["files"].values()))
+    sizes = manifest["files"].values()
+    return BackupReport(manifest["stamp"], len(logs), len(sizes), sum(sizes), manifest.get("damage", []))
 
 
 def _read_manifest(source: Path) -> dict[str, Any]:
@@ -125,6 +131,13 @@ def _make_empty(target: Path) -> None:
 # Logs
 
 
+class _Copied(NamedTuple):
+    """Of a log: the stamp of its last frame, and what of it is damaged."""
+
+    stamp: int
+    damage: list[Damage]
+
+
 class _Taken(NamedTuple):
     """The last segment that was copied, as far as it was."""
 
@@ -134,18 +147,35 @@ class _Taken(NamedTuple):
     stamp: int
 
 
-def _copy_log(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> int:
-    """Returns the stamp of the last frame copied."""
+def _copy_log(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> _Copied | None:
+    """None if it was removed meanwhile."""
+    try:
+        return _copy_files(source, target, stamp, end, engine)
+    except (FileNotFoundError, StorageFault):
+        if end is None or not _is_removed(source):
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        return None
+
+
+def _is_removed(source: Path) -> bool:
+    """Its topic was deleted or moved on: it is closed first, then metadata forgets it, then the directory goes."""
+    deadline = time.monotonic() + REMOVAL_S_MAX
+    while source.is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not source.is_dir()
+
+
+def _copy_files(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> _Copied:
     REAL_DISK.make_dir(target)
     for path in source.iterdir():  # the reservation, and what the log above keeps here
         if path.is_file() and not _is_engines(path.name):
             _copy_if_there(path, target / path.name)
     kind = engine_of(source)
-    if kind == ROCKSDB:
+    if kind == ROCKSDB and (end is None or engine is not None):  # else it is newer than the stamp
         _copy_rocksdb(source, target, engine)
-        return 0
     if kind != "segment":
-        return 0
+        return _Copied(0, [])
     for attempt in range(ATTEMPTS_MAX):
         try:
             return _copy_segments(source, target, stamp, end)
@@ -164,17 +194,19 @@ def _is_engines(name: str) -> bool:
     return parse_name(name) is not None or name.endswith(suffixes) or name.startswith((CHECKPOINT_NAME, CLEAN_NAME))
 
 
-def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> int:
-    log_id = log_id_of(source)
-    checkpoint, _ = Checkpoint.read(REAL_DISK, source)
+def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _Copied:
+    log_id, damage = log_id_of(source), list[Damage]()
     paths = segment_paths(REAL_DISK, source)
+    checkpoint, _ = Checkpoint.read(REAL_DISK, source)
+    if checkpoint is not None:
+        paths = _untrimmed(paths, checkpoint.start_offset)
     start = min((_base_of(path) for path in paths), default=checkpoint.end_offset if checkpoint else 0)
     last: _Taken | None = None
     for path in paths:
         if end is not None and _base_of(path) >= end:
             break
         taken = None if path == paths[-1] else _link_sealed(path, target, stamp, end)
-        taken = taken or _copy_prefix(path, target, log_id, stamp, end)
+        taken = taken or _copy_prefix(path, target, log_id, stamp, end, damage, last=path == paths[-1])
         if taken is not None:
             last = taken
         elif path.stat().st_size:  # one that a rewrite left empty has others behind it
@@ -189,7 +221,13 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> i
         segment=last.name,
         position=last.size,
     ).write(REAL_DISK, target)
-    return last.stamp
+    return _Copied(last.stamp, damage)
+
+
+def _untrimmed(paths: list[Path], start: int) -> list[Path]:
+    """Without those that the log has dropped, and that are there only for a reader who holds them."""
+    ends = [*(_base_of(path) for path in paths[1:]), STAMP_MAX]
+    return [path for path, end in zip(paths, ends, strict=True) if _base_of(path) >= start or end > start]
 
 
 def _link_sealed(path: Path, target: Path, stamp: int, end: int | None) -> _Taken | None:
@@ -210,19 +248,42 @@ def _link_sealed(path: Path, target: Path, stamp: int, end: int | None) -> _Take
     return _Taken(path.name, summary.size_bytes, summary.end_offset, summary.last_stamp)
 
 
-def _copy_prefix(path: Path, target: Path, log_id: int, stamp: int, end: int | None) -> _Taken | None:
-    """The frames of a file up to the stamp; None if it holds none."""
-    size, end_offset, last_stamp = 0, 0, 0
+def _copy_prefix(
+    path: Path, target: Path, log_id: int, stamp: int, end: int | None, damage: list[Damage], *, last: bool
+) -> _Taken | None:
+    """The file up to its last frame that is wanted, with whatever is damaged before that; None if it holds none."""
+    taken, waiting = _Taken(path.name, 0, 0, 0), list[Damage]()
+    for found in survey(REAL_DISK, path.parent, log_id, only=path):
+        if isinstance(found, Damage):
+            waiting.append(found)
+            continue
+        head = found.head
+        if head.stamp > stamp or (end is not None and head.base_offset + head.count > end):
+            break
+        taken = _Taken(path.name, found.position + head.size, head.base_offset + head.count, head.stamp)
+        damage += waiting
+        waiting.clear()
+    else:
+        if waiting and _was_durable(waiting[-1], end, last=last):
+            lost_to = min(STAMP_MAX if last else waiting[-1].next_offset, STAMP_MAX if end is None else end)
+            taken = _Taken(path.name, waiting[-1].end, lost_to, taken.stamp)
+            damage += waiting
+    if not taken.size:
+        return None
+    _copy_bytes(path, target / path.name, taken.size)
+    return taken
+
+
+def _was_durable(damage: Damage, end: int | None, *, last: bool) -> bool:
+    """Whether bad bytes at the end of a file were acknowledged: behind them others are, or the log says so. Otherwise
+    an append is under way there, or a crash left them."""
+    return not last or (end is not None and damage.offset < end)
+
+
+def _copy_bytes(path: Path, target: Path, size: int) -> None:
     fd = REAL_DISK.open(path, read_only=True)
     try:
-        with contextlib.suppress(CorruptFrame):  # an append is under way
-            for position, head in scan_frames(REAL_DISK, fd, str(path), log_id, 0, REAL_DISK.size(fd)):
-                if head.stamp > stamp or (end is not None and head.base_offset + head.count > end):
-                    break
-                size, end_offset, last_stamp = position + head.size, head.base_offset + head.count, head.stamp
-        if not size:
-            return None
-        copy = REAL_DISK.open(target / path.name, create=True)
+        copy = REAL_DISK.open(target, create=True)
         try:
             for at in range(0, size, COPY_BYTES):
                 write_all(REAL_DISK, copy, [read_all(REAL_DISK, fd, at, min(COPY_BYTES, size - at))], at)
@@ -230,7 +291,6 @@ def _copy_prefix(path: Path, target: Path, log_id: int, stamp: int, end: int | N
             REAL_DISK.close(copy)
     finally:
         REAL_DISK.close(fd)
-    return _Taken(path.name, size, end_offset, last_stamp)
 
 
 def _copy_rocksdb(source: Path, target: Path, engine: Engine | None) -> None:

@@ -14,8 +14,9 @@ from mainstem.storage.backup import MANIFEST, backup, restore
 from mainstem.storage.directory import DataDirectory
 from mainstem.storage.engine import Engine
 from mainstem.storage.engines import EngineOptions, open_engine
-from mainstem.storage.inspection import verify
+from mainstem.storage.inspection import engine_of, verify
 from mainstem.storage.reservation import Reservation
+from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.testing.frames import Writer, make_test_frame, read_everything
 
 SMALL = EngineOptions(segment_bytes=4096)
@@ -186,3 +187,85 @@ def test_a_part_that_a_rewrite_left_empty_ends_no_backup(data: Path, tmp_path: P
     again = open_log(tmp_path / "restored", 1)
     assert read_everything(again, 1) == expected
     again.close()
+
+
+@pytest.mark.parametrize("ends", [None, {1: 60}])
+@pytest.mark.parametrize("part", [1, -1])
+def test_what_is_damaged_is_copied_as_it_is_and_named(
+    data: Path, tmp_path: Path, part: int, ends: dict[int, int] | None
+) -> None:
+    log = open_log(data, 1)
+    fill(log, 1, 60)
+    victim = log.stat().parts[part]
+    path = data / "logs" / "1" / victim.name
+    with path.open("r+b") as file:
+        file.seek(victim.size_bytes // 2)
+        file.write(b"\0" * 8)
+    path.with_suffix(".index").unlink(missing_ok=True)
+    report = backup(data, tmp_path / "backup", ends=ends)
+    (told,) = report.damage
+    assert victim.name in told
+    assert restore(tmp_path / "backup", tmp_path / "restored").damage == report.damage
+    found = verify(tmp_path / "restored" / "logs" / "1")
+    assert found.records + sum(one.next_offset - one.offset for one in found.damage) == 60
+    assert (tmp_path / "restored" / "logs" / "1" / victim.name).read_bytes() == path.read_bytes()
+
+
+def test_a_damaged_end_that_was_acknowledged_is_not_cut_off(data: Path, tmp_path: Path) -> None:
+    log = open_log(data, 1)
+    fill(log, 1, 60)
+    victim = log.stat().parts[-1]
+    with (data / "logs" / "1" / victim.name).open("r+b") as file:
+        file.seek(victim.size_bytes - 5)
+        file.write(b"\0" * 5)
+    assert len(backup(data, tmp_path / "running", ends={1: 60}).damage) == 1
+    restore(tmp_path / "running", tmp_path / "restored")
+    assert [one.durable for one in verify(tmp_path / "restored" / "logs" / "1").damage] == [True]
+    assert backup(data, tmp_path / "stopped").damage == []  # as the tail of a crash would look
+
+
+def test_parts_that_were_trimmed_and_are_only_held_for_a_reader_are_left_out(data: Path, tmp_path: Path) -> None:
+    log = open_log(data, 1)
+    assert isinstance(log, SegmentEngine)
+    fill(log, 1, 60)
+    first = log.stat().parts[0]
+    assert log.hold(first)
+    log.trim(first.end_offset)
+    assert (data / "logs" / "1" / first.name).exists()
+    expected = read_everything(log, 1)
+    backup(data, tmp_path / "backup", ends={1: 60}, engines={1: log})
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert read_everything(open_log(tmp_path / "restored", 1), 1) == expected
+
+
+def test_a_log_that_is_removed_meanwhile_is_left_out(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {log_id: open_log(data, log_id, "rocksdb" if log_id == 3 else "segment") for log_id in (1, 2, 3)}
+    for log_id, log in logs.items():
+        fill(log, log_id, 20)
+
+    def remove(directory: Path) -> str:
+        log_id = int(directory.name)
+        kind = engine_of(directory)
+        if log_id > 1:
+            logs[log_id].close()
+            threading.Timer(0.1, directory.rename, (tmp_path / f"{log_id}.removed",)).start()
+        return kind
+
+    monkeypatch.setattr("mainstem.storage.backup.engine_of", remove)
+    report = backup(data, tmp_path / "backup", ends=dict.fromkeys(logs, 20), engines=logs)
+    assert [path.name for path in (tmp_path / "backup" / "logs").iterdir() if path.name != "2"] == ["1"]
+    assert report.logs in (1, 2)  # what could be read of log 2 before it went is harmless
+
+
+def test_a_log_made_since_the_stamp_does_not_end_a_backup(data: Path, tmp_path: Path) -> None:
+    """A topic was moved to RocksDB while the first logs were copied."""
+    old, new = open_log(data, 1), open_log(data, 2, "rocksdb")
+    fill(old, 1, 20)
+    fill(new, 2, 20)
+    directory = DataDirectory(data)
+    backup(data, tmp_path / "backup", ends={1: 20}, engines={1: old})
+    directory.release()
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert read_everything(open_log(tmp_path / "restored", 2, "rocksdb"), 2) == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainstem.admin.calls import ADMIN, Call, Field, Operation, page
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.model.errors import InvalidArgument
-from mainstem.storage.backup import backup
+from mainstem.storage.backup import BackupReport, backup
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
 
 
 async def get_overview(call: Call) -> Any:
@@ -30,19 +34,24 @@ async def back_up(call: Call) -> Any:
     broker, target = call.running.broker, Path(call.body["directory"])
     if not target.is_absolute():
         raise InvalidArgument(f"{target} must be an absolute path on the broker's machine")
-    await broker.store.flush()
-    logs = dict(broker.logs.by_id)
-    stamp = broker.stamps.next - 1
-    ends = {log_id: log.stable for log_id, log in logs.items()}
-    engines = {log_id: log.engine for log_id, log in logs.items()}
     try:
-        report = await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
+        async with broker.maintenance.pause():
+            report = await _back_up(broker, target)
     except OSError as error:
         raise InvalidArgument(
             f"{target} cannot be written: {error.strerror or error}",
             fix="give another directory on the broker's machine",
         ) from error
-    return {"stamp": report.stamp, "logs": report.logs, "files": report.files, "size_bytes": report.size_bytes}
+    return asdict(report)
+
+
+async def _back_up(broker: Broker, target: Path) -> BackupReport:
+    await broker.store.flush()
+    logs = dict(broker.logs.by_id)
+    stamp = broker.stamps.next - 1
+    ends = {log_id: log.stable for log_id, log in logs.items()}
+    engines = {log_id: log.engine for log_id, log in logs.items()}
+    return await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
 
 
 OPERATIONS = (
