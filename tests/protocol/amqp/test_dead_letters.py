@@ -127,3 +127,19 @@ def test_a_round_trip_counts_deaths_and_a_mere_expiry_round_is_dropped(channel: 
 def _unacked(channel: BlockingChannel, queue: str):  # type: ignore[no-untyped-def]
     got = channel.basic_get(queue)
     return got if got[0] is not None else None
+
+
+@pytest.mark.parametrize("own_key", [False, True])
+def test_copies_of_a_message_get_its_dead_letter_unless_the_queue_names_a_key(
+    channel: BlockingChannel, name: str, own_key: bool
+) -> None:
+    dead, copied = declared(channel, name + ".dead"), declared(channel, name + ".copied")
+    arguments = {"x-dead-letter-exchange": ""} | ({"x-dead-letter-routing-key": dead} if own_key else {})
+    queue = declared(channel, name, arguments=arguments)
+    channel.basic_publish("", queue, b"x", pika.BasicProperties(headers={"CC": [copied]}))
+    assert eventually(lambda: bodies(channel, copied)) == [b"x"]
+    channel.basic_reject(channel.basic_get(queue)[0].delivery_tag, requeue=False)
+    _, properties, _, death = first_death(channel, dead if own_key else copied)
+    assert death["routing-keys"] == [queue, copied]
+    assert properties.headers.get("CC") == (None if own_key else [copied])
+    assert bodies(channel, copied) == []

@@ -75,14 +75,15 @@ class DeadLetters:
         content = exchanges.content_of(record)
         keys = [key, *carbon_copies(content)]
         dead = record_death(content, queue.name, reason, exchange, keys, self._queues.now_ms() // 1000)
-        targets = exchanges.route(name, [queue.settings.dead_letter_key or key, *keys[1:]], content)
+        keys = _keys_on(queue, content, keys)
+        targets = exchanges.route(name, keys, content)
         if reason != "rejected":
             targets = [target for target in targets if not goes_round(dead, target.name)]
         if not targets:
             return None
         return exchanges.append(
             name,
-            queue.settings.dead_letter_key or key,
+            keys[0],
             content.encode(),
             record.value,
             record.time_ms,
@@ -99,10 +100,18 @@ class DeadLetters:
         letter = Content.parse(content.encode())
         keys = [key, *carbon_copies(letter)]
         record_death(letter, queue.name, "maxlen", exchange, keys, self._queues.now_ms() // 1000)
-        dead_key = queue.settings.dead_letter_key or key
-        targets = exchanges.route(name, [dead_key, *keys[1:]], letter)
+        keys = _keys_on(queue, letter, keys)
+        targets = exchanges.route(name, keys, letter)
         if targets:
-            exchanges.append(name, dead_key, letter.encode(), body, targets=targets)
+            exchanges.append(name, keys[0], letter.encode(), body, targets=targets)
+
+
+def _keys_on(queue: Queue, content: Content, keys: list[str]) -> list[str]:
+    """What a letter is routed by: as its record was, or by the one key that its queue names; then no copies go with it."""
+    if queue.settings.dead_letter_key is None:
+        return keys
+    content.remove_header("CC")
+    return [queue.settings.dead_letter_key]
 
 
 class LettersOnTheWay:

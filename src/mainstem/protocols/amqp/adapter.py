@@ -34,10 +34,8 @@ logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
-TURN_BYTES_MAX = (
-    640 * 1024
-)  # of all clients, between two ticks: the reactor ticks then; sockets of the loop's (TLS) are held
-HOLD_TURN = 128  # the socket alone: what it has brought is written and handed on before it is read again
+TURN_BYTES_MAX = 640 * 1024  # of all clients between two ticks: then the reactor ticks
+HOLD_TURN = 128  # a socket that the loop reads (TLS) waits instead, until what it has brought is written and handed on
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
