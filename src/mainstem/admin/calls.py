@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,10 @@ class Call:
     @property
     def limit(self) -> int:
         most: int = self.running.config.http.page_rows_max
-        return max(1, min(self.number("limit", min(100, most)), most))
+        asked = self.number("limit", min(100, most))
+        if asked < 1:
+            raise InvalidArgument(f"limit must be at least 1, not {asked}")
+        return min(asked, most)
 
     def number(self, name: str, default: int) -> int:
         text = self.query.get(name)
@@ -94,6 +97,11 @@ class Call:
 
 def page(items: list[Any], next_row: str | None = None, **facts: Any) -> dict[str, Any]:
     return {"items": items, "next": next_row, **facts}
+
+
+def check_ordinary(name: bytes) -> None:
+    if name.startswith(b"$"):
+        raise InvalidArgument("topics that begin with $ are the broker's own")
 
 
 def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
@@ -128,7 +136,7 @@ async def _call_of(running: Running, operation: Operation, request: Request) -> 
     principal = request.scope["state"].get("principal") or Principal("anonymous")
     if operation.permission == ADMIN and not principal.admin:
         raise NotAuthorized(f"only an admin may do this; {principal.name} is none")
-    call = Call(running, principal, dict(request.query_params), dict(request.path_params))
+    call = Call(running, principal, _known(dict(request.query_params), operation), dict(request.path_params))
     call.login = request.scope["state"].get("login", ("", ""))
     if request.method in ("POST", "PUT", "PATCH"):
         call.body = _checked(await _json(request), operation)
@@ -160,14 +168,26 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
+def _known(query: dict[str, str], operation: Operation) -> dict[str, str]:
+    """A parameter nobody reads would be a promise not kept."""
+    known = (*(one.name for one in operation.query), "namespace")
+    for name in query:
+        if name not in known:
+            raise InvalidArgument(f"unknown parameter {name!r}; {_hint(name, known)}")
+    return query
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+
+
 def _checked(body: dict[str, Any], operation: Operation) -> dict[str, Any]:
-    """A field nobody reads would be a promise not kept."""
+    """Nor a field of a body."""
     known = {one.name: one for one in operation.body}
     for name, value in body.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
-            raise InvalidArgument(f"unknown field {name!r}; {hint}")
+            raise InvalidArgument(f"unknown field {name!r}; {_hint(name, known)}")
         kinds = _KINDS[known[name].kind]
         if value is not None and (not isinstance(value, kinds) or (kinds == (int,) and isinstance(value, bool))):
             raise InvalidArgument(f"{name!r} must be of type {known[name].kind}, not {type(value).__name__}")

@@ -159,3 +159,42 @@ def test_a_backup_that_cannot_be_written_says_where_and_why(http: httpx.Client, 
     (tmp_path / "file").write_text("")
     detail = problem(http.post("/v1/backup", json={"directory": str(tmp_path / "file" / "backup")}))
     assert detail.endswith("file/backup cannot be written: Not a directory")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/messages?topic=asked/a&form=latest", "did you mean 'from'?"),
+        ("/v1/topics?serach=a", "did you mean 'search'?"),
+        ("/v1/overview?color=red", "known are namespace"),
+        ("/v1/messages?topic=asked/a&limit=0", "at least 1"),
+        ("/v1/messages?topic=asked/a&view=v", "not topic and view"),
+    ],
+)
+def test_a_parameter_that_nobody_reads_or_can_keep_is_refused(http: httpx.Client, path: str, words: str) -> None:
+    assert words in problem(http.get(path))
+
+
+def test_a_partition_below_none_is_not_there(http: httpx.Client) -> None:
+    problem(http.get("/v1/messages?topic=asked/a&partition=-1"), 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/topics", {"name": "$SYS/x"}),
+        ("/v1/views", {"name": "$share/x", "filter": "a/#"}),
+        ("/v1/try", {"protocol": "mqtt", "topic": "$SYS/x"}),
+    ],
+)
+def test_names_of_the_brokers_own_are_refused(http: httpx.Client, path: str, body: dict[str, str]) -> None:
+    assert "the broker's own" in problem(http.post(path, json=body))
+
+
+def test_a_queue_has_a_name_that_its_protocols_can_say(http: httpx.Client) -> None:
+    assert "at most 255 bytes" in problem(http.post("/v1/queues", json={"name": "ü" * 128, "filter": "a/#"}))
+
+
+def test_a_change_of_nothing_is_a_problem(http: httpx.Client) -> None:
+    assert "nothing to change" in problem(http.patch("/v1/topics/asked/a", json={"settings": {}}))
+    assert not http.get("/v1/topics/asked/a").json()["declared"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import StreamingResponse
 
-from mainstem.admin.calls import LIMIT, Call, Field, Operation
+from mainstem.admin.calls import LIMIT, Call, Field, Operation, check_ordinary
 from mainstem.admin.messages import (
     at_end,
     encode_position,
@@ -41,8 +41,7 @@ async def browse(call: Call) -> Any:
     source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, call.query.get("from", "earliest"), now_ms=now_ms, limit=call.limit)
-    given = call.number("partition", -1)
-    partition = None if given < 0 else given
+    partition = call.number("partition", 0) if call.query.get("partition") else None
     if partition is not None and partition not in source.readers:
         raise NotFound(f"{source.label} has no partition {partition}", fix=f"mainstem topic describe {source.label}")
     rows, after = read_page(
@@ -63,8 +62,7 @@ async def browse(call: Call) -> Any:
 async def publish(call: Call) -> Any:
     topic = call.body["topic"].encode()
     call.require(Action.PUBLISH, topic)
-    if topic.startswith(b"$"):
-        raise InvalidArgument("topics that begin with $ are the broker's own")
+    check_ordinary(topic)
     given = call.body.get("key")
     key = None if given is None else given.encode()
     value, headers = value_of(call.body), headers_of(call.body)
@@ -110,7 +108,7 @@ async def durable(ticket: Any) -> None:
 
 
 async def tail(call: Call) -> Any:
-    topic_filter = call.query.get("filter") or call.query.get("topic") or ""
+    topic_filter = call.query.get("filter", "")
     require_consume(call, "", "", topic_filter, each_asked=True)
     if len(Tail.open_tails) >= call.running.config.http.tails_max:
         raise Overloaded(f"{len(Tail.open_tails)} live tails are open already")
@@ -140,6 +138,9 @@ async def tail(call: Call) -> Any:
 
 def require_consume(call: Call, topic: str, view: str, topic_filter: str, *, each_asked: bool = False) -> None:
     """`each_asked`: the reader is asked again for each record, so the filter may overlap what is denied."""
+    given = [name for name, text in (("topic", topic), ("view", view), ("filter", topic_filter)) if text]
+    if len(given) > 1:
+        raise InvalidArgument(f"give one of topic, view and filter, not {' and '.join(given)}")
     access = call.running.broker.access
     allows = access.allows_filter if each_asked else access.allows_all
     if topic or view:
@@ -154,6 +155,7 @@ async def try_it(call: Call) -> Any:
     """Its clients log in as whoever asks, with the login of this very request: they may do what that user may."""
     body = call.body
     call.require(Action.PUBLISH, body["topic"].encode())
+    check_ordinary(body["topic"].encode())
     check_topic(body["topic"].encode())
     arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "", call.login)
     return {"topic": body["topic"], "arrivals": arrivals}

@@ -14,6 +14,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import check_filter
 
 COUNT_MAX = 2**63 - 1
+NAME_BYTES_MAX = 255  # AMQP and MQTT have no longer ones
 DURATION_MS_MAX = COUNT_MAX // 1_000_000  # they are kept in nanoseconds
 
 
@@ -43,6 +44,8 @@ async def create_queue(call: Call) -> Any:
     topic_filter = body["filter"].encode()
     if not body["name"]:
         raise InvalidArgument("a queue must have a name")
+    if len(body["name"].encode()) > NAME_BYTES_MAX:
+        raise InvalidArgument(f"a queue's name has at most {NAME_BYTES_MAX} bytes, not {len(body['name'].encode())}")
     check_filter(topic_filter)
     check_limits(body)
     if body.get("from") not in (None, "earliest", "latest"):

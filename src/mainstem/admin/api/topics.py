@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.topics import children, find, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.access import Action
 from mainstem.broker.policy import Policy
@@ -62,6 +62,7 @@ def settings_given(call: Call) -> dict[str, Any]:
 async def create_topic(call: Call) -> Any:
     namespace, name = call.namespace, call.body["name"].encode()
     call.require(Action.CREATE, name)
+    check_ordinary(name)
     policy = namespace.policy(name).with_changes(settings_given(call))
     call.running.broker.create_topic(namespace, name, policy)
     await call.running.broker.store.flush()
@@ -78,6 +79,8 @@ async def alter_topic(call: Call) -> Any:
     namespace, name = call.namespace, call.path["name"].encode()
     call.require(Action.CONFIGURE, name)
     topic = find(namespace, name)
+    if not call.body["settings"]:
+        raise InvalidArgument("nothing to change", fix="settings by name, as in [topics]: retention_ms, engine, ...")
     changed = topic.policy.with_changes(settings_given(call))
     _apply(call, topic, changed)
     await call.running.broker.store.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainstem.admin.calls import ADMIN, Call, Field, Operation, page
+from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.access import User, is_loopback
 from mainstem.model.errors import InvalidArgument
 
@@ -20,8 +20,10 @@ def user_row(user: User) -> dict[str, Any]:
 
 
 async def list_users(call: Call) -> Any:
-    users = call.running.broker.access.users
-    return page([user_row(users[name]) for name in sorted(users)])
+    users, after = call.running.broker.access.users, call.query.get("after", "")
+    names = [name for name in sorted(users) if name > after]
+    rows = [user_row(users[name]) for name in names[: call.limit]]
+    return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
 async def add_user(call: Call) -> Any:
@@ -74,7 +76,7 @@ async def remove_rules(call: Call) -> Any:
 
 PASSWORD = Field("password", "string", "The password; only a hash of it is kept.", required=True)
 OPERATIONS = (
-    Operation("GET", "/v1/users", list_users, "Users by name.", ADMIN),
+    Operation("GET", "/v1/users", list_users, "Users by name.", ADMIN, query=(LIMIT, AFTER)),
     Operation(
         "POST",
         "/v1/users",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.messages import record_facts
 from mainstem.admin.spellings import spellings
 from mainstem.broker.access import Action
@@ -52,6 +52,7 @@ async def list_views(call: Call) -> Any:
 
 async def create_view(call: Call) -> Any:
     name, topic_filter = call.body["name"].encode(), call.body["filter"].encode()
+    check_ordinary(name)
     call.require(Action.CREATE, name)  # and who may read a view may read all it shows, by every protocol
     if not call.running.broker.access.allows_all(call.principal, Action.CONSUME, topic_filter):
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {call.body['filter']} means")
