@@ -269,6 +269,7 @@ def test_a_name_that_is_nearly_right_is_told(broker: Broker, asked: str, meant: 
         ("sub amqp://localhost:99", "amqp://localhost:99/?queue=NAME", 1),
         ("pub kafka://localhost:KAFKA/a/b x", "fix: Kafka spells it a.b", 1),
         ("user add someone", "no terminal to ask for one", 1),
+        ("pub kafka://localhost/a x --retain", "--retain is MQTT's", 1),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(broker: Broker, arguments: str, told: str, code: int) -> None:

@@ -195,6 +195,15 @@ def test_a_queue_has_a_name_that_its_protocols_can_say(http: httpx.Client) -> No
     assert "at most 255 bytes" in problem(http.post("/v1/queues", json={"name": "ü" * 128, "filter": "a/#"}))
 
 
+def test_a_dead_letter_that_is_not_there_is_not_redriven(http: httpx.Client) -> None:
+    http.post("/v1/queues", json={"name": "living", "filter": "living/#"})
+    assert "no dead letter at 5" in problem(http.post("/v1/queues/living/redrive", json={"position": 5}), 404)
+
+
+def test_a_directory_that_cannot_be_is_a_problem(http: httpx.Client) -> None:
+    assert "absolute path" in problem(http.post("/v1/backup", json={"directory": "/tmp/\0"}))
+
+
 def test_a_change_of_nothing_is_a_problem(http: httpx.Client) -> None:
     assert "nothing to change" in problem(http.patch("/v1/topics/asked/a", json={"settings": {}}))
     assert not http.get("/v1/topics/asked/a").json()["declared"]

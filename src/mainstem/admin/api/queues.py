@@ -10,7 +10,7 @@ from mainstem.admin.cursors import dead_row, queue_row, queues_of
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter
 
 COUNT_MAX = 2**63 - 1
@@ -104,7 +104,10 @@ async def redrive_queue(call: Call) -> Any:
     """Nothing is copied: their state is forgotten, so they are ready again."""
     queue = named_queue(call)
     position = call.body.get("position")
-    return {"redriven": queue.redrive(None if position is None else [position])}
+    redriven = queue.redrive(None if position is None else [position])
+    if position is not None and not redriven:
+        raise NotFound(f"queue {queue.name} has no dead letter at {position}", fix=f"mainstem queue dead {queue.name}")
+    return {"redriven": redriven}
 
 
 async def delete_queue(call: Call) -> Any:

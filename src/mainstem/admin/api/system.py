@@ -32,8 +32,8 @@ async def list_logs(call: Call) -> Any:
 async def back_up(call: Call) -> Any:
     """Everything as of now: the stamp and the durable ends are taken between two ticks, the copying runs in a thread."""
     broker, target = call.running.broker, Path(call.body["directory"])
-    if not target.is_absolute():
-        raise InvalidArgument(f"{target} must be an absolute path on the broker's machine")
+    if not target.is_absolute() or "\0" in call.body["directory"]:
+        raise InvalidArgument(f"{str(target)!r} must be an absolute path on the broker's machine")
     try:
         async with broker.maintenance.pause():
             report = await _back_up(broker, target)

@@ -84,6 +84,8 @@ def pub(url: str, payload: str | None, count: int, every: int | None, **given: A
     address = read_address(url)
     _take_tls(address, given)
     _require_path(url, address, "exchange")
+    if given["retain"] and address.scheme != "mqtt":
+        raise InvalidArgument(f"--retain is MQTT's; {address.scheme}:// keeps every message anyway")
     if address.scheme == "mqtt":
         address.options.update(qos=str(given["qos"]), retain="1" if given["retain"] else "0")
     pause_s = every / 1000 if every else 0.0

@@ -9,7 +9,7 @@ import click
 
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
-from mainstem.server.cli.api import Api, segment, url_option
+from mainstem.server.cli.api import PAGE_ROWS, Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 from mainstem.server.cli.values import Duration
@@ -131,8 +131,11 @@ def queue_purge(name: str, yes: bool, url: str) -> None:
 def queue_dead(name: str, as_json: bool, url: str) -> None:
     """Dead letters that a queue without a dead-letter exchange keeps."""
     columns = ["position", "reason", "attempts", "topic", "key", "value"]
-    rows = Api(url).rows(f"/v1/queues/{segment(name)}/dead")
-    print_rows(rows, columns, as_json=as_json, empty="no dead letters")
+    answer = Api(url).get(f"/v1/queues/{segment(name)}/dead", limit=PAGE_ROWS)
+    print_rows(answer["items"], columns, as_json=as_json, empty="no dead letters")
+    more = answer["total"] - len(answer["items"])
+    if more > 0:
+        click.echo(f"and {more} more behind them", err=True)
 
 
 @queue.command("redrive")
