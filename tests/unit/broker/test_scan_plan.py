@@ -13,6 +13,7 @@ from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
 from mainstem.broker.scans import plan as plan_module
 from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
+from mainstem.codec.batch import frame_heads
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.model.clock import ManualClock
@@ -172,6 +173,31 @@ async def test_slices_are_cut_after_as_many_rows_as_a_task_may_have(tmp_path: Pa
         found += offsets
     assert found == sorted(set(found))
     assert len(found) == 1495
+    await broker.close()
+
+
+async def test_a_stamp_is_the_place_of_its_very_record(tmp_path: Path) -> None:
+    """A read up to it has all that was written before, one from it nothing of that; within a frame too."""
+    broker = await opened(tmp_path)
+    publish(broker, range(50))
+    namespace = broker.namespace("/")
+    stem = next(iter(namespace.stems.values()))
+
+    async def offset_at(stamp: int) -> int:
+        lanes = (await broker.scans.lanes(namespace, SELECT, {"stamp": stamp}))["lanes"]
+        (found,) = [lane["at"] for lane in lanes if lane["partition"] == stem.id]
+        assert isinstance(found, int)
+        return found
+
+    piece = stem.read(0, 1 << 20)
+    assert piece is not None
+    heads = frame_heads(piece.data, stem.id)
+    assert max(head.count for head in heads) > 1
+    for head in heads:
+        for i in range(head.count + 1):  # the last is between this frame and the next
+            assert await offset_at(head.stamp + i) == head.base_offset + i
+    assert await offset_at(0) == 0
+    assert await offset_at(stem.last_stamp + 1_000_000) == stem.stable
     await broker.close()
 
 

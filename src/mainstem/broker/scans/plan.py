@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.scans.lanes import Lane, Selection, select
 from mainstem.broker.scans.slices import LogSlice, slices_of
 from mainstem.broker.scans.times import TimeFinder
+from mainstem.codec.batch import frame_heads
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
 from mainstem.storage.engine import Part
@@ -89,18 +90,9 @@ class ScanPlans:
             if "time_ms" in at:
                 told["at"] = await asyncio.to_thread(self._times.find, selection, lane, int(at["time_ms"]))
             elif "stamp" in at:
-                told["at"] = self._offset_of_stamp(lane, int(at["stamp"]))
+                told["at"] = await asyncio.to_thread(_offset_of_stamp, lane, int(at["stamp"]))
             found.append(told)
         return {"lanes": found}
-
-    @staticmethod
-    def _offset_of_stamp(lane: Lane, stamp: int) -> int:
-        """The frame that holds the stamp is named by its first record: a few earlier ones may come with it."""
-        for log, first, end in reversed(lane.spans):
-            offset = max(log.offset_of_stamp(stamp), first)
-            if offset < end and log.last_stamp >= stamp and (offset > first or (log, first, end) == lane.spans[0]):
-                return max(offset, lane.start)
-        return lane.end if lane.spans and lane.spans[-1][0].last_stamp < stamp else lane.start
 
     async def limit(
         self, namespace: Namespace, wanted: Mapping[str, Any], ranges: Sequence[Sequence[Any]], rows: int
@@ -369,6 +361,25 @@ class ScanPlans:
             raise OffsetOutOfRange(start, log.start_offset, end)
         piece = await asyncio.to_thread(log.read, start, min(bytes_max, READ_BYTES_MAX), end)
         return (bytes(piece.data), min(piece.end_offset, end)) if piece is not None else (b"", end)
+
+
+def _offset_of_stamp(lane: Lane, stamp: int) -> int:
+    """Of the lane's first record with that stamp or a later one."""
+    for log, first, end in lane.spans:
+        offset = max(_offset_in(log, stamp), first) if log.last_stamp >= stamp else end
+        if offset < end:
+            return max(offset, lane.start)
+    return lane.end
+
+
+def _offset_in(log: Log, stamp: int) -> int:
+    """The log names the frame; record i of it has the frame's stamp + i."""
+    offset = log.offset_of_stamp(stamp)
+    piece = log.read(offset, 1)
+    if piece is None:
+        return offset
+    head = frame_heads(piece.data, log.id)[0]
+    return head.base_offset + min(max(stamp - head.stamp, 0), head.count)
 
 
 def _range(selection: Selection, asked: Sequence[Any]) -> Range:
