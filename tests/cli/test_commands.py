@@ -398,6 +398,12 @@ def test_a_queue_is_made_used_and_removed(broker: Broker) -> None:
     assert run("queue", "describe", "cli-jobs").returncode == 1
 
 
+def test_what_is_made_is_told_as_json_too() -> None:
+    said("topic", "create", "told")
+    assert rows("queue", "create", "told-queue", "told/#")[0]["ready"] == 0
+    assert rows("group", "create", "told-group", "told")[0]["lag"] == 0
+
+
 def test_limits_of_a_queue_are_changed_while_it_holds_messages(broker: Broker) -> None:
     said("queue", "create", "narrow", "cli/narrow")
     assert "0 messages" in said("queue", "create", "wide", "cli/#")  # what was published before is not counted

@@ -41,6 +41,14 @@ def print_rows(
         click.echo(text.rstrip())
 
 
+def print_done(text: str, facts: Mapping[str, Any], as_json: bool) -> None:
+    """What was made or changed: a sentence for people, all of it for programs."""
+    if as_json:
+        print_facts(facts, as_json=True)
+    else:
+        click.echo(text)
+
+
 def print_facts(facts: Mapping[str, Any], *, as_json: bool, indent: str = "") -> None:
     """One thing in full: `name  value` per line, nested things indented."""
     if as_json:

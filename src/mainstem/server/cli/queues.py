@@ -11,7 +11,7 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import PAGE_ROWS, Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
-from mainstem.server.cli.output import json_option, print_facts, print_rows
+from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows
 from mainstem.server.cli.values import Duration
 
 
@@ -48,6 +48,7 @@ def queue_describe(name: str, as_json: bool, url: str) -> None:
 @click.option("--attempts", type=int, help="Deliveries before a message is dead-lettered.")
 @click.option("--lock", type=Duration(), metavar="DURATION", help="How long a consumer that pulls may hold a message.")
 @click.option("--dead-letter", metavar="EXCHANGE", help="Where dead letters are published.")
+@json_option
 @url_option
 def queue_create(
     name: str,
@@ -59,6 +60,7 @@ def queue_create(
     attempts: int | None,
     lock: int | None,
     dead_letter: str | None,
+    as_json: bool,
     url: str,
 ) -> None:
     """Make a durable queue of what FILTER means. AMQP, MQTT ($queue/NAME) and Kafka share groups take from it."""
@@ -74,7 +76,7 @@ def queue_create(
         "dead_letter_exchange": dead_letter,
     }
     answer = Api(url).post("/v1/queues", body)
-    click.echo(f"created queue {name}: {counted(answer['ready'], 'message')} ready")
+    print_done(f"created queue {name}: {counted(answer['ready'], 'message')} ready", answer, as_json)
 
 
 @queue.command("alter")
@@ -107,10 +109,7 @@ def queue_alter(name: str, as_json: bool, url: str, **given: Any) -> None:
     if not body:
         raise InvalidArgument("nothing to change", fix="--ttl, --length, --attempts, --lock or --dead-letter")
     facts = Api(url).patch(f"/v1/queues/{segment(name)}", body)
-    if as_json:
-        print_facts(facts, as_json=True)
-    else:
-        click.echo(f"changed queue {name}: {counted(facts['ready'], 'message')} ready")
+    print_done(f"changed queue {name}: {counted(facts['ready'], 'message')} ready", facts, as_json)
 
 
 @queue.command("purge")
@@ -199,11 +198,12 @@ def group_lag(name: str | None, as_json: bool, url: str) -> None:
 @click.argument("name")
 @click.argument("topic")
 @click.option("--from", "start", default="earliest", show_default=True, metavar="WHERE", help="As with `group reset`.")
+@json_option
 @url_option
-def group_create(name: str, topic: str, start: str, url: str) -> None:
+def group_create(name: str, topic: str, start: str, as_json: bool, url: str) -> None:
     """Give a group its place in TOPIC (as Kafka spells it) before its consumers start."""
     facts = Api(url).post("/v1/groups", {"name": name, "topic": topic, "from": start})
-    click.echo(f"created group {name}: {counted(facts['lag'], 'record')} of {topic} ahead of it")
+    print_done(f"created group {name}: {counted(facts['lag'], 'record')} of {topic} ahead of it", facts, as_json)
 
 
 @group.command("reset")

@@ -10,7 +10,7 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
-from mainstem.server.cli.output import json_option, print_facts, print_rows, show_time_ns
+from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show_time_ns
 
 set_option = click.option(
     "--set",
@@ -116,7 +116,7 @@ def describe(name: str, as_json: bool, url: str) -> None:
 def create(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: Any) -> None:
     """Declare a topic with settings of its own. Without any, just publish: topics make themselves."""
     facts = Api(url).post("/v1/topics", {"name": name, "settings": read_settings(pairs, named)})
-    _done(f"created {name}: {_placed(facts)}", facts, as_json)
+    print_done(f"created {name}: {_placed(facts)}", facts, as_json)
 
 
 @topic.command()
@@ -130,7 +130,7 @@ def alter(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: A
     if not settings:
         raise InvalidArgument("nothing to change", fix="--set retention.ms=7d, --engine rocksdb, ...")
     facts = Api(url).patch(f"/v1/topics/{segment(name)}", {"settings": settings})
-    _done(f"changed {name}: {_placed(facts)}", facts, as_json)
+    print_done(f"changed {name}: {_placed(facts)}", facts, as_json)
 
 
 @topic.command()
@@ -198,7 +198,7 @@ def view_create(name: str, topic_filter: str, where: str | None, last_by: str | 
     facts = Api(url).post("/v1/views", wanted)
     counts = [part["records"] for part in facts["partitions"] if part.get("records") is not None]
     stored = f": {counted(sum(counts), 'record')} stored so far" if counts else ""
-    _done(
+    print_done(
         f"created view {name}{stored}; read it as Kafka topic {facts['spellings']['kafka']}",
         facts,
         as_json,
@@ -245,10 +245,3 @@ def view_rm(name: str, yes: bool, url: str) -> None:
 
 def _placed(facts: dict[str, Any]) -> str:
     return f"{facts['layout']}, {facts['engine']}, {counted(facts['partitions'], 'partition')}"
-
-
-def _done(text: str, facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_facts(facts, as_json=True)
-    else:
-        click.echo(text)
