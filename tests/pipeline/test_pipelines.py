@@ -214,6 +214,11 @@ def test_dead_letters_that_a_wildcard_means_are_not_read_again(
         told = run(path)
     assert [(one.state, one.bad_total) for one in told.flows] == [("done", 0), ("done", 0)]
     assert values_of(read(spark, broker, subscribe=f"{topic}/dead")) == [b"bad", b"bad"], "one of each flow"
+    (known,) = [one for one in BrokerClient(broker.http_url).get("/v1/pipelines")["items"] if one["name"] == "p"]
+    assert {(one["reads"], one["writes"]) for one in known["flows"]} == {
+        (f"{topic}/#", f"{topic}/dead"),
+        (f"{topic}/+", f"{topic}/dead"),
+    }, "other pipelines look there for loops"
 
 
 # -- decoding, transforms, sinks

@@ -199,7 +199,7 @@ def _walked(
 
 def check_loops(pipeline: Pipeline, client: BrokerClient) -> list[str]:
     """BadPipeline for loops that are sure; what is returned are notes on others, with running pipelines too."""
-    nodes = nodes_of(pipeline.name, pipeline.flows, _views(pipeline, client))
+    nodes = nodes_of(pipeline.name, pipeline.flows, views_of(pipeline, client))
     others = [
         node_told(one["name"], flow)
         for one in client.get("/v1/pipelines")["items"]
@@ -217,7 +217,8 @@ def check_loops(pipeline: Pipeline, client: BrokerClient) -> list[str]:
     return [f"{one}; {HINT}" for one in found]
 
 
-def _views(pipeline: Pipeline, client: BrokerClient) -> dict[str, Read]:
+def views_of(pipeline: Pipeline, client: BrokerClient) -> dict[str, Read]:
+    """The views that its flows read."""
     sources = [flow.archive.source if flow.archive is not None else flow.source for flow in pipeline.flows]
     found: dict[str, Read] = {}
     for name in {one.value for one in sources if one.kind == "view"}:

@@ -16,7 +16,7 @@ from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import Given, read_options
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
-from mainstem_pipeline.pipeline.loops import check_loops, nodes_of, told_topics
+from mainstem_pipeline.pipeline.loops import check_loops, nodes_of, told_topics, views_of
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
 from mainstem_pipeline.pipeline.progress import REPORT_RETRY_S, Display, FlowProgress, Metrics, Reports
 from mainstem_pipeline.pipeline.state import State
@@ -136,6 +136,7 @@ class Runner:
         self._flows: list[Watched] = []
         self._metrics: Metrics | None = None
         self._reports: Reports | None = None
+        self._topics: dict[str, dict[str, str]] = {}  # what each flow reads and writes
 
     def stop(self) -> None:
         """Ask the flows to end after their batch; safe in a signal handler."""
@@ -191,6 +192,8 @@ class Runner:
             client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": "$none"}})
             for note in check_loops(self._pipeline, client):
                 self._display.note(note)
+            nodes = nodes_of(self._pipeline.name, self._pipeline.flows, views_of(self._pipeline, client))
+            self._topics = {one.flow: told_topics(one) for one in nodes}
         finally:
             client.close()
 
@@ -211,8 +214,7 @@ class Runner:
             self._metrics = Metrics(self._pipeline.name, self._options.metrics_port)
             self._display.note(f"metrics: http://127.0.0.1:{self._metrics.port}/metrics")
         if self._pipeline.record:
-            topics = {one.flow: told_topics(one) for one in nodes_of(self._pipeline.name, self._pipeline.flows)}
-            self._reports = Reports(self._pipeline.name, self._client(REPORT_RETRY_S), topics)
+            self._reports = Reports(self._pipeline.name, self._client(REPORT_RETRY_S), self._topics)
 
     # -- running
 
