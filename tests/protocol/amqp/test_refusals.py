@@ -105,7 +105,13 @@ def test_a_get_is_answered_beside_an_exclusive_consumer(connect: Connect, name: 
 
 
 @pytest.mark.parametrize(
-    ("expiration", "why"), [("soon", "no_integer"), ("-1", "{value_negative,-1}"), ("1.5", '{leftover_string,".5"}')]
+    ("expiration", "why"),
+    [
+        ("soon", "no_integer"),
+        ("-1", "{value_negative,-1}"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("4294967296", "{value_too_large,4294967296}"),
+    ],
 )
 def test_a_wrong_expiration_is_explained(channel: BlockingChannel, name: str, expiration: str, why: str) -> None:
     channel.basic_publish("", name, b"", pika.BasicProperties(expiration=expiration))

@@ -23,7 +23,7 @@ from mainstem.protocols.amqp.methods import encode
 
 NO_ROUTE = 312
 TRANSACTION_MAX = 100_000  # publishes and acks of one transaction
-DELAY_MAX_MS = (1 << 32) - 1
+DELAY_MAX_MS = EXPIRATION_MAX_MS = (1 << 32) - 1
 Examined = tuple[Content, list[str]]  # a publish, and all its routing keys
 
 
@@ -103,8 +103,8 @@ class Publishes(ChannelCore):
 
     def _check(self, content: Content) -> None:
         expiration = content.text("expiration")
-        if expiration is not None and not (expiration.isascii() and expiration.isdigit()):
-            raise Fault(406, f"invalid expiration '{expiration}': {_no_expiration(expiration)}")
+        if expiration is not None and (why := _no_expiration(expiration)):
+            raise Fault(406, f"invalid expiration '{expiration}': {why}")
         user = content.text("user_id")
         name = self.connection.principal.name
         if user is not None and user != name:
@@ -264,10 +264,12 @@ class Publishes(ChannelCore):
 
 
 def _no_expiration(text: str) -> str:
-    """Why it is no number of milliseconds, in RabbitMQ's words."""
-    number = re.match(r"[+-]?[0-9]+", text)
+    """Why it is no number of milliseconds, in RabbitMQ's words; empty: it is one."""
+    number = re.match(r"-?[0-9]+", text)
     if number is None:
         return "no_integer"
     if number.end() < len(text):
         return f'{{leftover_string,"{text[number.end() :]}"}}'
-    return f"{{value_negative,{int(text)}}}"
+    if text.startswith("-"):
+        return f"{{value_negative,{text}}}"
+    return f"{{value_too_large,{text}}}" if len(text) > 10 or int(text) > EXPIRATION_MAX_MS else ""
