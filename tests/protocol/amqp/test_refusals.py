@@ -104,6 +104,12 @@ def test_a_get_is_answered_beside_an_exclusive_consumer(connect: Connect, name: 
     assert other.basic_get(name)[0] is None
 
 
+def test_one_active_consumer_at_a_time_is_not_one_alone(channel: BlockingChannel, name: str) -> None:
+    declared(channel, name, arguments={"x-single-active-consumer": True})
+    with refused(403, f"queue '{name}' in vhost '/' in exclusive use"):
+        channel.basic_consume(name, lambda *_: None, exclusive=True)
+
+
 @pytest.mark.parametrize(
     ("expiration", "why"),
     [

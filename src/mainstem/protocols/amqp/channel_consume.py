@@ -49,7 +49,7 @@ class Consumes(ChannelCore):
         if queue.settings.kind is Kind.STREAM:
             self._consume_stream(queue, tag, a, named)
             return
-        if queue.exclusive_taker is not None or (a["exclusive"] and queue.takers):
+        if queue.exclusive_taker is not None or (a["exclusive"] and (queue.takers or queue.settings.single_active)):
             raise Fault(403, f"{named} in exclusive use")
         self._check_priority(a["arguments"], named)
         consumer = Consumer(
@@ -159,9 +159,10 @@ class Consumes(ChannelCore):
     def end_denied(self) -> None:
         """Rights have changed: who may no longer consume is told, as if the queue were gone."""
         for consumer in list(self.consumers.values()):
-            if consumer.queue is not None and not self.may_consume(topic_of(DEFAULT, consumer.queue.name)):
-                self.end_consumer(consumer)
-                self.consumer_lost(consumer)
+            if isinstance(consumer, ReplyConsumer) or self.may_consume(topic_of(DEFAULT, consumer.queue.name)):
+                continue
+            self.end_consumer(consumer)
+            self.consumer_lost(consumer)
 
     def on_basic_get(self, a: dict[str, Any]) -> None:
         self.settle_writes()
