@@ -13,6 +13,7 @@ from mainstem.model.errors import ConfigError
 from mainstem_pipeline.cli import pipeline as command
 from mainstem_pipeline.pipeline.checks import load_pipeline
 from mainstem_pipeline.pipeline.document import BadPipeline
+from mainstem_pipeline.pipeline.failures import reason_of
 from mainstem_pipeline.pipeline.flows import time_ms
 from mainstem_pipeline.pipeline.model import Pipeline
 from mainstem_pipeline.pipeline.state import ChangedFlow, State
@@ -189,6 +190,18 @@ def test_the_command_line_tells_problems_and_ends_with_two(tmp_path: Path) -> No
     result = CliRunner().invoke(command, ["validate", str(good)], env={"MAINSTEM_URL": "http://127.0.0.1:9"})
     assert result.exit_code == 69
     assert "no broker answers at http://127.0.0.1:9" in result.output
+
+
+def test_an_error_of_the_jvm_is_told_by_its_own_sentence() -> None:
+    gone = """An error occurred while calling o65.collectToPython.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file a.parquet.
+You can explicitly invalidate the cache. SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.fileNotExistError(QueryExecutionErrors.scala:1)
+Caused by: java.io.FileNotFoundException: File a.parquet does not exist
+"""
+    assert reason_of(gone) == "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file a.parquet."
+    stopped = "An error occurred while calling o1.sql.\n: java.lang.IOException: it was stopped\n\tat x.Y.z(Y.java:1)"
+    assert reason_of(stopped) == "it was stopped"
 
 
 def test_explain_says_what_a_flow_does(tmp_path: Path) -> None:

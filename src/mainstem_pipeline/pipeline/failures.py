@@ -51,6 +51,7 @@ KNOWN: dict[str, type[MainstemError]] = {
 }
 _RAISED = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$", re.MULTILINE)
 _OURS = re.compile(r"^mainstem(?:_pipeline)?\.[\w.]+: (.+)$", re.MULTILINE)
+_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]+(?:Error|Exception): |^An error occurred while calling \S+$")
 _NOISE = re.compile(r"\s*SQLSTATE: \w+(?:;? \(?line (\d+),? pos (\d+)\)?)?;?\s*$")
 _FIX = re.compile(r"\s*\(fix: (.+)\)$", re.DOTALL)  # as errors of ours end when only their text is left
 
@@ -92,7 +93,7 @@ def reason_of(text: str) -> str:
     if ours:
         return _short(ours[-1])
     raised = [f"{name}: {message}" for name, message in _RAISED.findall(text) if name.endswith(("Error", "Exception"))]
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in (_JAVA.sub("", one) for one in text.splitlines()) if line.strip()]
     for line in lines:
         if line.startswith("[") and "Traceback" not in line:  # Spark's own class of error, and its sentence
             return _short(line)
