@@ -202,6 +202,7 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _
         paths = _untrimmed(paths, checkpoint.start_offset)
     start = min((_base_of(path) for path in paths), default=checkpoint.end_offset if checkpoint else 0)
     last: _Taken | None = None
+    whole = True
     for path in paths:
         if end is not None and _base_of(path) >= end:
             break
@@ -209,8 +210,10 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _
         taken = taken or _copy_prefix(path, target, log_id, stamp, end, damage, last=path == paths[-1])
         if taken is not None:
             last = taken
-        elif path.stat().st_size:  # one that a rewrite left empty has others behind it
+        elif path.stat().st_size:
             break
+        else:
+            whole = False  # one that a rewrite left empty has others behind it
     last = last or _Taken(None, 0, start, 0)
     Checkpoint(
         log_id=log_id,
@@ -220,8 +223,13 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _
         last_stamp=last.stamp,
         segment=last.name,
         position=last.size,
+        skips=_skips(checkpoint) if whole else None,
     ).write(REAL_DISK, target)
     return _Copied(last.stamp, damage)
+
+
+def _skips(checkpoint: Checkpoint | None) -> list[int] | None:
+    return None if checkpoint is None or checkpoint.skips is None else [*checkpoint.skips, checkpoint.next_offset]
 
 
 def _untrimmed(paths: list[Path], start: int) -> list[Path]:

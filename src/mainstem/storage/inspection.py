@@ -126,7 +126,7 @@ def verify(directory: Path, progress: Progress | None = None) -> Verification:
     if engine_of(directory) == ROCKSDB:
         _verify_rocksdb(directory, result)
         return result
-    damages = missing_files(REAL_DISK, directory)
+    damages = missing_files(REAL_DISK, directory, log_id_of(directory))
     checkpoint, _ = Checkpoint.read(REAL_DISK, directory)
     durable_end = checkpoint.end_offset if checkpoint is not None else 0
     for found in survey(REAL_DISK, directory, log_id_of(directory)):

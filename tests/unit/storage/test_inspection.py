@@ -8,6 +8,8 @@ import pytest
 
 from mainstem.codec.batch import KIND_MARKER
 from mainstem.model.errors import DamagedLog, InvalidArgument, NotFound, StorageFault
+from mainstem.storage.backup import backup, restore
+from mainstem.storage.directory import write_format
 from mainstem.storage.engine import Engine
 from mainstem.storage.engines import EngineOptions, open_engine
 from mainstem.storage.inspection import DumpedFrame, dump, list_log, list_logs, repair, verify
@@ -174,6 +176,47 @@ def test_the_first_file_missing_after_a_crash_is_repaired(directory: Path) -> No
     log = open_log(directory)
     assert log.stat().start_offset == 0
     assert read_everything(log, LOG_ID) == records[first.end_offset :]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_middle_file_missing_after_a_crash_is_named_and_repaired(directory: Path, with_index: bool) -> None:
+    records = write_log(directory)
+    forget_cleanness(directory)
+    before, victim = list_log(directory).parts[1:3]
+    (directory / victim.name).unlink()
+    (directory / victim.name).with_suffix(".index").unlink()
+    if not with_index:
+        (directory / before.name).with_suffix(".index").unlink()
+    (damage,) = verify(directory).damage
+    assert (damage.offset, damage.next_offset) == (victim.base_offset, victim.end_offset)
+    with pytest.raises(DamagedLog, match=f"offsets {victim.base_offset}..{victim.end_offset} are missing"):
+        open_log(directory)
+    repair(directory, quarantine=True)
+    lost = range(victim.base_offset, victim.end_offset)
+    assert read_everything(open_log(directory), LOG_ID) == [pair for pair in records if pair[0] not in lost]
+    assert verify(directory).damage == []
+
+
+def test_offsets_that_were_left_out_are_not_taken_for_a_missing_file(directory: Path, tmp_path: Path) -> None:
+    write_log(directory)
+    for start in (1000, 2000, 3000):
+        forget_cleanness(directory)
+        log = open_log(directory)
+        writer = Writer(log, LOG_ID)
+        writer.next_offset = start
+        for _ in range(10):
+            writer.append([b"x" * 1000])
+        log.sync()
+        assert verify(directory).damage == []
+        log.close()
+    assert verify(directory).damage == []
+    forget_cleanness(directory)
+    expected = read_everything(open_log(directory), LOG_ID)
+    assert [offset for offset, _ in expected[-2:]] == [3008, 3009]
+    write_format(tmp_path)
+    backup(tmp_path, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert read_everything(open_log(tmp_path / "restored" / "logs" / str(LOG_ID)), LOG_ID) == expected
 
 
 def test_a_damaged_reservation_is_made_again_beyond_everything_given_out(directory: Path) -> None:

@@ -29,7 +29,7 @@ from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.open_files import OpenFile, OpenFiles
 from mainstem.storage.segment.reading import find_frame, read_frames, read_into
-from mainstem.storage.segment.recovery import Progress, recover
+from mainstem.storage.segment.recovery import Progress, recover, skips_of
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
 from mainstem.storage.segment.torn import forget_torn
 from mainstem.storage.state_file import TEMPORARY, remove
@@ -87,6 +87,7 @@ class SegmentEngine:
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
+        self._skips = skips_of(found.segments)  # where a segment begins behind offsets that were left out
         self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
         self._touched = not found.clean  # without a clean mark there is none to remove
         self.durable_offset = found.end_offset
@@ -481,8 +482,9 @@ class SegmentEngine:
                 self._checkpoint_ns, self._checkpoint_bytes = self._monotonic_ns(), self._synced_bytes
                 self._checkpoint_end = mark.end_offset
             self._settle()
-            if active is not None and not active.sealed:
-                self._preallocate(active)
+            if active is not None and not active.sealed and self._allocation_due(active):
+                with self._files.use(active.path) as fd:  # here, so that the next writes and syncs are cheap
+                    self._allocate(active, fd)
         except OSError as error:
             if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
                 self._refuse(f"{self._directory}: cannot write a checkpoint", error)
@@ -500,6 +502,7 @@ class SegmentEngine:
             last_stamp=self._last_stamp,
             segment=last.path.name if last is not None else None,
             position=last.size if last is not None else 0,
+            skips=[offset for offset in self._skips if offset >= start_offset],
         )
 
     def _sync_file(self, segment: Segment, size: int) -> None:
@@ -539,6 +542,7 @@ class SegmentEngine:
                 self._touch()
                 self._seal_active()
                 self._skipped_to = offset
+                self._skips.append(offset)
             self._sync(start_offset=None if self._segments else offset, checkpoint=True)
 
     def _announce_start(self, dropped: list[Segment]) -> None:
@@ -566,12 +570,6 @@ class SegmentEngine:
             self._indexes.save(segment, self._log_id)
         except FileNotFoundError as error:
             self._check_gone(segment, error)
-
-    def _preallocate(self, segment: Segment) -> None:
-        """Blocks ahead of the writer make the next writes and syncs cheap. In the committer, while a log is small."""
-        if self._allocation_due(segment):
-            with self._files.use(segment.path) as fd:
-                self._allocate(segment, fd)
 
     def _allocation_due(self, segment: Segment) -> bool:
         begin = max(segment.allocated, segment.size)

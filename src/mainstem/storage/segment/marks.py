@@ -33,6 +33,7 @@ class Checkpoint:
     last_stamp: int
     segment: str | None  # the file that was being written, None if there was none
     position: int  # in it
+    skips: list[int] | None = None  # where files begin behind offsets that were left out; None: not known
 
     def write(self, disk: Disk, directory: Path) -> None:
         write_state(disk, directory / CHECKPOINT_NAME, "checkpoint", asdict(self))

@@ -9,13 +9,15 @@ checkpoint is taken as it is, and what lies behind it is walked frame by frame, 
 A bad frame is the torn tail of a crash if no whole frame behind it says that offset E was durable when it was
 written: then the file is cut at P, and what lay behind is kept aside as `.torn`. Otherwise acked data is damaged:
 DamagedLog, and the log stays as it is. A frame or file that does not begin where the one before ends is bad too,
-except where the checkpoint says that offsets were skipped (`next_offset`), as the log does after an unclean stop.
+except where the checkpoint says that offsets were skipped (`next_offset`, and `skips` for files before it), as the log
+does after an unclean stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from mainstem.codec.batch import FrameHead
@@ -101,6 +103,8 @@ class _Recovery:
         self._total = sum(file_size(self._disk, path) for path in suspects)
         segments = [self._take(path) for path in durable]
         scanned = self._scan(suspects)
+        marked = [segment for segment in scanned[:1] if segment.path.name == checkpoint.segment]
+        self._check_seams([*segments, *marked])
         segments += scanned
         for segment in segments:
             segment.sealed = segment is not segments[-1] or segment not in scanned or segment.generation > 0
@@ -116,6 +120,7 @@ class _Recovery:
             last_stamp=max(last.last_stamp if last else 0, checkpoint.last_stamp),
             segment=last.path.name if last else None,
             position=last.size if last else 0,
+            skips=skips_of(segments),
         )
         if segments or end_offset or self._skips_anywhere:  # of a new log there is nothing to tell
             fresh.write(self._disk, self._directory)
@@ -148,6 +153,18 @@ class _Recovery:
         if marked is not None and marked.base_offset not in newest:
             raise damaged(self._directory, f"{self._directory / str(checkpoint.segment)} is missing")
         return [self._directory / newest[base][1] for base in bases]
+
+    def _check_seams(self, segments: list[Segment]) -> None:
+        """Files that were durable at the checkpoint lie end to end, but for what it says was skipped."""
+        known = self._checkpoint.skips
+        if known is None:
+            return
+        for before, after in pairwise(segments):
+            if before.generation:
+                continue  # rewritten: it may have lost its last frames, and with its index where it ended
+            if after.base_offset > before.end_offset and after.base_offset not in known:
+                lost = f"offsets {before.end_offset}..{after.base_offset}"
+                raise damaged(self._directory, f"{self._directory}: the files that held {lost} are missing")
 
     def _precedes(self, path: Path) -> bool:
         """Whether all of the file was durable at the checkpoint: an earlier one, or one rewritten since."""
@@ -285,6 +302,10 @@ class _Recovery:
         if self._progress is not None and self._done - self._told >= PROGRESS_BYTES:
             self._told = self._done
             self._progress(self._done, self._total)
+
+
+def skips_of(segments: Sequence[Segment]) -> list[int]:
+    return [after.base_offset for before, after in pairwise(segments) if after.base_offset > before.end_offset]
 
 
 def file_size(disk: Disk, path: Path) -> int:

@@ -145,6 +145,7 @@ def _write_checkpoint(disk: Disk, directory: Path, log_id: int, old: Checkpoint 
         last_stamp=max(end.stamp, old.last_stamp if old is not None else 0),
         segment=end.segment,
         position=end.position,
+        skips=old.skips if old is not None else None,
     ).write(disk, directory)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from mainstem.codec.batch import FrameHead
 from mainstem.model.errors import CorruptFrame
-from mainstem.storage.disk import Disk
+from mainstem.storage.disk import Disk, read_all
+from mainstem.storage.segment.index import HEAD_SIZE, Summary, read_summary
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.scan import SCAN_BYTES, Window, search_frames
-from mainstem.storage.segment.segment import SegmentName, parse_name
+from mainstem.storage.segment.segment import INDEX_SUFFIX, SegmentName, file_name, parse_name
 
 
 class WholeFrame(NamedTuple):
@@ -105,9 +107,10 @@ def _resume(
     return size, None
 
 
-def missing_files(disk: Disk, directory: Path) -> list[Damage]:
+def missing_files(disk: Disk, directory: Path, log_id: int) -> list[Damage]:
     """Files that the marks speak of and that are not there."""
-    present = {path.name for path in segment_paths(disk, directory)}
+    paths = segment_paths(disk, directory)
+    present = {path.name for path in paths}
     mark = CleanMark.read(disk, directory)
     gone = [part for part in mark.parts if part.name not in present] if mark is not None else []
     damages = [
@@ -120,7 +123,57 @@ def missing_files(disk: Disk, directory: Path) -> list[Damage]:
         if first > checkpoint.start_offset:
             path = directory / f"{checkpoint.start_offset:020d}.log"
             damages.append(Damage(path, 0, 0, checkpoint.start_offset, first, "the file is missing", durable=True))
-    return damages
+    return damages if gone else [*damages, *_missing_between(disk, directory, log_id, paths, checkpoint)]
+
+
+def _missing_between(
+    disk: Disk, directory: Path, log_id: int, paths: list[Path], checkpoint: Checkpoint | None
+) -> Iterator[Damage]:
+    """Files that were durable at the checkpoint lie end to end, but for what it says was skipped."""
+    marked = parse_name(checkpoint.segment or "") if checkpoint is not None else None
+    if checkpoint is None or checkpoint.skips is None or marked is None:
+        return
+    for before, after in pairwise(paths):
+        base = _name_of(after).base_offset
+        if base <= _name_of(before).base_offset or base > marked.base_offset or base in checkpoint.skips:
+            continue
+        end = _end_of(disk, before, log_id)
+        if end is not None and checkpoint.start_offset <= end < base:
+            yield Damage(directory / file_name(end), 0, 0, end, base, "the file is missing", durable=True)
+
+
+def _end_of(disk: Disk, path: Path, log_id: int) -> int | None:
+    """Where a sealed file ends, as its index says or as a walk shows; None if nobody knows."""
+    try:
+        fd = disk.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        if _name_of(path).generation:
+            return None  # rewritten: it may have lost its last frames, and with its index where it ended
+        size = disk.size(fd)
+        summary = _summary_of(disk, path)
+        if summary is not None and (summary.log_id, summary.size_bytes) == (log_id, size):
+            return summary.end_offset
+        end = _name_of(path).base_offset
+        for found in _survey_file(disk, fd, path, log_id, -1):
+            if isinstance(found, Damage):
+                return None  # told on its own, with everything up to the next file
+            end = found.head.base_offset + found.head.count
+        return end
+    finally:
+        disk.close(fd)
+
+
+def _summary_of(disk: Disk, path: Path) -> Summary | None:
+    try:
+        fd = disk.open(path.with_suffix(INDEX_SUFFIX), read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_summary(read_all(disk, fd, 0, HEAD_SIZE))
+    finally:
+        disk.close(fd)
 
 
 def _name_of(path: Path) -> SegmentName:
