@@ -58,10 +58,11 @@ class Deletion:
         broker = self._broker
         broker.ticker.write_now()  # what was published before is deleted with it
         own = {span.log for p in topic.partitions for span in p.spans if not span.shared}
+        stems = [stem for stem in namespace.stems.values() if stem.index is not None and stem.index.topics.find(name)]
+        _check_marks(stems, name)
         with broker.store.together() as written:
-            for stem in namespace.stems.values():
-                if stem.index is not None and stem.index.topics.find(name):
-                    self._mark(stem, name, stem.written, deletion=True)
+            for stem in stems:
+                self._mark(stem, name, stem.written, deletion=True)
             if topic.declared:
                 broker.store.delete_topic(topic.id)
             for log in own:
@@ -104,6 +105,7 @@ class Deletion:
         before_offset = end if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= before_offset <= end:
             raise OffsetOutOfRange(before_offset, start, end)
+        _check_marks([span.log for span in partition.spans if span.shared and span.first < before_offset], topic.name)
         with broker.store.together() as written:
             for span in partition.spans:
                 mark = min(before_offset, span.limit)
@@ -148,6 +150,7 @@ class Deletion:
             {span.log for p in topic.partitions for span in p.spans if not span.shared} if topic is not None else set()
         )
         await broker.ticker.settle([*stems, *own])
+        _check_marks(stems, name)
         with broker.store.together() as written:
             for stem in stems:
                 self._mark(stem, name, stem.written)
@@ -165,6 +168,13 @@ class Deletion:
                 log.engine.roll()
                 erased += await loop.run_in_executor(None, _erase_log, log)
         return erased
+
+
+def _check_marks(stems: list[Log], topic: bytes) -> None:
+    """All or none: what is refused half way would come back with the next start."""
+    for stem in stems:
+        if stem.low_marks is not None:
+            stem.low_marks.check(topic)
 
 
 def _erase_from_stem(log: Log, topic: bytes, mark: int) -> int:

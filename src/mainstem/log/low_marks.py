@@ -26,18 +26,23 @@ class LowMarks:
 
     def set(self, topic: bytes, offset: int, *, deletion: bool = False) -> bool:
         """Hide the topic's records below `offset`; False if they were hidden already."""
+        if offset > self.by_topic.get(topic, 0):
+            self.check(topic)
         if deletion:
             self.deletions[topic] = offset
         if offset <= self.by_topic.get(topic, 0):
             return False
+        self.by_topic[topic] = offset
+        self._highest = max(self._highest, offset)
+        return True
+
+    def check(self, topic: bytes) -> None:
+        """Raises Overloaded where there is no room for a mark: before a deletion in several logs changes the first."""
         if topic not in self.by_topic and len(self.by_topic) >= MARKS_MAX:
             raise Overloaded(
                 f"{MARKS_MAX} topics of one shared log have deleted records",
                 fix="wait until retention has taken them, or shorten it: mainstem topic alter TOPIC --set retention_ms=...",
             )
-        self.by_topic[topic] = offset
-        self._highest = max(self._highest, offset)
-        return True
 
     def visible(self, offsets: array[int]) -> array[int]:
         """Those of the sorted offsets that are not hidden."""

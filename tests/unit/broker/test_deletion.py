@@ -14,10 +14,11 @@ from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
 from mainstem.codec.batch import decode_frames
+from mainstem.log import low_marks
 from mainstem.log.log import Log
 from mainstem.metadata import sqlite
 from mainstem.model.clock import ManualClock
-from mainstem.model.errors import NotFound, OffsetOutOfRange, StorageFault
+from mainstem.model.errors import NotFound, OffsetOutOfRange, Overloaded, StorageFault
 from tests.unit.broker.kit import (
     DAY_MS,
     Collector,
@@ -333,3 +334,28 @@ async def test_a_deletion_that_metadata_could_not_keep_leaves_the_files(
         assert values(everything(reader_of(namespace, b"t"))) == [b"%d" % n for n in range(30)]
         ticket = await durable(namespace.publish(b"t", b"next"))
         assert ticket.base_offset >= 30
+
+
+def test_a_deletion_that_is_refused_by_one_of_two_logs_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as broker:
+            namespace = broker.namespace("/")
+            await fill(namespace, 9)
+            longer = broker.options.defaults.with_changes({"retention_ms": 30 * DAY_MS})
+            for name in (b"a", b"b"):  # both go on in another stem
+                broker.create_topic(namespace, name, longer)
+            await fill(namespace, 9, b"a", b"b")
+            await broker.delete_topic(namespace, b"b")
+            first = next(iter(namespace.stems.values()))
+            assert first.low_marks is not None
+            first.low_marks.prune(first.written)
+            before = values(everything(reader_of(namespace, b"a")))
+            monkeypatch.setattr(low_marks, "MARKS_MAX", 1)  # the first has room, the second has none
+            with pytest.raises(Overloaded):
+                broker.delete_topic(namespace, b"a")
+            assert values(everything(reader_of(namespace, b"a"))) == before
+            assert b"a" in namespace.topics
+
+    asyncio.run(run())
