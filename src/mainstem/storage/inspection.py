@@ -114,7 +114,8 @@ def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = Non
         return
     for found in survey(REAL_DISK, directory, log_id):
         if isinstance(found, Damage):
-            if found.next_offset > start_offset and (end_offset is None or found.offset < end_offset):
+            wanted = found.next_offset > start_offset and (end_offset is None or found.offset < end_offset)
+            if wanted and not found.room:
                 yield found
         elif _wanted(found.head, start_offset, end_offset):
             yield DumpedFrame(*found, _read(found.path, found.position, found.head.size))
@@ -141,7 +142,8 @@ def verify(directory: Path, progress: Progress | None = None) -> Verification:
             progress(result.size_bytes)
     for damage in damages:
         damage.durable = damage.durable or damage.offset < durable_end
-        (result.damage if damage.durable else result.tail).append(damage)
+        if damage.durable or not damage.room:
+            (result.damage if damage.durable else result.tail).append(damage)
     return result
 
 
@@ -211,9 +213,10 @@ def _part(path: Path, *, sealed: bool) -> Part | None:
     if summary is not None and summary.size_bytes == size:
         stamps = summary.first_stamp, summary.last_stamp
         return Part(path.name, name.generation, name.base_offset, summary.end_offset, *stamps, size, sealed)
-    end, first, last = name.base_offset, 0, 0
+    end, first, last, size = name.base_offset, 0, 0, 0  # behind its last frame a file may have room for more
     for found in survey(REAL_DISK, path.parent, log_id_of(path.parent), only=path):
         if isinstance(found, WholeFrame):
+            size = found.position + found.head.size
             end, first, last = found.head.base_offset + found.head.count, first or found.head.stamp, found.head.stamp
     return Part(path.name, name.generation, name.base_offset, end, first, last, size, sealed)
 

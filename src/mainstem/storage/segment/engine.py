@@ -30,6 +30,7 @@ from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.open_files import OpenFile, OpenFiles
 from mainstem.storage.segment.reading import find_frame, read_frames, read_into
 from mainstem.storage.segment.recovery import Progress, recover, skips_of
+from mainstem.storage.segment.room import ALLOCATION_BYTES_MAX, Room
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
 from mainstem.storage.segment.torn import forget_torn
 from mainstem.storage.state_file import TEMPORARY, remove
@@ -39,9 +40,6 @@ SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 2 << 30  # positions in an index are 32 bits
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_NS = 1_000_000_000
-ALLOCATION_BYTES_MIN = 1 << 20
-ALLOCATION_BYTES_MAX = 64 << 20
-LARGE_BYTES_MIN = 256 << 10  # such a write costs a quarter less where blocks are reserved: it does so itself
 UNSETTLED_MAX = 4  # sealed segments whose index is not saved yet; more only if nobody ever syncs
 _BASE_OFFSET = attrgetter("base_offset")
 _FIRST_STAMP = attrgetter("first_stamp")
@@ -75,6 +73,7 @@ class SegmentEngine:
             raise InvalidArgument(f"segment_bytes is {segment_bytes}, must be {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
         self._directory, self._log_id, self._segment_bytes = directory, log_id, segment_bytes
         self._files, self._indexes, self._disk = files, indexes, files.disk
+        self._room = Room(self._disk, directory, segment_bytes)
         self._lock, self._sync_lock = threading.RLock(), threading.RLock()  # taken in the order sync, lock
         self._held: Counter[Path] = Counter()
         self._doomed: set[Path] = set()  # removed from the log, kept for those who hold them
@@ -113,8 +112,7 @@ class SegmentEngine:
             try:
                 file = self._take_file(segment)
                 try:
-                    if size >= LARGE_BYTES_MIN and segment.allocated < min(segment.size + size, self._segment_bytes):
-                        self._allocate(segment, file.fd)
+                    self._room.prepare(segment, file.fd, size)
                     write_all(self._disk, file.fd, data, segment.size)
                 finally:
                     self._files.give_back(file)
@@ -343,7 +341,7 @@ class SegmentEngine:
         try:
             with self._files.use(segment.path, create=True) as fd:
                 if last is not None and last.size >= self._segment_bytes * 3 // 4:  # this one will be filled, too
-                    self._allocate(segment, fd, min(self._segment_bytes, ALLOCATION_BYTES_MAX))
+                    self._room.reserve(segment, fd, min(self._segment_bytes, ALLOCATION_BYTES_MAX))
                 self._segments = (*self._segments, segment)
         except OSError as error:
             self._refuse(f"{segment.path}: cannot create", error)
@@ -404,7 +402,7 @@ class SegmentEngine:
             if segment.size:
                 with self._files.use(segment.path) as fd:
                     self._disk.truncate(fd, segment.size)
-                segment.allocated = 0
+                segment.allocated = segment.zeroed = 0
             else:
                 self._segments = self._segments[:-1]
                 self._remove(segment)
@@ -447,7 +445,7 @@ class SegmentEngine:
             return None
         if self._fault is not None or self._closed or self._names_changed or self._unsynced or self._unsettled:
             return None
-        return None if self._allocation_due(active) or self._checkpoint_due(self._end_offset) else active
+        return None if self._room.is_due(active) or self._checkpoint_due(self._end_offset) else active
 
     def _await_line(self) -> None:
         """Two syncs of one file at once could each take the other's failure for its own, or for none."""
@@ -482,9 +480,9 @@ class SegmentEngine:
                 self._checkpoint_ns, self._checkpoint_bytes = self._monotonic_ns(), self._synced_bytes
                 self._checkpoint_end = mark.end_offset
             self._settle()
-            if active is not None and not active.sealed and self._allocation_due(active):
+            if active is not None and not active.sealed and self._room.is_due(active):
                 with self._files.use(active.path) as fd:  # here, so that the next writes and syncs are cheap
-                    self._allocate(active, fd)
+                    self._room.reserve(active, fd)
         except OSError as error:
             if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
                 self._refuse(f"{self._directory}: cannot write a checkpoint", error)
@@ -566,24 +564,10 @@ class SegmentEngine:
     def _settle_one(self, segment: Segment) -> None:
         try:
             with self._files.use(segment.path) as fd:
-                self._disk.truncate(fd, segment.size)  # gives back what was preallocated beyond the end
+                self._disk.truncate(fd, segment.size)  # gives back what was prepared beyond the end
             self._indexes.save(segment, self._log_id)
         except FileNotFoundError as error:
             self._check_gone(segment, error)
-
-    def _allocation_due(self, segment: Segment) -> bool:
-        begin = max(segment.allocated, segment.size)
-        return begin - segment.size < ALLOCATION_BYTES_MIN // 2 and begin < self._segment_bytes
-
-    def _allocate(self, segment: Segment, fd: int, size: int | None = None) -> None:
-        """Without a size as much again as it has, within limits."""
-        if size is None:
-            size = min(max(segment.allocated, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX)
-        begin = max(segment.allocated, segment.size)
-        size = min(size, self._segment_bytes - begin)
-        if size <= self._disk.free_bytes(self._directory) // 100:
-            self._disk.allocate(fd, begin, size)
-        segment.allocated = begin + size  # also if there was no room for it: it is not asked for again
 
     def _mark_clean(self) -> None:
         self._sync(checkpoint=self._checkpoint_end != self._end_offset)

@@ -28,7 +28,7 @@ from mainstem.storage.segment.index import HEAD_SIZE, SparseIndex, Summary, read
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.scan import scan_frames, search_frames
 from mainstem.storage.segment.segment import LOG_SUFFIX, Segment, parse_name
-from mainstem.storage.segment.torn import cut_file, put_aside
+from mainstem.storage.segment.torn import cut_file, cut_zeros, put_aside
 from mainstem.storage.state_file import TEMPORARY, remove
 
 Progress = Callable[[int, int], None]  # bytes walked so far, bytes to walk in all
@@ -70,13 +70,13 @@ def _trust(disk: Disk, directory: Path, mark: CleanMark, log_id: int) -> Recover
     for part in mark.parts:
         path = directory / part.name
         size = file_size(disk, path)
-        if size != part.size_bytes:
+        if size != part.size_bytes and not (size > part.size_bytes and cut_zeros(disk, path, part.size_bytes)):
             state = "is missing" if size < 0 else f"has {size} bytes instead of {part.size_bytes}"
             offsets = f"offsets {part.base_offset}..{part.end_offset}"
             raise damaged(directory, f"{path} {state} since the log was closed ({offsets})")
         segment = Segment(path, part.base_offset, part.generation)
         segment.end_offset, segment.first_stamp, segment.last_stamp = part.end_offset, part.first_stamp, part.last_stamp
-        segment.size = segment.synced = size
+        segment.size = segment.synced = part.size_bytes
         segment.sealed, segment.named = part.sealed, True
         segments.append(segment)
     return Recovered(tuple(segments), mark.end_offset, mark.last_stamp, None, clean=True)
@@ -178,15 +178,18 @@ class _Recovery:
         segment = _segment_at(path)
         size = file_size(self._disk, path)
         summary = self._summary(segment)
+        if summary is not None and size > summary.size_bytes and cut_zeros(self._disk, path, summary.size_bytes):
+            size = summary.size_bytes
         if summary is not None and (summary.log_id, summary.size_bytes) == (self._log_id, size):
             segment.end_offset, segment.first_stamp = summary.end_offset, summary.first_stamp
             segment.last_stamp, segment.size = summary.last_stamp, size
         else:
             self._total += size
             segment.index = SparseIndex(segment.base_offset)
-            if not self._walk(segment, size, verify=False, dense=False):
+            whole = self._walk(segment, size, verify=False, dense=False)
+            if not whole and not cut_zeros(self._disk, path, segment.size):
                 raise self._bad(segment.path, segment.size, segment.end_offset)
-        segment.synced, segment.named = size, True
+        segment.synced, segment.named = segment.size, True
         return segment
 
     def _summary(self, segment: Segment) -> Summary | None:

@@ -48,6 +48,7 @@ class Segment:
         "sealed",
         "size",
         "synced",
+        "zeroed",
     )
 
     def __init__(self, path: Path, base_offset: int, generation: int = 0) -> None:
@@ -57,8 +58,9 @@ class Segment:
         self.end_offset = base_offset
         self.first_stamp = 0
         self.last_stamp = 0
-        self.size = 0  # bytes of whole frames; the file may hold more while an append runs
+        self.size = 0  # bytes of whole frames; the file may hold more: an append that runs, room ahead
         self.synced = 0  # of these, how many survive a power cut
+        self.zeroed = 0  # up to where zeros lie ahead of the writer
         self.allocated = 0  # up to where blocks were asked for
         self.named = False  # whether its name survives a power cut
         self.sealed = False

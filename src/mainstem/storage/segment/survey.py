@@ -15,6 +15,7 @@ from mainstem.storage.segment.index import HEAD_SIZE, Summary, read_summary
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.scan import SCAN_BYTES, Window, search_frames
 from mainstem.storage.segment.segment import INDEX_SUFFIX, SegmentName, file_name, parse_name
+from mainstem.storage.segment.torn import only_zeros
 
 
 class WholeFrame(NamedTuple):
@@ -34,6 +35,7 @@ class Damage:
     next_offset: int  # the first one that is there again
     reason: str
     durable: bool = False  # it was acknowledged: not the torn tail of a crash
+    room: bool = False  # only zeros up to the file's end: unless it is durable, room ahead of the writer
 
     def __str__(self) -> str:
         lost = (
@@ -86,8 +88,11 @@ def _survey_file(disk: Disk, fd: int, path: Path, log_id: int, next_base: int) -
             continue
         begin, lost_from = position, expected
         position, head = _resume(disk, fd, path, log_id, position, expected, size)
+        room = head is None and only_zeros(disk, fd, begin, size)
+        if room and next_base == expected:
+            return  # the next file begins where this one ends: nothing is missing
         expected = head.base_offset if head is not None else max(next_base, expected)
-        yield Damage(path, begin, position, lost_from, expected, reason or "frames are missing")
+        yield Damage(path, begin, position, lost_from, expected, reason or "frames are missing", room=room)
 
 
 def _frame_at(window: Window, position: int) -> tuple[FrameHead | None, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mainstem.storage.disk import Disk, is_full, read_all, write_all
+from mainstem.storage.segment.room import ZEROS_BYTES_MAX
 from mainstem.storage.segment.segment import INDEX_SUFFIX
 from mainstem.storage.state_file import remove
 
@@ -18,13 +19,30 @@ def cut_file(disk: Disk, path: Path, size: int) -> None:
     fd = disk.open(path)
     try:
         end = disk.size(fd)
-        if any(read_all(disk, fd, at, COPY_BYTES).strip(b"\0") for at in range(size, end, COPY_BYTES)):
+        if not only_zeros(disk, fd, size, end):
             _copy(disk, fd, size, end, path.with_name(f"{path.name}.{size}{TORN_SUFFIX}"))
         disk.truncate(fd, size)
         disk.fsync(fd)
     finally:
         disk.close(fd)
     forget_torn(disk, path.parent, TORN_FILES_MAX)
+
+
+def cut_zeros(disk: Disk, path: Path, size: int) -> bool:
+    """End the file at `size` if what lies behind is room that was ahead of a writer: a power cut can bring it back."""
+    fd = disk.open(path)
+    try:
+        end = disk.size(fd)
+        if not 0 <= end - size <= ZEROS_BYTES_MAX or not only_zeros(disk, fd, size, end):
+            return False
+        disk.truncate(fd, size)
+        return True
+    finally:
+        disk.close(fd)
+
+
+def only_zeros(disk: Disk, fd: int, begin: int, end: int) -> bool:
+    return not any(read_all(disk, fd, at, COPY_BYTES).strip(b"\0") for at in range(begin, end, COPY_BYTES))
 
 
 def put_aside(disk: Disk, path: Path) -> None:
