@@ -8,7 +8,8 @@ Rules of this file:
 - A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is
   checked again.
 - `%u` in a rule's filter is the user's own name. User names are single topic levels without wildcards.
-- Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again.
+- Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again, and
+  who came in by a login that no longer holds (`holds`) has to leave.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ VERIFIED_MS = 300_000
 FAILURES_MAX = 10_000  # addresses and users counted
 FAILURE_WINDOW_MS = 60_000
 HASHING_MAX = 2  # logins hashed at once; the rest wait
+Hashed = dict[str, Any]  # what is kept of a password
 _USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
 
 
@@ -74,7 +76,7 @@ class User:
     name: str
     namespace: str
     admin: bool
-    credentials: dict[str, Any]
+    credentials: Hashed
     rules: list[Rule] = field(default_factory=list)
 
     def to_document(self) -> dict[str, Any]:
@@ -144,6 +146,13 @@ class Access:
 
     def principal(self, user: User) -> Principal:
         return Principal(user.name, user.namespace, user.admin)
+
+    def holds(self, principal: Principal) -> bool:
+        """Whether who logged in as this would still be let in as this; a changed password alone sends nobody away."""
+        if principal.anonymous:
+            return self.open
+        user = self.users.get(principal.name)
+        return user is not None and self.principal(user) == principal
 
     def scram(self, name: str, mechanism: str) -> ScramVerifier:
         """For Kafka's SASL/SCRAM; an unknown user has one that nothing fits."""
@@ -246,23 +255,22 @@ class Access:
 
     # -- changing
 
-    def add_user(self, name: str, password: str, *, admin: bool = False, namespace: str = "/") -> Written:
-        """Hashes the password: call it in a thread where that matters."""
+    async def hashed(self, password: str) -> Hashed:
+        """Of a new password; what `add_user` and `set_password` take instead of it where the loop must not wait."""
+        return await asyncio.to_thread(_hashed, password)
+
+    def add_user(self, name: str, password: str | Hashed, *, admin: bool = False, namespace: str = "/") -> Written:
         if not _USER_NAME.fullmatch(name):
             raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
-        if not password:
-            raise InvalidArgument("a password must have at least one character")
         if name in self.users:
             raise AlreadyExists(f"user {name} exists", fix=f"mainstem user passwd {name}")
         if not self.users and not admin:
             raise InvalidArgument("the first user must be an admin", fix=f"mainstem user add {name} --admin")
-        return self._keep(User(name, namespace, admin, make_credentials(password.encode())))
+        return self._keep(User(name, namespace, admin, _hashed(password)))
 
-    def set_password(self, name: str, password: str) -> Written:
+    def set_password(self, name: str, password: str | Hashed) -> Written:
         user = self.user(name)
-        if not password:
-            raise InvalidArgument("a password must have at least one character")
-        return self._keep(User(name, user.namespace, user.admin, make_credentials(password.encode()), user.rules))
+        return self._keep(User(name, user.namespace, user.admin, _hashed(password), user.rules))
 
     def remove_user(self, name: str) -> Written:
         user = self.user(name)
@@ -309,6 +317,12 @@ class Access:
         self._verified.clear()
         for listener in self.listeners:
             listener()
+
+
+def _hashed(password: str | Hashed) -> Hashed:
+    if not password:
+        raise InvalidArgument("a password must have at least one character")
+    return make_credentials(password.encode()) if isinstance(password, str) else password
 
 
 def _levels_of(rule: Rule, name: str) -> list[bytes]:

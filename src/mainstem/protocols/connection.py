@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from mainstem.broker.access import Principal
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.unsent import Unsent
 
@@ -23,6 +25,7 @@ logger = logging.getLogger("mainstem.connection")
 
 OUT_BYTES_MAX = 1024 * 1024
 JOIN_BYTES_MAX = 64 * 1024  # below this one copy is cheaper than a vectored write
+LOGIN_ENDED = "its user was removed, or may no longer do what it was let in for"
 CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
 
 HOLD_OUTPUT = 1  # it does not read what we answer
@@ -148,6 +151,13 @@ class Server:
 
     def set_tight(self, tight: bool) -> None:
         """All clients together left too much unread, or no longer do: gather less for each before it is written."""
+
+    def end_logins(self, holds: Callable[[Principal], bool]) -> None:
+        """Users have changed: who came in by a login that no longer holds has to leave."""
+        for connection in list(self.connections):
+            principal = connection.logged_in()
+            if principal is not None and not holds(principal):
+                connection.end_login()
 
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):
@@ -284,6 +294,13 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         if self in self.server.connections:  # else the transport is already gone
             self.server.deadlines.watch(self, CLOSE_SECONDS_MAX)
+
+    def logged_in(self) -> Principal | None:
+        """Who it is; None before its login."""
+        return None
+
+    def end_login(self) -> None:
+        self.close(LOGIN_ENDED)
 
     def abort(self) -> None:
         """Drop the connection now, unsent bytes and all."""

@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ class App:
             self.servers[name].unsent = self.unsent
             self.unsent.listeners.append(self.servers[name].set_tight)
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
+            self.broker.access.listeners.append(partial(self.servers[name].end_logins, self.broker.access.holds))
         if self._listens("http"):
             from mainstem.admin.server import AdminServer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
@@ -28,14 +27,8 @@ async def list_users(call: Call) -> Any:
 
 async def add_user(call: Call) -> Any:
     access, body = call.running.broker.access, call.body
-    written = await asyncio.to_thread(
-        access.add_user,
-        body["name"],
-        body["password"],
-        admin=bool(body.get("admin")),
-        namespace=body.get("namespace") or "/",
-    )
-    await written
+    hashed = await access.hashed(body["password"])
+    await access.add_user(body["name"], hashed, admin=bool(body.get("admin")), namespace=body.get("namespace") or "/")
     return user_row(access.user(body["name"]))
 
 
@@ -45,7 +38,8 @@ async def describe_user(call: Call) -> Any:
 
 async def set_password(call: Call) -> Any:
     access = call.running.broker.access
-    await (await asyncio.to_thread(access.set_password, call.path["name"], call.body["password"]))
+    access.user(call.path["name"])  # told before the password is hashed
+    await access.set_password(call.path["name"], await access.hashed(call.body["password"]))
     return user_row(access.user(call.path["name"]))
 
 

@@ -435,6 +435,9 @@ class AmqpConnection(Connection):
         self.principal = principal
         self.session.logged_in()
 
+    def logged_in(self) -> Principal | None:
+        return self.principal if self.vhost is not None else None
+
     def tuned(self, frame_max: int, heartbeat_s: int) -> None:
         self.inbound.frame_max = self.outbound.frame_max = frame_max
         self.server.deadlines.watch(self, 2 * heartbeat_s)

@@ -195,6 +195,9 @@ class KafkaConnection(Connection):
             assert principal is not None
             self.log_in(principal)
 
+    def logged_in(self) -> Principal | None:
+        return self.principal
+
     def log_in(self, principal: Principal) -> None:
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)

@@ -16,7 +16,7 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.sessions import NEVER, Flight, Session
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
-from mainstem.protocols.connection import HOLD_QUEUE, Connection
+from mainstem.protocols.connection import HOLD_QUEUE, LOGIN_ENDED, Connection
 from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Outbound
 from mainstem.protocols.mqtt.packets import (
     PINGRESP,
@@ -516,6 +516,12 @@ class MqttConnection(Connection):
     def be_taken_over(self) -> None:
         """Another connection uses our client id: the session goes on there."""
         self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
+
+    def logged_in(self) -> Principal | None:
+        return self.principal
+
+    def end_login(self) -> None:
+        self._say_goodbye(Reason.NOT_AUTHORIZED, LOGIN_ENDED)
 
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
