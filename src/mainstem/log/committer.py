@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from mainstem.log.log import Log
-    from mainstem.storage.flusher import FlushLine
 
 EXIT_STORAGE_FAILED = 74  # EX_IOERR
 THREADS_MAX = 4
@@ -128,24 +127,25 @@ class Committer:
         done: list[tuple[Log, int]] = []
         for line in flusher.finished():
             log: Log = line.owner
+            syncs, sync_ns = line.take_times()  # first: what these made durable is among what `end_sync` tells
             try:
                 end = log.end_sync(line)
             except BaseException as error:
                 self._on_failure(log, error)
                 continue
-            self._count(line, end - log.stable)
+            self._count(syncs, sync_ns, max(end - log.stable, 0))
             if end:  # else it was told already, with one that ended while its end was looked at
                 done.append((log, end))
         if done:
             deliver(done)
 
-    def _count(self, line: FlushLine, records: int) -> None:
-        syncs, sync_ns = line.take_times()
+    def _count(self, syncs: int, sync_ns: int, records: int) -> None:
+        """Several that ended between two looks share what they took, to the last record."""
         with self._wake:
             self.rounds += syncs
-            for _ in range(syncs):
+            for number in range(syncs):
                 self.sync_ns.add(sync_ns // syncs)
-                self.sync_records.add(max(records, 0) // syncs)
+                self.sync_records.add(records * (number + 1) // syncs - records * number // syncs)
 
     def _run(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 
-from mainstem.testing import BrokerProcess
+from mainstem.testing import Broker, BrokerProcess
 from tests.conftest import StartBroker
 from tests.protocol.amqp.conftest import bodies, declared, parameters, ready
 
@@ -231,3 +231,13 @@ def test_killed_again_and_again_every_message_has_one_dead_letter(start_broker: 
     assert len(publisher.confirmed) > 100
     assert publisher.confirmed - set(numbers) == set()
     assert len(numbers) == len(set(numbers)), "a dead letter was written twice"
+
+
+def test_what_cannot_be_kept_is_not_confirmed() -> None:
+    with Broker() as broker, pika.BlockingConnection(parameters(broker)) as connection:
+        assert broker.app is not None
+        metadata = broker.app.broker.store._connection
+        metadata.execute("PRAGMA query_only = ON")
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="541"):
+            connection.channel().queue_declare("kept", durable=True)
+        metadata.execute("PRAGMA query_only = OFF")

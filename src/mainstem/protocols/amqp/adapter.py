@@ -262,7 +262,7 @@ class AmqpConnection(Connection):
             return b""
         return data[missing:]
 
-    def drain(self, time_ms: int = 0, event: Event | None = None, failure: Exception | None = None) -> None:
+    def drain(self, time_ms: int = 0, event: Event | None = None, failure: BaseException | None = None) -> None:
         """Handle frames until none is whole, or something must be decided or written first.
 
         `event` or `failure`: what the first of them came to, if they were looked at where they lay (`Inbound.take`).
@@ -275,7 +275,7 @@ class AmqpConnection(Connection):
         finally:
             self.draining = False
 
-    def _drain(self, time_ms: int, event: Event | None, failure: Exception | None) -> None:
+    def _drain(self, time_ms: int, event: Event | None, failure: BaseException | None) -> None:
         inbound, broker = self.inbound, self.server.broker
         before = inbound.messages
         if self.publisher is not None:
@@ -518,7 +518,7 @@ class AmqpConnection(Connection):
         loop = asyncio.get_running_loop()
 
         def done(_: Future[None]) -> None:
-            loop.call_soon_threadsafe(self._go_on, then)
+            loop.call_soon_threadsafe(self._go_on, then, written.exception())
 
         written.add_done_callback(done)
 
@@ -526,14 +526,14 @@ class AmqpConnection(Connection):
         self.hold(HOLD_QUEUE)
         ticket.wait(_Going(self, then))
 
-    def _go_on(self, then: Callable[[], None] | None) -> None:
+    def _go_on(self, then: Callable[[], None] | None, failure: BaseException | None = None) -> None:
         if self.transport is None:
             return
-        if then is not None:
+        if failure is None and then is not None:
             then()
         self.release(HOLD_QUEUE)
         if not self.closing:
-            self.drain()
+            self.drain(failure=failure)
 
     def hold_for_log(self) -> None:
         """The disk does not keep up: this publisher is read no more until it does, and is told."""

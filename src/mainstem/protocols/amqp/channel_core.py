@@ -39,7 +39,7 @@ class ChannelCore:
 
     def answer(self, name: str, no_wait: bool = False, written: Written | None = None, **values: Any) -> None:
         """Answer once what was asked would survive a power cut; the connection's other requests wait behind it."""
-        if written is not None and not written.done():
+        if written is not None and not (written.done() and written.exception() is None):
             self.connection.wait_for(written, None if no_wait else lambda: self.send(name, **values))
         elif not no_wait:
             self.send(name, **values)
