@@ -30,6 +30,7 @@ def recorded_answer(port: int, request: bytes) -> bytes:
 def answer(peer: socket.socket, request_bytes: int, file: int, size: int) -> None:
     with peer, contextlib.suppress(ConnectionError):
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # not paced, as Mainstem's are not
         while len(peer.recv(request_bytes, socket.MSG_WAITALL)) == request_bytes:
             sent = 0
             while sent < size:

@@ -47,6 +47,7 @@ MODULES = (
     "mainstem.protocols.amqp._outbound",
     "mainstem.protocols.amqp._properties",
     "mainstem.protocols.amqp._wire",
+    "mainstem.protocols.kafka._lent_pages",
     "mainstem.protocols.kafka._plain_fetch",
     "mainstem.protocols.kafka._single_batch",
 )

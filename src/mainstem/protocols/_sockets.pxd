@@ -16,7 +16,7 @@ cdef extern from "sys/socket.h" nogil:
     ssize_t send(int fd, const void* buffer, size_t size, int flags)
     ssize_t sendmsg(int fd, const msghdr* message, int flags)
     int shutdown(int fd, int how)
-    int SHUT_WR, MSG_DONTWAIT, MSG_NOSIGNAL
+    int SHUT_WR, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:

@@ -183,6 +183,23 @@ def test_what_was_fetched_before_is_sent_again_with_a_head_of_its_own(broker: Br
         assert before[0] == before[1] != after[0] == after[1]
 
 
+def test_what_was_sent_from_memory_to_several_is_read_as_it_was_after_the_memory_was_used_again(broker: Broker) -> None:
+    """It was sent without a copy: their queues hold the very pages."""
+    name = unique("plain-fetch-lent")
+    create_topic(broker, name)
+    with RawClient(broker) as one, RawClient(broker) as slow, RawClient(broker) as slower:
+        for number in range(40):
+            one.produce(name, batch_of([bytes([number]) * 100_000]))
+        request = a_fetch(one, 11, {name: [(0, 0, 320_000)]}, committed=False)
+        one.send_bytes(request)
+        expected = one.receive_bytes()
+        for raw in (slow, slower):
+            raw.send_bytes(request)
+        for number in range(1, 40):
+            assert one.fetch(name, number)
+        assert slow.receive_bytes() == slower.receive_bytes() == expected
+
+
 def a_megabyte(broker: Broker, raw: RawClient, prefix: str) -> str:
     """A topic of twenty batches of one record each."""
     name = unique(prefix)

@@ -39,6 +39,7 @@ from mainstem.protocols.kafka.handlers import (
     topics,
     transactions,
 )
+from mainstem.protocols.kafka.lent_pages import LENT_BYTES_MIN, rest_of, send_lent
 from mainstem.protocols.kafka.plain_fetch import PlainFetches
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
@@ -150,6 +151,7 @@ class Reading(asyncio.BufferedProtocol):
 
 class KafkaConnection(Connection):
     __slots__ = (
+        "fd",
         "fetches",
         "login",
         "namespace",
@@ -172,6 +174,7 @@ class KafkaConnection(Connection):
             shared=service.read_buffer,
             buffers=service.buffers,
         )
+        self.fd = -1  # of a socket that takes bytes as they are
         self.singles: SingleBatches | None = None  # none before the login
         self.fetches: PlainFetches | None = None  # none before the login
         self.principal: Principal | None = None
@@ -187,7 +190,10 @@ class KafkaConnection(Connection):
 
     def on_open(self) -> None:
         self.transport.set_protocol(Reading(self))
-        stop_pacing(self.transport, self.transport.get_extra_info("socket"))
+        sock = self.transport.get_extra_info("socket")
+        stop_pacing(self.transport, sock)
+        if self.transport.get_extra_info("sslcontext") is None:
+            self.fd = sock.fileno()
         self.service.recover()
         self.service.deadlines.watch(self, IDLE_S_MAX)
         if self.service.access.open:
@@ -358,11 +364,23 @@ class KafkaConnection(Connection):
 
     def flush(self) -> None:
         ready: list[Any] = self.session.ready()  # any buffer will do
+        size = wire.size_of(ready)
+        if size >= LENT_BYTES_MIN and self._may_lend():
+            taken = send_lent(self.fd, ready)
+            self.server.counters.bytes_out += taken
+            ready, size = rest_of(ready, taken), size - taken
         if ready:
             self.out = ready if self.out is None else self.out + ready
-            self.out_bytes += wire.size_of(ready)
+            self.out_bytes += size
         super().flush()
         self._go_on()
+
+    def _may_lend(self) -> bool:
+        """Nothing waits to be sent before it, and bytes go to the socket as they are."""
+        transport = self.transport
+        if self.fd < 0 or self.closing or self.out or transport is None or transport.is_closing():
+            return False
+        return not transport.get_write_buffer_size()
 
     def _go_on(self) -> None:
         if self.held & HOLD_QUEUE and not self.session.crowded and not self.waiting:

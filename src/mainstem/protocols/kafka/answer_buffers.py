@@ -5,10 +5,12 @@
 Fresh memory costs more than what is read into it, so a buffer is taken again as soon as its answers were sent: the one that
 was used longest ago. Until then its stretch need not be read once more: several consumers of a topic are often at the same
 place. It is good as long as the log consists of the same files; what is trimmed, compacted or erased makes others of them.
+What is asked for again is sent without a copy (`lent_pages.py`): such memory gets other pages before it is used again.
 """
 
 from __future__ import annotations
 
+import mmap
 from sys import getrefcount
 
 from mainstem.storage.segment.segment import Segment
@@ -18,12 +20,24 @@ KEPT_BYTES_MAX, KEPT_STEP_BYTES = 2 * 1024 * 1024, 256 * 1024
 REFERENCES_FREE = 2  # the stretch's own, the argument
 
 
+class Memory(mmap.mmap):
+    """Whole pages of its own."""
+
+    asked_again = False
+    lent = False  # the kernel may still hold its pages
+
+    def clear(self) -> None:
+        if self.lent:
+            self.madvise(mmap.MADV_DONTNEED)
+        self.lent = self.asked_again = False
+
+
 class Stretch:
     """What one buffer holds: the batches from `offset` on that were there below `limit`, about `wanted` bytes of them."""
 
     __slots__ = ("limit", "memory", "next_offset", "offset", "records", "segments", "size", "wanted")
 
-    def __init__(self, memory: bytearray) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.segments: tuple[Segment, ...] | None = None
         self.offset = self.limit = self.next_offset = -1
@@ -50,6 +64,7 @@ class AnswerBuffers:
     def find(self, segments: tuple[Segment, ...], offset: int, limit: int, wanted: int) -> Stretch | None:
         for stretch in reversed(self._stretches):
             if stretch.holds(segments, offset, limit, wanted):
+                stretch.memory.asked_again = True
                 self._use(stretch)
                 return stretch
         return None
@@ -60,9 +75,11 @@ class AnswerBuffers:
             for stretch in self._stretches:
                 if len(stretch.memory) >= size and getrefcount(stretch.memory) == REFERENCES_FREE:
                     stretch.segments = None
+                    stretch.memory.clear()
                     self._use(stretch)
                     return stretch
-        made = Stretch(bytearray(-size % KEPT_STEP_BYTES + size))
+        room = -size % KEPT_STEP_BYTES + size
+        made = Stretch(Memory(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         if len(made.memory) <= KEPT_BYTES_MAX:
             self._stretches.append(made)
             del self._stretches[:-BUFFERS_MAX]
