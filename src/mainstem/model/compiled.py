@@ -38,6 +38,7 @@ MODULES = (
     "mainstem.broker._live",
     "mainstem.broker.queues._lane",
     "mainstem.protocols._reactor",
+    "mainstem.protocols.mqtt._encoder",
     "mainstem.protocols.mqtt._outbound",
     "mainstem.protocols.mqtt._publish",
     "mainstem.protocols.mqtt._receipts",

@@ -52,6 +52,7 @@ class Bench:
         """`suffix` is "_reference" for plain Python, "" for the compiled modules."""
         load = importlib.import_module
         self.outbound_module: Any = load(f"mainstem.protocols.mqtt._outbound{suffix}")
+        self.encoder_module: Any = self.outbound_module if suffix else load("mainstem.protocols.mqtt._encoder")
         wire: Any = load(f"mainstem.protocols.mqtt._wire{suffix}")
         self._route_class: Any = load(f"mainstem.broker._live{suffix}").Route
         self._log = _Log(load(f"mainstem.log._gather{suffix}").Gather)
@@ -59,7 +60,7 @@ class Bench:
         self.failed: list[str] = []
         self.held = 0
         self.retained = _Retained()
-        encoder = self.outbound_module.Encoder(lambda record, now_ns: b"", lambda record: b"")
+        encoder = self.encoder_module.Encoder(lambda record, now_ns: b"", lambda record: b"")
         self.outbound: Any = self.outbound_module.Outbound(None, encoder, _Ticker())
         self.outbound.connection = self.outbound.session = self
         self.outbound.version = version
@@ -133,6 +134,6 @@ class Bench:
         return frames
 
     def push(self, record: Record, *overlapping: dict[str, Any]) -> bool:
-        module = self.outbound_module
+        module = self.encoder_module
         grants = [module.Grant(**grant) for grant in overlapping]
         return bool(self.outbound.push(module.ref_of(record), module.Grant.merged(grants)))
