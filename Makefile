@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BUILD := "setuptools>=77" "Cython>=3.1,<4"
 SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench demo clean
+.PHONY: help setup run test test-all check bench demo wheel clean
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -15,15 +16,15 @@ setup: $(VENV)/.built  ## prepare .venv with the compiled package, nothing more
 run: setup  ## start the broker with embedded defaults and print its endpoints
 	@$(BIN)/mainstem up
 
-test: $(VENV)/.tested  ## everything that proves the product, under 20 minutes on 2 cores
+test: $(VENV)/.tested  ## everything that proves the product, under 15 minutes on 2 cores
 	@scripts/test fast
 
 test-all: $(VENV)/.tested  ## and the full products, soaks, millions of records, interop suites
 	@scripts/test all
 
 check: $(VENV)/.checked  ## format, lint, types, layers
-	$(BIN)/ruff format --check src tests bench fuzz examples
-	$(BIN)/ruff check src tests bench fuzz examples
+	$(BIN)/ruff format --check setup.py src tests bench fuzz examples
+	$(BIN)/ruff check setup.py src tests bench fuzz examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config .importlinter
 
@@ -33,17 +34,26 @@ bench: $(VENV)/.tested  ## ours beside its peers in one run; results in bench/re
 demo: $(VENV)/.spark  ## one message in by one protocol, out by all others and by Spark SQL
 	@$(BIN)/mainstem demo
 
+wheel: $(VENV)/.built  ## a wheel for machines without a compiler, in dist/
+	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls -sh dist/*.whl
+
 clean:  ## remove what was built
 	rm -rf build dist $(VENV) src/*.egg-info
 	find src -name '*.so' -delete -o -name '*.c' -delete
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+# What compiles and what is downloaded do not wait for each other.
+$(VENV)/bin/cython:
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing Cython into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(BUILD)
 
-$(VENV)/.built: $(VENV)/bin/python pyproject.toml $(SOURCES)
-	@echo "installing mainstem and compiling its hot modules into $(VENV) (a minute or two) ..."
-	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable .
+$(VENV)/.built: $(VENV)/bin/cython setup.py pyproject.toml $(SOURCES)
+	@echo "compiling the hot modules, installing what Mainstem needs ..."
+	@$(BIN)/python scripts/requires > $(VENV)/requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --requirement $(VENV)/requirements.txt & installing=$$!; \
+		$(BIN)/python setup.py --quiet build_ext --inplace && wait $$installing
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.built

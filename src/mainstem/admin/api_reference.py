@@ -39,9 +39,8 @@ def reference_page() -> str:
 
 
 def _section(operation: Operation) -> str:
-    who = " *(admin)*" if operation.permission == "admin" else ""
     path = operation.path.replace(":path", "")
-    lines = [f"**`{operation.method} {path}`**{who}: {operation.summary}", ""]
+    lines = [f"**`{operation.method} {path}`**: {operation.summary} Needs {operation.need}.", ""]
     for place, fields in (("query", operation.query), ("body", operation.body)):
         for one in fields:
             needed = ", required" if one.required else ""

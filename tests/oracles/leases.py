@@ -1,4 +1,4 @@
-"""The first leases of a queue in plain Python. See `leases.py`."""
+"""The first leases of a queue in plain Python: the oracle of `cursor/_leases.pyx`."""
 
 from __future__ import annotations
 

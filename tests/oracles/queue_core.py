@@ -1,4 +1,4 @@
-"""What every turn does with a queue's cursor, in plain Python. See `queue_core.py`."""
+"""What every turn does with a queue's cursor, in plain Python: the oracle of `cursor/_queue_core.pyx`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mainstem.cursor.leases import Leases
+from mainstem.cursor._leases import Leases
 from mainstem.cursor.queue_journal import Change, Op
 
 if TYPE_CHECKING:

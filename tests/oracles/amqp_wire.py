@@ -1,4 +1,4 @@
-"""AMQP bytes in plain Python. See `wire.py`."""
+"""AMQP bytes in plain Python: the oracle of the compiled wire. `protocols/amqp/wire.py` draws them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.broker._live_reference import RecordRef, Route
-from mainstem.broker.queues._lane_reference import Taker
+from mainstem.broker.live import RecordRef, Route
 from mainstem.codec.batch import decode_headers
-from mainstem.log._gather_reference import Ticket
+from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
 from mainstem.model.errors import PeerViolation
 from mainstem.model.origin import Origin, RecordFlag
@@ -20,7 +19,7 @@ from mainstem.protocols.connection import OUT_BYTES_MAX
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT, FRAME_END = 1, 2, 3, 8, 0xCE
 FRAME_OVERHEAD = 8
 BASIC_PUBLISH, BASIC_ACK, BASIC_NACK = 0x003C0028, 0x003C0050, 0x003C0078
-DELIVER, GET_OK = b"\0\x3c\0\x3c", b"\0\x3c\0\x47"
+GET_OK = b"\0\x3c\0\x47"
 EXPECT_METHOD, EXPECT_HEADER, EXPECT_BODY = range(3)
 MANDATORY, IMMEDIATE = 1, 2
 TARGETS_MAX = 10_000
@@ -100,7 +99,7 @@ class Outbound:
         self.frame_max = 4096
         self.bytes_max = OUT_BYTES_MAX  # collected in a turn: then consumers wait for the next
         self.messages = 0
-        self.stalled: list[Consumer] = []
+        self.stalled: list[Any] = []
         self._counted = 0  # of the messages, in the server's counters
         self._out = bytearray()
 
@@ -186,8 +185,10 @@ class ChannelWire:
         self.session = session
         self.confirming = False
         self.buffering = False
+        self.closed = False
         self.published = 0
         self.unacked_max = 0
+        self.settled = False
         self.next_tag = 1
         self.expect = EXPECT_METHOD
         self.touched = False
@@ -218,12 +219,7 @@ class ChannelWire:
 
     def acknowledge(self, tag: int, multiple: bool) -> None:
         for _, consumer, position in self.take_held(tag, multiple):
-            if not isinstance(consumer, Consumer):
-                consumer.acked(position)
-                continue
-            consumer.credit += 1
-            if consumer.queue.lane.ack(position):
-                consumer.queue.queues.touch(consumer.queue)
+            consumer.acked(position)
 
     def holds(self, tag: int) -> bool:
         """Whether the delivery waits for an ack."""
@@ -267,9 +263,17 @@ class ChannelWire:
             self._ticket.wait(self)
             self._ticket = None
 
+    def close(self) -> None:
+        """What is not confirmed by now never is, as in RabbitMQ: the next channel of this number counts from 1 again."""
+        self.closed = True
+        self._waiting.clear()
+        self._ticket = None
+
     def after_read(self) -> None:
         """The read is done: what was published in it is confirmed together."""
         self.touched = False
+        if self.closed:
+            return
         if self._ticket is not None:
             self._close_ticket(self.published)
         else:  # nothing to wait for but this tick's write
@@ -303,52 +307,6 @@ class ChannelWire:
             self.session.confirmed(until)
 
 
-class Consumer(Taker):
-    """basic.consume on a queue."""
-
-    def __init__(
-        self,
-        channel: ChannelWire,
-        queue: Any,
-        tag: str,
-        *,
-        priority: int = 0,
-        credit: int = 0,
-        no_ack: bool = False,
-        decorator: Any = None,
-    ) -> None:
-        super().__init__(priority=priority, credit=credit, no_ack=no_ack)
-        self.channel = channel
-        self.queue = queue
-        self.lane = queue.lane
-        self.tag = tag
-        self.decorator = decorator
-        self.prefetch = 0
-        self.stalled = False
-        name = tag.encode("utf-8", "surrogateescape")
-        self._head = DELIVER + bytes((len(name),)) + name
-
-    def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
-        channel, out = self.channel, self.channel.out
-        full = channel.unacked_max and not self.no_ack and channel.unacked >= channel.unacked_max
-        if out.blocked or out.out_bytes > out.bytes_max or full:
-            if not self.stalled:
-                self.stalled = True
-                out.stalled.append(self)
-            return False
-        if self.no_ack:
-            tag = channel.skip_tag()
-            self.credit += 1
-        else:
-            tag = channel.hold(self, record.stamp)
-        decorator = self.decorator if attempts else None
-        out.put_record(channel.number, self._head, tag, redelivered, b"", record, attempts, decorator)
-        return True
-
-    def on_queue_deleted(self) -> None:
-        self.channel.session.consumer_lost(self)
-
-
 class Inbound:
     """Bytes in: plain publishes to the log, acks to their lanes, the rest as events."""
 
@@ -363,10 +321,21 @@ class Inbound:
         self._touched: list[ChannelWire] = []
         self._data = b""
         self._at = 0
+        self._is_out_of_step = False
 
     def receive(self, data: bytes) -> None:
+        if self._is_out_of_step:
+            return
         self._data = self._data[self._at :] + data
         self._at = 0
+
+    def kept_bytes(self) -> int:
+        """Of frames and contents that are not whole yet."""
+        return len(self._data) - self._at + sum(len(channel.body) for channel in self._channels.values())
+
+    def forget(self) -> None:
+        """The peer is gone: what it left unfinished is not waited for."""
+        self._data, self._at = b"", 0
 
     def open(self, channel: ChannelWire) -> None:
         self._channels[channel.number] = channel
@@ -401,15 +370,22 @@ class Inbound:
         kind, channel, size = _FRAME.unpack_from(data, at)
         self.method_number = 0
         if self.frame_max and size > self.frame_max - FRAME_OVERHEAD:
+            self._lose_step()
             raise bad_frame(kind, b"", f"{{frame_too_large,{size},{self.frame_max - FRAME_OVERHEAD}}}")
         end = at + _FRAME.size + size
         if len(data) <= end:
             return None
         if data[end] != FRAME_END:
+            self._lose_step()
             raise bad_frame(kind, data[at + _FRAME.size : end], f"{{invalid_frame_end_marker,{data[end]}}}")
         self._at = end + 1
         self.channel_number = channel
         return kind, channel, data[at + _FRAME.size : end]
+
+    def _lose_step(self) -> None:
+        """Where the next frame begins is not known: nothing that came or comes can be read, so nothing of it is kept."""
+        self._is_out_of_step = True
+        self._data, self._at = b"", 0
 
     def _handle(self, kind: int, number: int, payload: bytes, time_ms: int) -> Event | None:
         channel = self._channels.get(number)

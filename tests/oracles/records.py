@@ -1,4 +1,4 @@
-"""Stored records as objects in plain Python: the oracle of `_records.pyx`, and its stand-in without a compiler."""
+"""Stored records as objects in plain Python: the oracle of `_records.pyx`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from mainstem.codec._batch_reference import (
+from mainstem.codec.compression import inflate
+from mainstem.model.errors import CorruptFrame, InvalidArgument, MainstemError
+from mainstem.model.origin import Origin, RecordFlag
+from mainstem.model.record import Record
+from tests.oracles.batch import (
     BATCH_HEAD,
     FRAME_HEAD,
     KIND_MARKER,
@@ -17,7 +21,7 @@ from mainstem.codec._batch_reference import (
     read_varint,
     signed,
 )
-from mainstem.codec._frames_reference import (
+from tests.oracles.frames import (
     CONTROL,
     KIND_DATA,
     BatchHead,
@@ -28,10 +32,6 @@ from mainstem.codec._frames_reference import (
     read_batch_head,
     read_frame_head,
 )
-from mainstem.codec.compression import inflate
-from mainstem.model.errors import CorruptFrame, InvalidArgument, MainstemError
-from mainstem.model.origin import Origin, RecordFlag
-from mainstem.model.record import Record
 
 FLAG_CONTROL = 0x100
 OFFSET_MAX = (1 << 63) - 1

@@ -1,4 +1,4 @@
-"""The topic index in memory, in plain Python: the oracle of the compiled one, and the fallback without a compiler.
+"""The topic index in memory, in plain Python: the oracle of the compiled one.
 
 Chunks come in two forms: `ColumnChunk`, which records are added to (the open one, one that is being repaired, or one
 that waits to be packed), and `PackedChunk`, which is read only and may lie in a file. Both answer `find_one`, `scan`,
@@ -15,6 +15,8 @@ from mainstem.log.topic_index_format import (
     CHUNK_BITS,
     CHUNK_RECORDS,
     HEAD_SIZE,
+    UNLIMITED,
+    WAITING_MAX,
     Buffer,
     ChunkHead,
     check_body,
@@ -23,9 +25,6 @@ from mainstem.log.topic_index_format import (
 )
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.topic_tries import TopicTrie
-
-UNLIMITED = (1 << 63) - 1
-WAITING_MAX = 8  # chunks of 4 to 8 MiB that wait to be packed; beyond that adding packs them itself
 
 
 class ColumnChunk:

@@ -1,11 +1,13 @@
-"""Reading frames and batches in plain Python: the oracle of `_frames.pyx`, and its stand-in without a compiler."""
+"""Reading frames and batches in plain Python: the oracle of `_frames.pyx`."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
 
-from mainstem.codec._batch_reference import (
+from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
+from mainstem.model.origin import Origin
+from tests.oracles.batch import (
     BATCH_HEAD,
     FRAME_HEAD,
     FRAME_MAGIC,
@@ -17,8 +19,6 @@ from mainstem.codec._batch_reference import (
     read_sized,
     read_varint,
 )
-from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
-from mainstem.model.origin import Origin
 
 Buffer = bytes | bytearray | memoryview
 

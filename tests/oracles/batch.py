@@ -1,4 +1,4 @@
-"""Writing batches and frames in plain Python: the oracle of `_batch.pyx`, and its stand-in without a compiler."""
+"""Writing batches and frames in plain Python: the oracle of `_batch.pyx`."""
 
 from __future__ import annotations
 

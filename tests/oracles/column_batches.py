@@ -1,13 +1,13 @@
-"""Arrow buffers to RecordBatches in plain Python: the compiled encoder's oracle, and its stand-in."""
+"""Arrow buffers to RecordBatches in plain Python: the compiled encoder's oracle."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-from mainstem.codec._batch_reference import BatchBuilder
 from mainstem.model.errors import MessageTooLarge
 from mainstem.model.partitioner import partition_of_key
+from tests.oracles.batch import BatchBuilder
 
 FRONT_SIZE = 109  # what a builder's size counts before its first record
 

@@ -1,4 +1,4 @@
-"""Frames to Arrow buffers in plain Python: the compiled decoder's oracle, and its stand-in."""
+"""Frames to Arrow buffers in plain Python: the compiled decoder's oracle."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mainstem.codec._batch_reference import crc32c, decode_headers, varint
+from mainstem.codec.columns import TopicRow
 from mainstem.model.errors import CorruptFrame, MainstemError, UnreadableBatch
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
-
-# What a row says of its topic: Kafka's spelling, the canonical one, its levels, the partition and the offsets wanted.
-TopicRow = tuple[bytes, bytes, Sequence[bytes], int, int, int]
+from tests.oracles.batch import crc32c, decode_headers, varint
 
 OFFSET_MAX = (1 << 63) - 1
 FRAME_MAGIC = 0x4D534631

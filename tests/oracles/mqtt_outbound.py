@@ -1,4 +1,4 @@
-"""The outgoing half of an MQTT connection in plain Python. See `outbound.py`."""
+"""The outgoing half of an MQTT connection in plain Python. See `protocols/mqtt/outbound.py`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mainstem.broker._live_reference import RecordRef, Sink
+from mainstem.broker.live import RecordRef, Sink
 from mainstem.model.origin import Origin, RecordFlag
-from mainstem.model.record import Record
-from mainstem.protocols.mqtt.packets import Packet
+from mainstem.protocols.mqtt.packets import Packet, encode_refusal
 from mainstem.protocols.mqtt.properties import Property, Reader, encode_property, encode_varint
+from mainstem.protocols.mqtt.reasons import Reason, Violation
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -72,14 +72,6 @@ class Grant:
             meta=any(one.meta for one in grants),
             own=Grant.merged(others) if no_local and others else None,
         )
-
-
-def ref_of(record: Record) -> RecordRef:
-    """A stored record as the window that `offer` takes."""
-    ref = RecordRef()
-    ref.show(record, record.stamp)
-    ref.origin, ref.topic = record.origin, record.topic
-    return ref
 
 
 class Encoder:
@@ -155,6 +147,7 @@ class Outbound(Sink):
         self.alias_max = 0
         self.durable = False
         self.blocked = False
+        self.explains = False
         self.client_id = b""
         self.allows: Callable[[bytes], bool] | None = None
         self.session: Any = None
@@ -210,7 +203,9 @@ class Outbound(Sink):
             self.connection.note_unsent()
 
     def write_ack(self, first: int, packet_id: int, reason: int) -> None:
-        if reason and self.version == 5:
+        if reason >= 0x80 and self.explains and first < Packet.PUBREL << 4:
+            self.write(encode_refusal(first >> 4, packet_id, reason, self.packet_bytes_max))
+        elif reason and self.version == 5:
             self.write(bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason)))
         else:
             self.write(bytes((first, 2, packet_id >> 8, packet_id & 0xFF)))
@@ -227,7 +222,7 @@ class Outbound(Sink):
             options = options.own
         if self.allows is not None and not self.allows(record.topic):
             if options.packet_id and self._waits(options.packet_id, record.stamp):
-                self._free(options.packet_id, 0)
+                self._give_up(options.packet_id)
             return True
         kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
         retained = bool(record.origin != Origin.KAFKA and record.flags & RecordFlag.RETAIN)
@@ -235,6 +230,8 @@ class Outbound(Sink):
 
     def offer(self, record: RecordRef, grant: Grant, retain: bool = False, source: Source | None = None) -> bool:
         """A record that no route brings: a retained one, or one of a queue (`source.settle` is told its end)."""
+        if grant.no_local and source is None and self._is_own(record):
+            return True
         kept = 1 if record.origin == Origin.KAFKA else record.flags & 3
         qos = grant.qos if source is not None else min(kept, grant.qos)
         return self._send(record, grant, qos, retain, source)
@@ -263,7 +260,7 @@ class Outbound(Sink):
         self.encoder.load(record)
         if self.encoder.expired:
             if packet_id:
-                self._free(packet_id, 0)
+                self._give_up(packet_id)
             return True
         if len(self._out) >= EARLY_BYTES and (_Output.tight or _Output.gathered_bytes > GATHERED_BYTES_MAX):
             self.flush()
@@ -294,7 +291,7 @@ class Outbound(Sink):
             return False
         packet = self._packet(record, grant, flags, packet_id, aliased=False)
         if not packet:  # the client takes less than it did
-            self._free(packet_id, 0)
+            self._give_up(packet_id)
             return True
         self._note_sent(self._slots[packet_id])
         self._leave(packet, self._is_holding)
@@ -384,10 +381,16 @@ class Outbound(Sink):
         if kind == Packet.PUBACK:
             if state == AWAIT_PUBACK:
                 self._free(packet_id, reason)
+            elif state:
+                raise Violation(Reason.PROTOCOL_ERROR, f"PUBACK for packet identifier {packet_id}")
         elif kind == Packet.PUBCOMP:
             if state == AWAIT_PUBCOMP:
                 self._free(packet_id, 0)
-        elif slot is None or state == AWAIT_PUBACK:
+            elif state:
+                raise Violation(Reason.PROTOCOL_ERROR, f"PUBCOMP for packet identifier {packet_id}")
+        elif state == AWAIT_PUBACK:
+            raise Violation(Reason.PROTOCOL_ERROR, f"PUBREC for packet identifier {packet_id}")
+        elif slot is None:
             self.write_ack(Packet.PUBREL << 4 | 2, packet_id, PACKET_ID_NOT_FOUND)
         elif state == AWAIT_PUBREC and reason >= 0x80:
             self._free(packet_id, reason)
@@ -416,10 +419,20 @@ class Outbound(Sink):
         if slot.source is not None:
             slot.source.settle(reason)
 
+    def _give_up(self, packet_id: int) -> None:
+        """It cannot be sent again; see the compiled one."""
+        slot = self._slots[packet_id]
+        if slot.state == AWAIT_PUBREC:
+            self._note_sent(slot)
+            slot.state = AWAIT_PUBCOMP
+            self.write_ack(Packet.PUBREL << 4 | 2, packet_id, 0)
+        elif slot.state == AWAIT_PUBACK:
+            self._free(packet_id, 0)
+
     def forget(self, packet_id: int) -> None:
         """What was in flight under this identifier cannot be sent again: it is gone from the log."""
         if packet_id in self._slots:
-            self._free(packet_id, 0)
+            self._give_up(packet_id)
 
     # -- what a session keeps of this
 

@@ -1,4 +1,4 @@
-"""The tries in plain Python: the oracle of the compiled ones, and the fallback without a compiler.
+"""The tries in plain Python: the oracle of the compiled ones.
 
 A node is a dict from level to node; the values of a FilterTrie node lie under a key that is no level.
 The format of `TopicTrie.dump` is drawn in `topic_tries.py`.
@@ -6,23 +6,15 @@ The format of `TopicTrie.dump` is drawn in `topic_tries.py`.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from array import array
 from collections.abc import Iterator
 from typing import Any
 
 from mainstem.model.errors import CorruptFrame, InvalidName, NotFound, Overloaded
+from mainstem.model.topic_dump import DUMP_TOPIC, TOPICS_MAX, checked_dump, dump_head
 from mainstem.model.topic_filter import MANY, MQTT_BYTES_MAX, ONE, filter_levels
 
 _Node = dict[Any, Any]
-
-DUMP_HEAD = struct.Struct("<4sII")
-DUMP_COUNTS = struct.Struct("<II")
-DUMP_TOPIC = struct.Struct("<IH")
-DUMP_MAGIC = b"MSTT"
-DUMP_VERSION = 1
-TOPICS_MAX = 10_000_000
 
 
 class FilterTrie:
@@ -225,26 +217,6 @@ def _check_addable(topic: bytes, count: int, topics_max: int) -> None:
         raise InvalidName(f"topic of {len(topic)} bytes, limit {MQTT_BYTES_MAX}")
     if count >= topics_max:
         raise Overloaded(f"{count} topics, limit {topics_max}: delete topics or shorten their retention")
-
-
-def dump_head(count: int, end: int, body: bytes | bytearray | memoryview) -> bytes:
-    checksum = zlib.crc32(body, zlib.crc32(DUMP_COUNTS.pack(count, end)))
-    return DUMP_HEAD.pack(DUMP_MAGIC, DUMP_VERSION, checksum) + DUMP_COUNTS.pack(count, end)
-
-
-def checked_dump(data: bytes | bytearray | memoryview) -> tuple[int, int, memoryview]:
-    """(count, end of numbers, body) of a dump whose checksum holds."""
-    view = memoryview(data).cast("B")
-    head_size = DUMP_HEAD.size + DUMP_COUNTS.size
-    if len(view) < head_size:
-        raise CorruptFrame(f"a topic dictionary of {len(view)} bytes is too short")
-    magic, version, checksum = DUMP_HEAD.unpack_from(view)
-    count, end = DUMP_COUNTS.unpack_from(view, DUMP_HEAD.size)
-    if magic != DUMP_MAGIC or version != DUMP_VERSION:
-        raise CorruptFrame(f"not a topic dictionary of version {DUMP_VERSION}: {bytes(view[:8])!r}")
-    if zlib.crc32(view[DUMP_HEAD.size :]) != checksum or count >= max(end, 1):
-        raise CorruptFrame("the topic dictionary is damaged: its checksum does not hold")
-    return count, end, view[head_size:]
 
 
 def _closure(wanted: list[bytes], states: set[int]) -> frozenset[int]:

@@ -1,0 +1,107 @@
+"""Every `.pyx` under src is a compiled module; its path is its name. What did not change is not compiled again.
+
+A built module is kept in the user's cache under a hash of all that went into it: its source, what it cimports and includes,
+the flags, the versions of Cython and Python. So a fresh checkout, `pip install` and `make wheel` find what was built before.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+COMPILE = ["-O2", "-g0"]
+SHARED = "mainstem._cyutility"  # what Cython would write into each module again: a third of the time to compile
+LINK = ["-s"] if sys.platform == "linux" else []  # stripped
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "modules"
+CACHED_MAX = 500  # files, about ten versions of everything; the oldest leave
+NO_COMPILER = """
+Mainstem's hot modules are compiled, and {missing}.
+  Debian, Ubuntu:  apt install gcc python3-dev
+  or install a wheel, which needs no compiler: `make wheel` on a machine with one writes it into dist/
+"""
+
+
+class BuildModules(build_ext):
+    def initialize_options(self):
+        super().initialize_options()
+        self.parallel = os.cpu_count()
+
+    def build_extensions(self):
+        self._built, self._telling = 0, threading.Lock()
+        from Cython.Build.Dependencies import create_dependency_tree
+
+        tree = create_dependency_tree(quiet=True)
+        self._keys = {ext.name: self._key(ext, tree) for ext in self.extensions}
+        if not all(self._kept(ext).exists() for ext in self.extensions):
+            self._require_compiler()
+        super().build_extensions()
+        for oldest in sorted(CACHE.glob("*"), key=lambda path: path.stat().st_mtime)[:-CACHED_MAX]:
+            oldest.unlink(missing_ok=True)
+
+    def build_extension(self, ext):
+        """In a thread of its own; Cython and gcc are processes."""
+        target, kept = Path(self.get_ext_fullpath(ext.name)), self._kept(ext)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if kept.exists():
+            os.utime(kept)
+            shutil.copy(kept, target)
+            how = "kept from before"
+        else:
+            began = time.monotonic()
+            source = str(Path(ext.sources[0]).with_suffix(".c"))
+            arguments = [ext.sources[0], "-o", source, "--shared", SHARED]
+            if ext.name == SHARED:
+                arguments = ["--generate-shared", source]
+            subprocess.run([sys.executable, "-m", "cython", "-3", "-I", "src", *arguments], check=True)
+            ext.sources = [source]
+            super().build_extension(ext)
+            CACHE.mkdir(parents=True, exist_ok=True)
+            part = kept.with_suffix(f".{os.getpid()}")
+            shutil.copy(target, part)
+            part.replace(kept)
+            how = f"{time.monotonic() - began:.1f} s"
+        with self._telling:
+            self._built += 1
+            sys.stderr.write(f"[{self._built}/{len(self.extensions)}] {ext.name}  {how}\n")
+
+    def _key(self, ext, tree):
+        import Cython
+
+        digest = hashlib.sha256(
+            repr((Cython.__version__, sys.version, sysconfig.get_platform(), COMPILE, LINK, SHARED)).encode()
+        )
+        digest.update(os.environ.get("CFLAGS", "").encode())
+        for path in sorted(tree.all_dependencies(ext.sources[0])) if ext.name != SHARED else ():
+            digest.update(os.path.relpath(path).encode() + b"\0" + Path(path).read_bytes())
+        return digest.hexdigest()[:40]
+
+    def _kept(self, ext):
+        return CACHE / f"{ext.name}-{self._keys[ext.name]}.so"
+
+    def _require_compiler(self):
+        compiler = (sysconfig.get_config_var("CC") or "gcc").split()[0]
+        compiler = os.environ.get("CC", compiler).split()[0]
+        if shutil.which(compiler) is None:
+            raise SystemExit(NO_COMPILER.format(missing=f"there is no C compiler here ({compiler} is not on the PATH)"))
+        if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+            raise SystemExit(NO_COMPILER.format(missing="Python's header files are not installed"))
+
+
+def modules():
+    """Those that take longest first, so that no core is left alone with one at the end."""
+    sources = sorted(Path("src").rglob("*.pyx"), key=lambda path: -path.stat().st_size)
+    named = [(".".join(path.with_suffix("").parts[1:]), str(path)) for path in sources]
+    named.insert(0, (SHARED, f"src/{SHARED.replace('.', '/')}.pyx"))
+    return [Extension(name, [path], extra_compile_args=COMPILE, extra_link_args=LINK) for name, path in named]
+
+
+if __name__ == "__main__":
+    setup(ext_modules=modules(), cmdclass={"build_ext": BuildModules})
