@@ -24,11 +24,15 @@ class ItemKind(StrEnum):
 
     POLICY = "policy"
     USER = "user"
+    ROLE = "role"
+    OWNER = "owner"
     ACL = "acl"
     EXCHANGE = "exchange"
     QUEUE = "queue"
     BINDING = "binding"
     GROUP = "group"
+    STREAM = "stream"
+    CONSUMER = "consumer"
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class TopicRow:
 class LogRow:
     id: int
     namespace: str
-    kind: str  # stem | partition
+    kind: str  # stem | partition | stream
     engine: str
     policy: Document
 
@@ -93,6 +97,15 @@ class Item:
     namespace: str
     name: str
     body: Document
+
+
+@dataclass(slots=True)
+class Value:
+    key: str
+    value: bytes
+
+
+Row = NamespaceRow | TopicRow | LogRow | SpanRow | ViewRow | SlotRow | Item | Value
 
 
 @dataclass(slots=True)

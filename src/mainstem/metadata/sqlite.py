@@ -1,329 +1,102 @@
-"""Metadata in one SQLite file: WAL, synchronous=FULL, one thread that owns the connection, one transaction per round.
-
-While a round commits, the next one collects in the queue, as in the log's own group commit. Each write of a round
-has a savepoint of its own, so a refused one (a name that is taken) fails alone.
-
-A full disk fails nothing: what is written is already true in the broker's memory. New things are refused before they
-are made (`check_room`), and a round that meets it all the same has room made for it, or waits until there is some.
-"""
+"""Metadata in one SQLite file: WAL, synchronous=FULL, one thread that owns the connection, one transaction per round."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
-from mainstem.metadata.rows import (
-    Catalog,
-    Document,
-    Item,
-    LogRow,
-    NamespaceRow,
-    SlotRow,
-    SpanRow,
-    TopicRow,
-    ViewRow,
-)
-from mainstem.metadata.store import Room, Written
-from mainstem.model.errors import AlreadyExists, ConfigError, DiskFull, MainstemError, Overloaded, StorageFault
+from mainstem.metadata.rounds import RoundStore, Write
+from mainstem.metadata.rows import Catalog
+from mainstem.metadata.store import Absent, Changes, Clear, Delete, Operation, Precondition, Put, Room
+from mainstem.metadata.tables import CHANGES_KEPT, TABLES, clear_namespace, fill, key_text
+from mainstem.model.errors import AlreadyExists, ConfigError, Conflict, DiskFull, MainstemError, StorageFault
 
 VERSION = 1
-QUEUED_MAX = 65_536  # writes waiting for the disk; beyond that the caller is refused
-ROUND_MAX = 1_024  # writes in one transaction
-ID_BLOCK = 64  # ids reserved at once; a crash skips at most this many
-FULL_RETRY_S = 0.25
 FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)  # nothing is broken; the second is -shm's word for it
+CHANGES = 'CREATE TABLE IF NOT EXISTS changes (seq INTEGER PRIMARY KEY, "table" TEXT NOT NULL, "key" TEXT NOT NULL)'
+NOTE = 'INSERT INTO changes (seq, "table", "key") SELECT coalesce(max(seq), 0) + 1, ?, ? FROM changes'
+TRIM = f"DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - {CHANGES_KEPT}"
 
-Change = Callable[[sqlite3.Connection], None]
-
-
-@dataclass(slots=True)
-class _Write:
-    changes: list[Change]
-    written: Written
-    alone: bool = False  # must run outside of a transaction
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _IdBlock:
-    """Ids below `durable_end` may be given; those below `end` once `written` is done."""
-
-    durable_end: int
-    end: int
-    written: Written
-
-
-class SqliteStore:
+class SqliteStore(RoundStore):
     """`MetadataStore` on a file, or in memory when `path` is None (then nothing survives the process)."""
 
     def __init__(self, path: Path | None, room: Room | None = None) -> None:
+        super().__init__(room)
         self.path = path
-        self._room = room
-        self._full: DiskFull | None = None  # while a round waits for room
-        self._ending = threading.Event()
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        self._group: list[Change] | None = None
-        self._closed = False
-        self._next: dict[str, int] = {}
-        self._blocks: dict[str, _IdBlock] = {}
         self._connection = _open(path)
-        for kind, reserved in self._connection.execute("SELECT kind, reserved FROM sequences"):
-            self._next[kind] = reserved
-        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
-    # -- reading, once
+    def _commit_round(self, writes: list[Write]) -> list[MainstemError | None]:
+        return self._in_transaction(lambda: [_apply(self._connection, write) for write in writes])
 
-    def load(self) -> Catalog:
-        """Reads through the writer's thread, so it sees everything put before."""
-        catalog = Catalog()
-        self._enqueue([lambda connection: _load(connection, catalog)]).result()
-        return catalog
-
-    # -- ids
-
-    def next_id(self, sequence: str) -> int:
-        number = self._next.get(sequence, 1)
-        block = self._blocks.get(sequence)
-        if block is None or number >= block.end:
-            block = self._reserve(sequence, number + ID_BLOCK)
-        if number >= block.durable_end:
-            self._wait(block.written)  # rare: the next block was asked for half a block ago
-            block.durable_end = block.end
-        if block.end - number == ID_BLOCK // 2:
-            durable_end = block.end if block.written.done() else block.durable_end
-            self._reserve(sequence, block.end + ID_BLOCK).durable_end = durable_end
-        self._next[sequence] = number + 1
-        return number
-
-    def _reserve(self, sequence: str, end: int) -> _IdBlock:
-        written = self._enqueue([_upsert("sequences", kind=sequence, reserved=end)])
-        block = self._blocks[sequence] = _IdBlock(0, end, written)
-        return block
-
-    def _wait(self, written: Written) -> None:
-        """For the disk, but not for room on it."""
-        while True:
-            with suppress(TimeoutError):
-                return written.result(FULL_RETRY_S)
-            if self._full is not None:
-                raise self._full
-
-    # -- writing
-
-    def check_room(self) -> None:
-        if self._full is not None:
-            raise self._full
-        if self._room is not None:
-            self._room.check()
-
-    @contextmanager
-    def together(self) -> Iterator[Written]:
-        assert self._group is None, "together() does not nest"
-        written = Written()
-        changes: list[Change] = []
-        self._group = changes
-        try:
-            yield written
-        finally:
-            self._group = None
-        self._enqueue(changes, written)
-
-    def put_namespace(self, row: NamespaceRow) -> Written:
-        return self._put(_upsert("namespaces", name=row.name, created=row.created, options=_text(row.options)))
-
-    def put_topic(self, row: TopicRow) -> Written:
-        return self._put(
-            _upsert(
-                "topics",
-                id=row.id,
-                namespace=row.namespace,
-                name=row.name,
-                kafka_alias=row.kafka_alias,
-                layout=row.layout,
-                partitions=row.partitions,
-                config=_text(row.config),
-                created=row.created,
+    def _reserve_ids(self, sequence: str, count: int) -> int:
+        def reserve() -> int:
+            self._connection.execute(
+                "INSERT INTO sequences (kind, reserved) VALUES (?, ?) "
+                "ON CONFLICT (kind) DO UPDATE SET reserved = reserved + ?",
+                (sequence, 1 + count, count),
             )
+            found = self._connection.execute("SELECT reserved FROM sequences WHERE kind = ?", (sequence,)).fetchone()
+            return int(found[0])
+
+        return self._in_transaction(reserve)
+
+    def start_ids_at(self, sequence: str, first: int) -> None:
+        """Of a copy: ids below were given by the store it was made from."""
+        sql = "INSERT OR REPLACE INTO sequences (kind, reserved) VALUES (?, ?)"
+        self._call(lambda: self._connection.execute(sql, (sequence, first))).result()
+
+    def _give_back_ids(self, sequence: str, first: int, end: int) -> None:
+        self._connection.execute(
+            "UPDATE sequences SET reserved = ? WHERE kind = ? AND reserved = ?", (first, sequence, end)
         )
 
-    def put_log(self, row: LogRow) -> Written:
-        policy = _text(row.policy)
-        return self._put(
-            _upsert("logs", id=row.id, namespace=row.namespace, kind=row.kind, engine=row.engine, policy=policy)
-        )
-
-    def put_span(self, row: SpanRow) -> Written:
-        return self._put(
-            _upsert(
-                "spans",
-                topic_id=row.topic_id,
-                partition=row.partition,
-                seq=row.seq,
-                log_id=row.log_id,
-                first_offset=row.first_offset,
-                end_offset=row.end_offset,
-            )
-        )
-
-    def put_view(self, row: ViewRow) -> Written:
-        return self._put(
-            _upsert(
-                "views",
-                id=row.id,
-                namespace=row.namespace,
-                name=row.name,
-                filter=row.filter,
-                condition=row.condition,
-                options=_text(row.options),
-                created=row.created,
-            )
-        )
-
-    def put_slot(self, row: SlotRow) -> Written:
-        return self._put(_upsert("view_slots", view_id=row.view_id, slot=row.slot, log_id=row.log_id))
-
-    def put_item(self, kind: str, namespace: str, name: str, body: Document) -> Written:
-        return self._put(_upsert("items", kind=kind, namespace=namespace, name=name, body=_text(body)))
-
-    def put_value(self, key: str, value: bytes) -> Written:
-        return self._put(_upsert("kv", key=key, value=value))
-
-    def delete_namespace(self, name: str) -> Written:
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "DELETE FROM spans WHERE topic_id IN (SELECT id FROM topics WHERE namespace = ?)", (name,)
-            )
-            connection.execute(
-                "DELETE FROM view_slots WHERE view_id IN (SELECT id FROM views WHERE namespace = ?)", (name,)
-            )
-            for table in ("topics", "logs", "views", "items"):
-                connection.execute(f"DELETE FROM {table} WHERE namespace = ?", (name,))
-            connection.execute("DELETE FROM namespaces WHERE name = ?", (name,))
-
-        return self._put(change)
-
-    def delete_topic(self, topic_id: int) -> Written:
-        return self._put(_delete("spans", topic_id=topic_id), _delete("topics", id=topic_id))
-
-    def delete_log(self, log_id: int) -> Written:
-        return self._put(_delete("logs", id=log_id))
-
-    def delete_span(self, topic_id: int, partition: int, seq: int) -> Written:
-        return self._put(_delete("spans", topic_id=topic_id, partition=partition, seq=seq))
-
-    def delete_view(self, view_id: int) -> Written:
-        return self._put(_delete("view_slots", view_id=view_id), _delete("views", id=view_id))
-
-    def delete_item(self, kind: str, namespace: str, name: str) -> Written:
-        return self._put(_delete("items", kind=kind, namespace=namespace, name=name))
-
-    def delete_value(self, key: str) -> Written:
-        return self._put(_delete("kv", key=key))
-
-    def flush(self) -> Written:
-        return self._enqueue([])
-
-    def copy_to(self, path: Path) -> Written:
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute("VACUUM INTO ?", (str(path),))
-            path.chmod(0o600)
-
-        return self._enqueue([change], alone=True)
-
-    def end_waiting(self) -> None:
-        self._ending.set()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        for sequence, number in self._next.items():  # a clean stop gives the unused ids back
-            self._enqueue([_upsert("sequences", kind=sequence, reserved=number)])
-        self._closed = True
-        self._ending.set()
-        self._queue.put(None)
-        self._thread.join()
-        self._connection.close()
-
-    # -- the queue and its thread
-
-    def _put(self, *changes: Change) -> Written:
-        if self._group is None:
-            return self._enqueue(list(changes))
-        self._group.extend(changes)
-        return Written()  # the group's own Written is the one to wait for
-
-    def _enqueue(self, changes: list[Change], written: Written | None = None, *, alone: bool = False) -> Written:
-        if self._closed:
-            raise StorageFault("the metadata store is closed")
-        if self._queue.qsize() >= QUEUED_MAX:
-            raise Overloaded(f"{QUEUED_MAX} metadata changes are waiting for the disk")
-        write = _Write(changes, written or Written(), alone)
-        self._queue.put(write)
-        return write.written
-
-    def _run(self) -> None:
-        ended = False
-        while not ended:
-            first = self._queue.get()
-            if first is None:
-                return
-            writes = [first]
-            while len(writes) < ROUND_MAX and not writes[-1].alone and not self._queue.empty():
-                write = self._queue.get()
-                if write is None:
-                    ended = True
-                    break
-                writes.append(write)
-            alone = [writes.pop()] if writes[-1].alone else []
-            self._commit(writes)
-            for write in alone:
-                self._run_alone(write)
-
-    def _commit(self, writes: list[_Write]) -> None:
-        if not writes:
-            return
-        outcomes = self._try_commit(writes)
-        while isinstance(full := outcomes[0], DiskFull):
-            if self._room is None:
-                break
-            if not self._room.give_up():
-                self._full = full
-                if self._ending.wait(FULL_RETRY_S):
-                    break  # nobody waits any longer: it was never acknowledged
-            outcomes = self._try_commit(writes)
-        self._full = None
-        for write, outcome in zip(writes, outcomes, strict=True):
-            _resolve(write.written, outcome)
-
-    def _try_commit(self, writes: list[_Write]) -> list[MainstemError | None]:
+    def _in_transaction(self, run: Callable[[], T]) -> T:
         connection = self._connection
-        outcomes: list[MainstemError | None] = []
         try:
             connection.execute("BEGIN IMMEDIATE")
-            outcomes = [_apply(connection, write) for write in writes]
+            done = run()
             connection.execute("COMMIT")
         except (sqlite3.Error, ValueError) as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            outcomes = [_fault(error, self.path)] * len(writes)
-        return outcomes
+            raise _fault(error, self.path) from error
+        return done
 
-    def _run_alone(self, write: _Write) -> None:
+    def _load(self) -> Catalog:
+        catalog = Catalog()
+        for table in TABLES.values():
+            fill(catalog, table, self._connection.execute(table.select()).fetchall())
+        return catalog
+
+    def _changes_since(self, last: int) -> Changes:
+        rows = self._connection.execute('SELECT seq, "table", "key" FROM changes WHERE seq > ? ORDER BY seq', (last,))
+        return changes_of(last, rows.fetchall())
+
+    def _copy(self, path: Path) -> None:
         try:
-            for change in write.changes:
-                change(self._connection)
+            self._connection.execute("VACUUM INTO ?", (str(path),))
+            path.chmod(0o600)
         except (sqlite3.Error, OSError) as error:
-            _resolve(write.written, _fault(error, self.path))
-        else:
-            _resolve(write.written, None)
+            raise _fault(error, self.path) from error
+
+    def _shut(self) -> None:
+        self._connection.close()
+
+
+def changes_of(last: int, rows: list[tuple[int, str, str]]) -> Changes:
+    """`rows` are those after `last`; a first one that is not the next says that some were dropped."""
+    by_name = {table.name: table.row for table in TABLES.values()}
+    changed = tuple((by_name[name], tuple(json.loads(key))) for _, name, key in rows)
+    return Changes(rows[-1][0] if rows else last, changed, not rows or rows[0][0] == last + 1)
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
@@ -350,7 +123,6 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     if not known:
         schema = resources.files("mainstem.metadata").joinpath("schema.sql").read_text()
         connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nCOMMIT;")
-        return
     version = connection.execute("SELECT version FROM schema_version").fetchone()[0]
     if version > VERSION:
         connection.close()
@@ -359,103 +131,59 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
             fix="start it with the Mainstem that wrote it, or a newer one",
             code="MS-4007",
         )
+    connection.execute(CHANGES)
 
 
-def _apply(connection: sqlite3.Connection, write: _Write) -> MainstemError | None:
+def _apply(connection: sqlite3.Connection, write: Write) -> MainstemError | None:
     """One write inside the round's transaction; what it did is undone if it fails."""
     connection.execute("SAVEPOINT one")
     try:
-        for change in write.changes:
-            change(connection)
-    except sqlite3.IntegrityError as error:
+        for required in write.requires:
+            _check(connection, required)
+        for operation in write.operations:
+            _do(connection, operation)
+        if write.operations:
+            connection.execute(TRIM)
+    except (sqlite3.IntegrityError, Conflict) as error:
         connection.execute("ROLLBACK TO one")
         connection.execute("RELEASE one")
-        return AlreadyExists(f"that name is taken ({error})")
+        return error if isinstance(error, Conflict) else AlreadyExists(f"that name is taken ({error})")
     connection.execute("RELEASE one")
     return None
 
 
-def _resolve(written: Written, outcome: MainstemError | None) -> None:
-    if not written.set_running_or_notify_cancel():
+def _check(connection: sqlite3.Connection, required: Precondition) -> None:
+    if isinstance(required, Absent):
+        table, key = TABLES[required.table], required.key
+        if connection.execute(table.select(table.key, _mark), key).fetchone() is not None:
+            raise Conflict(f"{table.name} {key_text(key)} exists already")
         return
-    if outcome is None:
-        written.set_result(None)
-    else:
-        written.set_exception(outcome)
+    table = TABLES[type(required.row)]
+    key = table.key_of(required.row)
+    if connection.execute(table.select(table.key, _mark), key).fetchone() != table.values(required.row):
+        raise Conflict(f"{table.name} {key_text(key)} was changed by someone else")
+
+
+def _do(connection: sqlite3.Connection, operation: Operation) -> None:
+    if isinstance(operation, Put):
+        table = TABLES[type(operation.row)]
+        connection.execute(table.upsert(_mark), table.values(operation.row))
+        connection.execute(NOTE, (table.name, key_text(table.key_of(operation.row))))
+    elif isinstance(operation, Delete):
+        table = TABLES[operation.table]
+        connection.execute(table.delete(table.key[: len(operation.key)], _mark), operation.key)
+        connection.execute(NOTE, (table.name, key_text(operation.key)))
+    elif isinstance(operation, Clear):
+        for statement in clear_namespace(_mark):
+            connection.execute(statement, (operation.namespace,))
+        connection.execute(NOTE, ("namespaces", key_text([operation.namespace])))
+
+
+def _mark(_number: int) -> str:
+    return "?"
 
 
 def _fault(error: Exception, path: Path | None) -> MainstemError:
     if getattr(error, "sqlite_errorcode", None) in FULL_CODES:
         return DiskFull(f"no space left to write {path}", fix="free space, or move the data directory to a larger disk")
     return StorageFault(f"writing {path} failed: {error}")
-
-
-def _upsert(table: str, **columns: object) -> Change:
-    """Insert, or replace the row with the same primary key; a clash with another unique name is an error."""
-    key_count = _KEY_COUNT[table]
-    names = [f'"{name}"' for name in columns]
-    key = ", ".join(names[:key_count])
-    rest = ", ".join(f"{name} = excluded.{name}" for name in names[key_count:])
-    marks = ", ".join("?" * len(names))
-    sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {rest}"
-    values = tuple(columns.values())
-
-    def change(connection: sqlite3.Connection) -> None:
-        connection.execute(sql, values)
-
-    return change
-
-
-_KEY_COUNT = {  # the first so many columns given to _upsert are the primary key
-    "sequences": 1,
-    "namespaces": 1,
-    "topics": 1,
-    "logs": 1,
-    "spans": 3,
-    "views": 1,
-    "view_slots": 2,
-    "items": 3,
-    "kv": 1,
-}
-
-
-def _delete(table: str, **columns: object) -> Change:
-    where = " AND ".join(f'"{name}" = ?' for name in columns)
-    values = tuple(columns.values())
-
-    def change(connection: sqlite3.Connection) -> None:
-        connection.execute(f"DELETE FROM {table} WHERE {where}", values)
-
-    return change
-
-
-def _text(document: Document) -> str:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def _load(connection: sqlite3.Connection, catalog: Catalog) -> None:
-    for name, created, options in connection.execute("SELECT name, created, options FROM namespaces ORDER BY name"):
-        catalog.namespaces.append(NamespaceRow(name, created, json.loads(options)))
-    for id_, namespace, name, alias, layout, partitions, config, created in connection.execute(
-        "SELECT id, namespace, name, kafka_alias, layout, partitions, config, created FROM topics ORDER BY id"
-    ):
-        catalog.topics.append(TopicRow(id_, namespace, name, alias, layout, partitions, json.loads(config), created))
-    for id_, namespace, kind, engine, policy in connection.execute(
-        "SELECT id, namespace, kind, engine, policy FROM logs ORDER BY id"
-    ):
-        catalog.logs.append(LogRow(id_, namespace, kind, engine, json.loads(policy)))
-    for row in connection.execute(
-        'SELECT topic_id, "partition", seq, log_id, first_offset, end_offset FROM spans ORDER BY 1, 2, 3'
-    ):
-        catalog.spans.append(SpanRow(*row))
-    for id_, namespace, name, filter_, condition, options, created in connection.execute(
-        "SELECT id, namespace, name, filter, condition, options, created FROM views ORDER BY id"
-    ):
-        catalog.views.append(ViewRow(id_, namespace, name, filter_, condition, json.loads(options), created))
-    for row in connection.execute("SELECT view_id, slot, log_id FROM view_slots ORDER BY 1, 2"):
-        catalog.view_slots.append(SlotRow(*row))
-    for kind, namespace, name, body in connection.execute(
-        "SELECT kind, namespace, name, body FROM items ORDER BY 1, 2, 3"
-    ):
-        catalog.items.append(Item(kind, namespace, name, json.loads(body)))
-    catalog.kv = dict(connection.execute('SELECT "key", value FROM kv'))

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.metadata.rounds import ID_BLOCK
 from mainstem.metadata.rows import ItemKind, LogRow, NamespaceRow, Sequence, SlotRow, SpanRow, TopicRow, ViewRow
-from mainstem.metadata.sqlite import ID_BLOCK, SqliteStore
+from mainstem.metadata.sqlite import SqliteStore
 from mainstem.metadata.store import MetadataStore
 from mainstem.model.errors import AlreadyExists, ConfigError, DiskFull, StorageFault
 
@@ -242,7 +243,7 @@ def test_a_write_that_finds_no_room_waits_for_it_while_new_ones_are_refused(path
     disk.limit(store)
     waiting = store.put_value("large", bytes(200_000))
     deadline = time.monotonic() + DEADLINE_S
-    while store._full is None and time.monotonic() < deadline:
+    while store._waits is None and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(DiskFull, match="no space left to write"):
         store.check_room()
