@@ -10,7 +10,8 @@ import pytest
 
 from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import Overloaded, StorageFault
-from mainstem.storage.engine import Engine
+from mainstem.storage.engine import CopiedEngine, Engine, FileParts, LineEngine
+from mainstem.storage.flusher import Flusher
 from mainstem.testing.frames import Writer, make_test_frame, read_everything, values_of
 
 LOG_ID = 7
@@ -18,6 +19,7 @@ LOG_ID = 7
 
 class EngineContract(ABC):
     durable = True  # whether anything survives a close
+    writes = 800  # while others read
 
     @abstractmethod
     def open(self, directory: Path) -> Engine:
@@ -229,6 +231,85 @@ class EngineContract(ABC):
                 writer.append([b"%d" % number])
             writer.engine.roll()
 
+    # Reads that must not wait
+
+    def test_what_is_local_is_read_now_as_it_is_read(self, writer: Writer) -> None:
+        for number in range(100):
+            writer.append([b"%d" % number * 20])
+        engine, offset = writer.engine, 0
+        assert engine.is_local
+        while (piece := engine.read(offset, 700)) is not None:
+            now = engine.read_now(offset, 700)
+            assert now is not None
+            assert (bytes(now.data), now.base_offset, now.end_offset) == (
+                bytes(piece.data),
+                piece.base_offset,
+                piece.end_offset,
+            )
+            offset = piece.end_offset
+        assert engine.read_now(offset, 700) is None
+
+    # What only some engines declare
+
+    def test_parts_that_are_files_can_be_held_cut_and_read_straight(self, writer: Writer) -> None:
+        engine = writer.engine
+        if not isinstance(engine, FileParts):
+            pytest.skip("its parts are no files")
+        for number in range(200):
+            writer.append([b"%d" % number * 30])
+        engine.roll()
+        stat = engine.stat()
+        assert stat.path is not None
+        part, before = stat.parts[0], engine.segments
+        file = Path(stat.path) / part.name
+        stored = file.read_bytes()
+        cuts = engine.cuts(part, 1)
+        assert (cuts[0][1], cuts) == (part.base_offset, sorted(cuts))
+        for position, base_offset in cuts:
+            assert frame_heads(memoryview(stored)[position:], LOG_ID)[0].base_offset == base_offset
+        buffer = memoryview(bytearray(1000))
+        assert engine.read_into(part.base_offset, buffer) == 1000
+        assert bytes(buffer) == stored[cuts[0][0] : cuts[0][0] + 1000]
+        assert engine.hold(part)
+        engine.trim(part.end_offset)
+        assert engine.segments is not before
+        assert file.read_bytes() == stored, "a held file stays although its part was trimmed"
+        engine.release(part)
+        assert not file.exists()
+        assert not engine.hold(part)
+        assert engine.cuts(part, 1) == []
+
+    def test_a_copy_made_by_the_engine_opens_as_the_log_was(self, writer: Writer, tmp_path: Path) -> None:
+        engine = writer.engine
+        if not isinstance(engine, CopiedEngine):
+            pytest.skip("its files are copied one by one, or it has none")
+        for number in range(50):
+            writer.append([b"%d" % number])
+        engine.sync()
+        stored = read_everything(engine, LOG_ID)
+        (tmp_path / "copied").mkdir()
+        engine.copy_to(tmp_path / "copied")
+        writer.append([b"later"])
+        copy = self.open(tmp_path / "copied")
+        assert read_everything(copy, LOG_ID) == stored
+        copy.close()
+
+    def test_an_engine_that_syncs_by_a_line_says_how_far_it_is_durable(self, writer: Writer) -> None:
+        engine = writer.engine
+        if not isinstance(engine, LineEngine):
+            pytest.skip("it syncs by `sync` alone")
+        flusher = Flusher(1)
+        line = flusher.line(self)
+        writer.append([b"first"])
+        engine.sync()
+        writer.append([b"a"], [b"b"])
+        number = engine.begin_sync(line)
+        assert number > 0
+        line.wait()
+        assert engine.end_sync(line) >= number
+        assert engine.durable_offset == writer.next_offset
+        flusher.close()
+
     # Reopening
 
     def _reopen(self, engine: Engine, tmp_path: Path) -> Engine:
@@ -323,7 +404,7 @@ class EngineContract(ABC):
         for reader in readers:
             reader.start()
         try:
-            for number in range(800):
+            for number in range(self.writes):
                 writer.append([b"%d" % (writer.next_offset + i) * 30 for i in range(3)])
                 if number % 40 == 39:
                     engine.roll()

@@ -11,7 +11,7 @@ import pytest
 
 from mainstem.storage.disk import RealDisk
 from mainstem.storage.engine import Buffer, Engine
-from mainstem.storage.engines import ENGINE_NAMES, EngineOptions, open_engine
+from mainstem.storage.engines import ENGINES, EngineOptions, open_engine
 from mainstem.testing.frames import Writer, read_everything
 from tests.contract.engine_contract import LOG_ID, EngineContract
 
@@ -69,7 +69,7 @@ class TestRocksDbEngine(EngineContract):
 
 def test_every_engine_that_can_be_opened_is_held_to_the_contract() -> None:
     held = {name.removeprefix("Test").removesuffix("Engine").lower() for name in globals() if name.endswith("Engine")}
-    assert set(ENGINE_NAMES) <= held
+    assert set(ENGINES) <= held
 
 
 def test_an_unclean_segment_log_opens_with_everything_that_was_whole(tmp_path: Path) -> None:

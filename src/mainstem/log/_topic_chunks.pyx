@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Chunks of the topic index, compiled. `_topic_index_reference.py` says the same in plain Python.
+"""Chunks of the topic index. The plain `tests/oracles/topic_index.py` says the same.
 
 Buffers that other threads may be scanning without the GIL never move: a column is allocated whole (the system backs it
 with memory as it fills), and a chunk lives as long as somebody holds it. One chunk's columns are kept for the next: memory

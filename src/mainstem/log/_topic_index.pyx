@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The topic index in memory, compiled. `_topic_index_reference.py` says the same in plain Python."""
+"""The topic index in memory. The plain `tests/oracles/topic_index.py` says the same."""
 
 from array import array
 
@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 
 from mainstem.log._topic_chunks cimport BITS, DENSE, RECORDS, Chunk, ColumnChunk, Offsets, PackedChunk
 
-from mainstem.log._topic_index_reference import UNLIMITED, WAITING_MAX
+from mainstem.log.topic_index_format import UNLIMITED, WAITING_MAX
 from mainstem.model.errors import CorruptFrame
 
 cdef int64_t _UNLIMITED = UNLIMITED

@@ -64,7 +64,7 @@ def committed_batches(
     _, producer_id, first = extent
     zero = marker_stamp + 1 - first  # the stamp that offset 0 would have
     offset = max(first, from_stamp - zero, log.low_mark)
-    while offset < marker_offset and (piece := log.read(offset, READ_BYTES, marker_offset)) is not None:
+    while offset < marker_offset and (piece := log.read_anywhere(offset, READ_BYTES, marker_offset)) is not None:
         at = 0
         while at < len(piece.data):
             head = verify_frame(piece.data, at, log.id)

@@ -11,14 +11,7 @@ since: ask again) and its log. The broker's `Route` adds who listens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from mainstem.log._gather import Gather, Ticket, TopicRef
 from mainstem.log.open_batch import Waiter
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.log._gather_reference import Gather, Ticket, TopicRef
-else:
-    from mainstem.log._gather import Gather, Ticket, TopicRef
 
 __all__ = ["Gather", "Ticket", "TopicRef", "Waiter"]

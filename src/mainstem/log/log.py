@@ -9,6 +9,7 @@ A shared log also keeps the topic index: per offset the number of its topic, so 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainstem.codec.batch import make_frame, read_batch_head
 from mainstem.codec.control import kafka_marker_batch
+from mainstem.log.away import may_wait, pool
 from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
@@ -27,9 +29,10 @@ from mainstem.log.low_marks import LowMarks
 from mainstem.log.meters import Meters
 from mainstem.log.part_times import PartTimes
 from mainstem.log.topic_bitmaps import TopicBitmaps
-from mainstem.model.errors import Overloaded
+from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.origin import Origin
-from mainstem.storage.engine import Buffer, Engine, FrameRef, LineEngine, Slice, Stat
+from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEngine, NotLocal, Slice, Stat
+from mainstem.storage.reservation import BLOCK_MIN, Pace
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead, SealedFrame
@@ -43,8 +46,6 @@ logger = logging.getLogger("mainstem.log")
 KIND_DATA, KIND_STATE, KIND_MARKER = 1, 2, 3
 STATE_SLOT = 15  # of `gathers`; the slots below are origins
 UNSYNCED_BYTES_MAX = 64 << 20
-RESERVE_RECORDS_MIN = 65_536
-RESERVE_RECORDS_MAX = 1 << 24
 FRAME_STAMPS_MAX = 1 << 32  # no frame takes more
 
 
@@ -84,6 +85,7 @@ class Appended:
     route: TopicRef | None = None  # a batch a client made: one topic for all of it
     numbers: bytes = b""
     stamps_more: int = 0  # beyond one for each offset: a marker's, for what it makes visible
+    held: tuple[Buffer, int] | None = None  # batch and topic id, until its log may be written
 
     @property
     def stamp_end(self) -> int:
@@ -108,7 +110,6 @@ class Log:
     ) -> None:
         """`keep_start(offset)` makes it durable that streams begin there; it runs in a thread."""
         self.id = log_id
-        self.engine = engine
         self.durability = durability
         self.index = index
         self.bitmaps = TopicBitmaps(index.topics) if index is not None else None
@@ -134,16 +135,24 @@ class Log:
         self._pending: list[Appended] = []
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._dirty = False
-        self._line_engine = engine if isinstance(engine, LineEngine) else None
+        self.use_engine(engine)
         self._line: FlushLine | None = None
         self._asked: deque[tuple[int, int]] = deque()  # syncs under way on the line: number, end offset
-        self._reserve_records = RESERVE_RECORDS_MIN
-        self.unsynced_bytes = 0
+        self._pace = Pace()
+        self.held = False  # gathers and writes nothing: the metadata that names it is not committed yet
+        self.unsynced_bytes = 0  # of a held log: what it gathered
         self.unsynced_bytes_max = UNSYNCED_BYTES_MAX  # beyond it publishers wait
         self.on_disk = True
         self.removed = False  # its topic was deleted: whoever still reads it finds nothing
         self.refusal: Overloaded | None = None  # set while the disk is nearly full: data is refused, state is not
         self._start(engine.stat(), first_offset)
+
+    def use_engine(self, engine: Engine) -> None:
+        """The one it has, or one that stands in front of it."""
+        self.engine = engine
+        self._read_now = engine.read if engine.is_local else engine.read_now
+        self.file_parts = engine if isinstance(engine, FileParts) else None
+        self._line_engine = engine if isinstance(engine, LineEngine) else None
 
     def _start(self, stat: Stat, first_offset: int) -> None:
         """Go on behind everything that was ever given out, whether it was kept or not."""
@@ -151,10 +160,17 @@ class Log:
         end = max(stat.end_offset, reservation.end_offset, first_offset)
         empty = stat.start_offset == stat.end_offset
         self.start_offset = end if empty else max(stat.start_offset, first_offset)
+        if self.index is None and not empty and end > stat.end_offset:  # with an index records are counted there
+            reservation.add_gap(stat.end_offset, end, stat.start_offset)
         self.epoch = reservation.epoch if reservation.clean else reservation.epoch + 1
         self.next_offset = self.written = self.stable = end
         known = self._stamps.next - 1  # of the last frame only the first stamp is known: say too much, never too little
         self.last_stamp = 0 if empty else known if known >= stat.last_stamp else stat.last_stamp + FRAME_STAMPS_MAX
+
+    def count(self, start: int, end: int) -> int:
+        """Of a log of one topic: the records in [start, end). What compaction took out is counted all the same."""
+        start = max(start, self.start_offset)
+        return max(0, end - start - self._reservation.missing(start, end))
 
     # -- appending -------------------------------------------------------------------------------------------------
 
@@ -213,17 +229,26 @@ class Log:
         *,
         owned: bool = False,
     ) -> Appended:
-        base, stamp = self._take(head.count, stamps_more)
-        durable = self.engine.durable_offset
-        header, body = make_frame(batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned)
         ticket = Ticket(self)
-        ref = FrameRef(base, head.count, stamp, len(header) + len(body))
+        data: list[Buffer] = []
+        held: tuple[Buffer, int] | None = None
+        if self.held:
+            base, stamp = self._take_offsets(head.count), -1
+            held = batch if owned else bytearray(batch), topic_id
+            ref = FrameRef(base, head.count, stamp, len(batch))
+        else:
+            base, stamp = self._take(head.count, stamps_more)
+            durable = self.engine.durable_offset
+            data = list(
+                make_frame(batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned)
+            )
+            ref = FrameRef(base, head.count, stamp, sum(map(len, data)))
         if self.index is not None and route.number == 0:
             route.renumber()
         numbers = route.number.to_bytes(4, "little") * head.count if self.index is not None else b""
         appended = Appended(
             self,
-            [header, body],
+            data,
             ref,
             ticket,
             KIND_DATA,
@@ -231,6 +256,7 @@ class Log:
             route=route,
             numbers=numbers,
             stamps_more=stamps_more,
+            held=held,
         )
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + head.count, stamp
         self._pending.append(appended)
@@ -250,22 +276,83 @@ class Log:
         self.next_offset = base + count
         return base, stamp
 
+    def _take_offsets(self, count: int) -> int:
+        """Without stamps: who catches up by stamp meanwhile must not pass what is written later."""
+        base = self.next_offset
+        if base + count > self._reservation.end_offset:
+            self._reserve(base + count)
+        self.next_offset = base + count
+        return base
+
+    # -- while its metadata is being committed ---------------------------------------------------------------------
+
+    def hold_writes(self) -> None:
+        """Gather what is published, and write nothing before `release_writes`."""
+        self.held = True
+
+    def release_writes(self) -> None:
+        """The metadata is committed."""
+        self.held, self.unsynced_bytes = False, 0
+        for item in self._pending:
+            if item.held is not None:
+                self._stamp(item, *item.held)
+        if self._open or self._pending:
+            self._mark_dirty()
+
+    def _stamp(self, item: Appended, batch: Buffer, topic_id: int) -> None:
+        base, count, durable = item.ref.base_offset, item.ref.count, self.engine.durable_offset
+        stamp = self._stamps.take(count + item.stamps_more)
+        item.data = list(
+            make_frame(batch, self.id, base, stamp, durable, item.origin, topic_id, self.epoch, KIND_DATA, True)
+        )
+        item.ref = FrameRef(base, count, stamp, sum(map(len, item.data)))
+        item.ticket.stamp, item.held = stamp, None
+
+    def withdraw(self, error: Exception) -> None:
+        """The metadata was refused: so is everything gathered. The log is removed next."""
+        for gather in self._open:
+            gather.ticket.fail(error)
+        for item in self._pending:
+            item.ticket.fail(error)
+        self._open.clear()
+        self._pending.clear()
+        self.unsynced_bytes, self.next_offset = 0, self.written
+
     def _reserve(self, end: int) -> None:
         """Offsets are reserved durably before use, in blocks that grow with the rate: one small fsync each."""
         with self._reserving:
             if end > self._reservation.end_offset or self._reservation.clean:
-                self._reservation.extend(end + self._reserve_records, self.epoch)
-                self._reserve_records = min(self._reserve_records * 2, RESERVE_RECORDS_MAX)
+                self._reservation.extend(end + self._pace.next(end, self._stamps.now_ms()), self.epoch)
 
     def reserve_ahead(self) -> None:
         """Called now and then in a thread, so that appending seldom waits for that fsync."""
-        reservation = self._reservation
-        used = self._reserve_records > RESERVE_RECORDS_MIN
-        if used and reservation.end_offset - self.next_offset < self._reserve_records // 4:
+        reservation, pace = self._reservation, self._pace
+        if pace.used and reservation.end_offset - self.next_offset < pace.block // 4:
             with self._reserving:
-                end = self.next_offset + self._reserve_records
+                start = self.next_offset
+                end = start + pace.next(start, self._stamps.now_ms())
                 if end > reservation.end_offset and not self._closed:  # the loop may have been first
                     reservation.extend(end, self.epoch)
+
+    def lower_reservation(self) -> bool:
+        """On the loop: a log that fell silent needs no more than the smallest block; True: `keep_reservation` is due.
+
+        In this order: the loop gives out nothing beyond before the file says that nothing is.
+        """
+        reservation = self._reservation
+        if reservation.clean or reservation.end_offset < self.next_offset + 2 * BLOCK_MIN or self._closed:
+            return False
+        if not self._pace.is_idle(self.next_offset, self._stamps.now_ms()):
+            return False
+        reservation.lower(self.next_offset + BLOCK_MIN)
+        self._pace.rest()
+        return True
+
+    def keep_reservation(self) -> None:
+        """In a thread, after `lower_reservation`."""
+        with self._reserving:
+            if not self._closed:
+                self._reservation.keep()
 
     def skip_to(self, offset: int) -> None:
         """Leave a gap up to `offset`: a topic that moves here goes on with its own offsets, which were further on."""
@@ -311,6 +398,12 @@ class Log:
     def write(self) -> list[Appended]:
         """Put everything pending into the engine with one call. What could not be written fails its tickets."""
         began_ns = time.perf_counter_ns()
+        if self.held:
+            self._dirty = False
+            self.unsynced_bytes = sum(gather.size for gather in self._open) + sum(
+                item.ref.size for item in self._pending
+            )
+            return []
         self.seal()
         self._dirty = False
         pending, self._pending = self._pending, []
@@ -398,18 +491,44 @@ class Log:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end.
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end. On the loop: it
+        never leaves this machine, and says NotLocal where it would have to (`away.py`).
 
         Below `start_offset` lie only records that a queue, a session or a retained pointer still holds; streams
         begin at `start_offset`.
         """
         end = self.written if end_offset is None else min(end_offset, self.written)
+        return self._read_now(offset, bytes_max, end) if offset < end else None
+
+    def read_in_thread(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """The same off the loop, or before anyone is served: waits for what lies elsewhere."""
+        end = self.written if end_offset is None else min(end_offset, self.written)
         return self.engine.read(offset, bytes_max, end) if offset < end else None
+
+    def read_anywhere(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """For readers that run on the loop and in threads alike: `read_now` on a loop that serves, else it waits."""
+        if self.engine.is_local or not may_wait():
+            return self.read_now(offset, bytes_max, end_offset)
+        return self.read_in_thread(offset, bytes_max, end_offset)
+
+    async def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """The same awaited: at once where it can be, else by a thread."""
+        try:
+            return self.read_now(offset, bytes_max, end_offset)
+        except NotLocal:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(pool(), self.read_in_thread, offset, bytes_max, end_offset)
 
     def offset_of_stamp(self, stamp: int) -> int:
         """Where to begin reading so that no record with a stamp >= `stamp` is missed."""
-        return self.engine.find_stamp(stamp)
+        while True:
+            try:
+                return self.engine.find_stamp(stamp)
+            except NotLocal as missing:
+                if not may_wait():
+                    raise
+                missing.bring()
 
     def sealed_unsynced(self) -> bool:
         """Whether a sealed part is not durable yet (durability os)."""
@@ -434,6 +553,8 @@ class Log:
         self._keep_start(self.start_offset)
 
     def close(self) -> None:
+        if self.held:
+            self.withdraw(StorageFault(f"log {self.id}: the broker stopped before its topic was committed"))
         self.write()
         self.sync()
         self.mark_stable(self.written)

@@ -6,6 +6,7 @@
 <data>/logs/<id>/times       the newest time in each sealed part (derived)
 <data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
 <data>/logs/<id>.removed     of a deleted topic; its files are being unlinked
+<data>/lost/<id>/            what no topic names (`lost.py`)
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.codec.batch import decode_frames, frame_heads
 from mainstem.log.durability import parse_durability
 from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
+from mainstem.log.lost import LostLogs
 from mainstem.log.meters import Meters
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
-from mainstem.model.errors import DiskFull, Overloaded, StorageFault
+from mainstem.model.errors import ConfigError, DiskFull, Overloaded, StorageFault
 from mainstem.model.topic_tries import TopicTrie
 from mainstem.storage.ballast import FIX
-from mainstem.storage.disk import REAL_DISK, is_full
-from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
+from mainstem.storage.disk import REAL_DISK, Disk, is_full
+from mainstem.storage.engine import Engine
+from mainstem.storage.engines import ENGINES, EngineOptions, SharedFiles, open_engine
+from mainstem.storage.log_state import START, FileState
 from mainstem.storage.reservation import Reservation
+from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.open_files import FILES_MAX
-from mainstem.storage.state_file import read_state, write_state
+from mainstem.storage.tier.tier import TIERED, Tier
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import FrameHead
@@ -44,7 +49,7 @@ logger = logging.getLogger("mainstem.log")
 REBUILD_BYTES = 8 << 20
 INFLATED_BYTES_MAX = 64 << 20
 PROGRESS_S = 2.0
-START, TIMES, REMOVED = "start", "times", ".removed"
+TIMES, REMOVED = "times", ".removed"
 
 
 @dataclass(slots=True)
@@ -59,14 +64,22 @@ class LogLimits:
 
 class Logs:
     def __init__(
-        self, directory: Path, stamps: Stamps, on_dirty: Callable[[Log], None], limits: LogLimits | None = None
+        self,
+        directory: Path,
+        stamps: Stamps,
+        on_dirty: Callable[[Log], None],
+        limits: LogLimits | None = None,
+        disk: Disk = REAL_DISK,
     ) -> None:
+        self._disk = disk
         self._directory = directory
         self._stamps = stamps
         self._on_dirty = on_dirty
         self.limits = limits or LogLimits()
-        self.files = SharedFiles(files_max=self.limits.open_files_max)
+        self.files = SharedFiles(disk, files_max=self.limits.open_files_max)
+        self.lost = LostLogs(directory, disk)
         self.meters = Meters()
+        self.tier: Tier | None = None  # where old parts may lie; set before logs are opened
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
@@ -90,27 +103,46 @@ class Logs:
             )
         path = self.path_of(log_id)
         options = EngineOptions(policy["segment_bytes"], shared=self.files, progress=_Progress(log_id))
+        on_disk = ENGINES[engine].on_disk
         store = open_engine(engine, path, log_id, options=options)
-        state = read_state(REAL_DISK, path / START, START) if engine != "memory" else None
+        state = FileState(path, self._disk)
+        store = self._with_tier(store, log_id, state, policy)
+        start = state.get(START) if on_disk else None
         names = TopicTrie(self.limits.topics_max)
-        index = TopicIndex.open(path / "topics" if engine != "memory" else None, names) if shared else None
+        index = TopicIndex.open(path / "topics" if on_disk else None, names) if shared else None
         log = Log(
             log_id,
             store,
             self._stamps,
-            Reservation.open(path),
+            Reservation.open(path, self._disk),
             durability=parse_durability(policy["durability"]),
             index=index,
-            first_offset=max(first_offset, int(state["offset"])) if state else first_offset,
+            first_offset=max(first_offset, int(start["offset"])) if start else first_offset,
             on_dirty=self._on_dirty,
-            keep_start=lambda offset: write_state(REAL_DISK, path / START, START, {"offset": offset}),
-            times_path=path / TIMES if engine != "memory" else None,
+            keep_start=lambda offset: state.put(START, {"offset": offset}),
+            times_path=path / TIMES if on_disk else None,
             meters=self.meters,
         )
-        log.on_disk = engine != "memory"
+        log.on_disk = on_disk
         log.unsynced_bytes_max = self.limits.unsynced_bytes_max
         self.by_id[log_id] = log
         return log
+
+    def _with_tier(self, store: Engine, log_id: int, state: FileState, policy: dict[str, Any]) -> Engine:
+        """The engine, or one that stands in front of it and finds the parts that lie in the object store."""
+        if not isinstance(store, SegmentEngine):
+            return store
+        path = self.path_of(log_id)
+        if self.tier is None:
+            if state.get(TIERED) is not None:
+                raise ConfigError(
+                    f"{path}: parts of this log lie in an object store, and no store is set",
+                    fix='name it: [tier] store = "s3://BUCKET/PREFIX" (tier.sqlite in the data directory says which)',
+                )
+            return store
+        self.tier.check_known(path, state)
+        wanted = policy.get("tier", "none") != "none" or self.tier.holds(log_id)
+        return self.tier.attach(store, log_id, path) if wanted else store
 
     def limit_unsynced(self, bytes_max: int) -> None:
         self.limits.unsynced_bytes_max = bytes_max
@@ -129,17 +161,18 @@ class Logs:
         gone = path.with_name(path.name + REMOVED)
         with contextlib.suppress(FileNotFoundError):
             path.rename(gone)
+        if self.tier is not None:
+            self.tier.forget_log(log_id)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def sweep(self, known: set[int]) -> None:
-        """Unlink what a crash kept of removed logs, and name what nobody knows; that is never removed unasked."""
-        for path in self._directory.glob("*"):
-            if path.name.endswith(REMOVED):
-                threading.Thread(
-                    target=shutil.rmtree, args=(path, True), name=f"erase {path.name}", daemon=True
-                ).start()
-            elif path.name.isdigit() and int(path.name) not in known:
-                logger.warning("%s belongs to no topic; a crash kept it from being used. Remove it", path)
+    def sweep(self, known: set[int], *, now_ms: int, lost_kept_ms: int) -> None:
+        """Unlink what a crash kept of removed logs, and move aside what nobody knows."""
+        for path in self._directory.glob("*" + REMOVED):
+            if self.tier is not None and path.name.removesuffix(REMOVED).isdigit():
+                self.tier.forget_log(int(path.name.removesuffix(REMOVED)))
+            threading.Thread(target=shutil.rmtree, args=(path, True), name=f"erase {path.name}", daemon=True).start()
+        self.lost.take(known, now_ms)
+        self.lost.expire(now_ms, lost_kept_ms)
 
     def close(self) -> None:
         """A full disk keeps a log from being marked clean; the others are all the same."""
@@ -195,7 +228,7 @@ def add_columns(index: TopicIndex, columns: Iterable[TopicColumn]) -> int:
 def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) -> Iterator[TopicColumn]:
     """What the log's records say of their topics. Reads only the log, so that any thread may do it."""
     offset = start
-    while offset < end and (piece := log.read(offset, REBUILD_BYTES, end)) is not None:
+    while offset < end and (piece := log.read_in_thread(offset, REBUILD_BYTES, end)) is not None:
         at = 0
         for head in frame_heads(piece.data, log.id):
             frame = piece.data[at : at + head.size]

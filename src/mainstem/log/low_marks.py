@@ -1,7 +1,8 @@
 """Records of a shared log that were deleted on request: per topic the offset below which nobody sees them any more.
 
-They stay in their parts until retention or `topic erase` takes these, and in the topic index, from whose answers they
-are taken out here. A mark goes when the log's start has passed it.
+What was removed one by one (`removed.py`: by the limits of a stream, or on request) is hidden here, too. They stay in
+their parts until retention or `topic erase` takes these, and in the topic index, from whose answers they are taken out
+here. A mark goes when the log's start has passed it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from mainstem.log.removed import RemovedOffsets
 from mainstem.model.errors import Overloaded
 
 if TYPE_CHECKING:
@@ -23,10 +25,12 @@ class LowMarks:
         self.by_topic: dict[bytes, int] = {}
         self.deletions: dict[bytes, int] = {}  # marks of whole topics: who comes again under the name is another
         self._highest = 0
+        self.removed: RemovedOffsets | None = None  # of a stream's log
 
-    def set(self, topic: bytes, offset: int, *, deletion: bool = False) -> bool:
-        """Hide the topic's records below `offset`; False if they were hidden already."""
-        if offset > self.by_topic.get(topic, 0):
+    def set(self, topic: bytes, offset: int, *, deletion: bool = False, checked: bool = False) -> bool:
+        """Hide the topic's records below `offset`; False if they were hidden already. `checked`: there was room for it
+        when it was committed."""
+        if not checked and offset > self.by_topic.get(topic, 0):
             self.check(topic)
         if deletion:
             self.deletions[topic] = offset
@@ -46,6 +50,8 @@ class LowMarks:
 
     def visible(self, offsets: array[int]) -> array[int]:
         """Those of the sorted offsets that are not hidden."""
+        if self.removed is not None:
+            offsets = self.removed.visible(offsets)
         if not offsets or offsets[0] >= self._highest:
             return offsets
         hidden: set[int] = set()
@@ -56,6 +62,9 @@ class LowMarks:
 
     def hidden_count(self, bitmap: bytes | bytearray, start: int, end: int) -> int:
         """How many records of the topics in the bitmap are hidden between two offsets."""
+        if self.removed is not None and len(self.removed) and start < end and self.removed.touches(start, end):
+            found, _ = self._index.find_many(bitmap, start, end)
+            return len(found) - len(self.visible(found))
         if start >= self._highest:
             return 0
         total = 0

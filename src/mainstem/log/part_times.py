@@ -85,7 +85,7 @@ def frames_newer(log: Log, start: int, end: int, time_ms: int) -> Iterator[tuple
     What lies before `start` in its frame counts too: records cannot be told apart without decoding them.
     """
     offset = start
-    while offset < end and (piece := log.read(offset, READ_BYTES, end)) is not None:
+    while offset < end and (piece := log.read_anywhere(offset, READ_BYTES, end)) is not None:
         newest, positions = frames_since(piece.data, log.id, time_ms)
         yield newest, piece, positions
         offset = piece.end_offset

@@ -57,7 +57,7 @@ class StoredFrame:
 def stored_frames(log: Log, part: Part, topic_of: dict[int, bytes] | None = None) -> Iterator[StoredFrame]:
     """A part's frames, decoded and checked. Damage is refused: it must not be rewritten into something that looks whole."""
     offset = part.base_offset
-    while offset < part.end_offset and (piece := log.read(offset, READ_BYTES, part.end_offset)) is not None:
+    while offset < part.end_offset and (piece := log.read_in_thread(offset, READ_BYTES, part.end_offset)) is not None:
         at = 0
         while at < len(piece.data):
             frame = _frame_at(log, piece.data, at, topic_of)

@@ -63,6 +63,14 @@ class TopicBitmaps:
             size = max(size, len(bits))
         return joined.to_bytes(size, "little")
 
+    def of_without(self, topic_filter: bytes, hidden: Sequence[bytes]) -> bytes | bytearray:
+        """The topics that the filter means, and none of the hidden ones."""
+        bits = self.of(topic_filter)
+        if not hidden:
+            return bits
+        denied = int.from_bytes(self.of_any(hidden), "little")
+        return (int.from_bytes(bits, "little") & ~denied).to_bytes(len(bits), "little")
+
     def forget(self) -> None:
         """Topics were removed."""
         self._removals += 1

@@ -19,20 +19,13 @@ import mmap
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mainstem.log._topic_index_reference import WAITING_MAX
-from mainstem.log.topic_index_format import CHUNK_BITS, CHUNK_RECORDS
+from mainstem.log._topic_chunks import ColumnChunk, PackedChunk
+from mainstem.log._topic_index import IndexCore
+from mainstem.log.topic_index_format import CHUNK_BITS, CHUNK_RECORDS, WAITING_MAX
 from mainstem.log.topic_index_names import NamesFile, NamesState, write_file
-from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.log._topic_index_reference import ColumnChunk, IndexCore, PackedChunk
-else:
-    from mainstem.log._topic_chunks import ColumnChunk, PackedChunk
-    from mainstem.log._topic_index import IndexCore
 
 logger = logging.getLogger("mainstem.log")
 

@@ -30,6 +30,8 @@ from mainstem.model.errors import CorruptFrame
 
 CHUNK_BITS = 20
 CHUNK_RECORDS = 1 << CHUNK_BITS
+WAITING_MAX = 8  # chunks of 4 to 8 MiB that wait to be packed; beyond that adding packs them itself
+UNLIMITED = (1 << 63) - 1
 
 _HEAD = struct.Struct("<4sIIqqQQIIII")
 _CHECK = struct.Struct("<I")

@@ -4,7 +4,8 @@
     <backup>/logs/<id>/…        sealed segments as hard links (or copies, on another file system), the segment being
                                 written as a copy of its frames up to the stamp, a checkpoint that names them
     <backup>/metadata.sqlite    by SQLite's own online backup, after the logs: it may know more than they, never less
-    <backup>/state.snapshot, stamps, staging/
+    <backup>/tier.sqlite        which parts lie in an object store: they are named, not copied
+    <backup>/state/, stamps, staging/
 
 A restored log goes on as after an unclean stop: beyond every offset that was reserved at the backup, in a new epoch.
 Derived files (topic indexes) are left out; they are made again. Damage is copied as it is, and named: nothing is cut off
@@ -28,8 +29,9 @@ from typing import Any, NamedTuple
 from mainstem.model.errors import ConfigError, CorruptFrame, StorageFault
 from mainstem.storage.directory import LOCK_FILE, check_format, write_format
 from mainstem.storage.disk import REAL_DISK, read_all, write_all
-from mainstem.storage.engine import Engine
-from mainstem.storage.inspection import LOGS, ROCKSDB, engine_of, log_id_of
+from mainstem.storage.engine import CopiedEngine, Engine
+from mainstem.storage.engines import ENGINES, ROCKSDB
+from mainstem.storage.inspection import LOGS, engine_of, log_id_of
 from mainstem.storage.segment.index import HEAD_SIZE, read_summary
 from mainstem.storage.segment.marks import CHECKPOINT_NAME, CLEAN_NAME, Checkpoint
 from mainstem.storage.segment.repair import QUARANTINE_SUFFIX
@@ -39,8 +41,8 @@ from mainstem.storage.segment.torn import TORN_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, read_state, remove, write_state
 
 MANIFEST = "backup"
-METADATA = "metadata.sqlite"
-SNAPSHOT, STAMPS, STAGING = "state.snapshot", "stamps", "staging"
+METADATA, TIER = "metadata.sqlite", "tier.sqlite"
+STATE, SNAPSHOT_1, STAMPS, STAGING = "state", "state.snapshot", "stamps", "staging"
 ATTEMPTS_MAX = 10  # of one log, when retention takes files away meanwhile
 REMOVAL_S_MAX = 5.0  # from the moment a log is closed until its directory is gone
 COPY_BYTES = 4 << 20
@@ -70,8 +72,10 @@ def backup(
     beyond is copied) and its open `engines`. Without a stamp, of a stopped directory everything is copied.
     """
     check_format(data)
-    _make_empty(target)
-    _copy_if_there(data / SNAPSHOT, target / SNAPSHOT)  # first: the logs then know everything that came after it
+    make_empty(target)
+    if (data / STATE).is_dir():  # first: the logs then know everything that came after it
+        shutil.copytree(data / STATE, target / STATE, copy_function=_copy_if_there)
+    _copy_if_there(data / SNAPSHOT_1, target / SNAPSHOT_1)  # of format 1
     copied: list[_Copied] = []
     for source in sorted((data / LOGS).glob("*")):
         if source.name.isdigit():
@@ -80,12 +84,13 @@ def backup(
             engine = None if engines is None else engines.get(log_id)
             if (one := _copy_log(source, target / LOGS / source.name, stamp, end, engine)) is not None:
                 copied.append(one)
-    _copy_metadata(data / METADATA, target / METADATA)
+    for name in (METADATA, TIER):
+        copy_database(data / name, target / name)
     for name in (STAMPS, STAMPS + ".previous"):
         _copy_if_there(data / name, target / name)
     if (data / STAGING).is_dir():
         shutil.copytree(data / STAGING, target / STAGING, copy_function=_copy_if_there)
-    _sync_tree(target)
+    sync_tree(target)
     files = {str(path.relative_to(target)): path.stat().st_size for path in sorted(target.rglob("*")) if path.is_file()}
     taken = max((one.stamp for one in copied), default=0) if stamp == STAMP_MAX else stamp
     damage = [str(damage) for one in copied for damage in one.damage]
@@ -96,7 +101,7 @@ def backup(
 def restore(source: Path, target: Path) -> BackupReport:
     """Make a data directory of a backup. `target` must be empty or not there yet."""
     manifest = _read_manifest(source)
-    _make_empty(target)
+    make_empty(target)
     write_format(target)
     for name, size in manifest["files"].items():
         path = source / name
@@ -105,7 +110,7 @@ def restore(source: Path, target: Path) -> BackupReport:
         REAL_DISK.make_dir((target / name).parent)
         shutil.copyfile(path, target / name)
         (target / name).chmod(0o600)
-    _sync_tree(target)
+    sync_tree(target)
     logs = {name.split("/")[1] for name in manifest["files"] if name.startswith(f"{LOGS}/")}
     sizes = manifest["files"].values()
     return BackupReport(manifest["stamp"], len(logs), len(sizes), sum(sizes), manifest.get("damage", []))
@@ -121,7 +126,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     return manifest
 
 
-def _make_empty(target: Path) -> None:
+def make_empty(target: Path) -> None:
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"{target} is not empty", fix="give a new directory")
     REAL_DISK.make_dir(target)
@@ -174,7 +179,7 @@ def _copy_files(source: Path, target: Path, stamp: int, end: int | None, engine:
     kind = engine_of(source)
     if kind == ROCKSDB and (end is None or engine is not None):  # else it is newer than the stamp
         _copy_rocksdb(source, target, engine)
-    if kind != "segment":
+    if not ENGINES[kind].has_segments:
         return _Copied(0, [])
     for attempt in range(ATTEMPTS_MAX):
         try:
@@ -302,9 +307,8 @@ def _copy_bytes(path: Path, target: Path, size: int) -> None:
 
 
 def _copy_rocksdb(source: Path, target: Path, engine: Engine | None) -> None:
-    copy_to = getattr(engine, "copy_to", None)
-    if copy_to is not None:
-        copy_to(target)
+    if isinstance(engine, CopiedEngine):
+        engine.copy_to(target)
     elif _in_use(source.parents[1]):
         raise ConfigError(
             f"{source} is a RocksDB log in use", fix="back it up through the broker: mainstem backup DIR --url URL"
@@ -327,7 +331,7 @@ def _in_use(data: Path) -> bool:
 # The rest
 
 
-def _copy_metadata(source: Path, target: Path) -> None:
+def copy_database(source: Path, target: Path) -> None:
     if not source.exists():
         return
     with (
@@ -345,7 +349,7 @@ def _copy_if_there(source: str | Path, target: str | Path) -> str:
     return str(target)
 
 
-def _sync_tree(root: Path) -> None:
+def sync_tree(root: Path) -> None:
     for path in [*root.rglob("*"), root]:
         if path.is_dir():
             REAL_DISK.fsync_dir(path)

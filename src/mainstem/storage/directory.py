@@ -1,6 +1,7 @@
 """The data directory: ours alone, for the owner only, used by one process, of a format we know.
 
-<data>/mainstem.format   "mainstem data 1": written first and synced, so that what is there is known to be ours
+<data>/mainstem.format   "mainstem data 2": written first and synced, so that what is there is known to be ours
+<data>/before-2/         what format 1 had of metadata and state before it was taken over; for the way back by hand
 <data>/lock              held with flock while a process uses the directory; holds its process id
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from mainstem.model.errors import ConfigError
@@ -17,7 +19,8 @@ from mainstem.storage.disk import REAL_DISK, write_all
 from mainstem.storage.state_file import TEMPORARY, remove
 
 FORMAT_FILE, LOCK_FILE = "mainstem.format", "lock"
-FORMAT_NAME, FORMAT_VERSION = "mainstem data", 1
+BEFORE, SNAPSHOT_1 = "before-2", "state.snapshot"
+FORMAT_NAME, FORMAT_VERSION = "mainstem data", 2
 NEWER, LOCKED, FOREIGN = "MS-4007", "MS-4008", "MS-4009"
 OTHERS = 0o077
 
@@ -76,13 +79,40 @@ class DataDirectory:
         return lock
 
 
-def write_format(path: Path) -> None:
+def keep_before_upgrade(path: Path) -> None:
+    """Before anything of a data directory of format 1 is changed: its metadata and its state are copied beside it."""
+    kept, snapshot = path / BEFORE, path / SNAPSHOT_1
+    if kept.exists() or not snapshot.exists():
+        return
+    unfinished = path / (BEFORE + TEMPORARY)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    for source in (snapshot, *path.glob("metadata.sqlite*")):
+        shutil.copyfile(source, unfinished / source.name)
+        fd = REAL_DISK.open(unfinished / source.name)
+        try:
+            REAL_DISK.fsync(fd)
+        finally:
+            REAL_DISK.close(fd)
+    REAL_DISK.fsync_dir(unfinished)
+    REAL_DISK.rename(unfinished, kept)
+    REAL_DISK.fsync_dir(path)
+
+
+def raise_format(path: Path) -> None:
+    """The directory holds state that older versions do not know; one that is not marked at all stays so."""
+    mark = path / FORMAT_FILE
+    if mark.is_file() and mark.read_text(errors="replace").strip() != f"{FORMAT_NAME} {FORMAT_VERSION}":
+        write_format(path)
+
+
+def write_format(path: Path, version: int = FORMAT_VERSION) -> None:
     """Durable before anything else is: logs without it would not be known as ours after a power cut."""
     temporary = path / (FORMAT_FILE + TEMPORARY)
     remove(REAL_DISK, temporary)
     fd = REAL_DISK.open(temporary, create=True)
     try:
-        write_all(REAL_DISK, fd, [f"{FORMAT_NAME} {FORMAT_VERSION}\n".encode()], 0)
+        write_all(REAL_DISK, fd, [f"{FORMAT_NAME} {version}\n".encode()], 0)
         REAL_DISK.fsync(fd)
     finally:
         REAL_DISK.close(fd)

@@ -21,6 +21,12 @@ BUFFERS_MAX = 1024  # IOV_MAX: more buffers than this in one pwritev are refused
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: blocks are reserved, the file does not look longer
 
 
+class Readable(Protocol):
+    """Something that bytes are read from: a disk's file, or what stands for one."""
+
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
+
+
 class Disk(Protocol):
     """Files by path and descriptor. Every method raises OSError as the system call would."""
 
@@ -184,7 +190,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], position: int) -> 
     return end
 
 
-def read_all(disk: Disk, fd: int, position: int, size: int) -> bytes:
+def read_all(disk: Readable, fd: int, position: int, size: int) -> bytes:
     """Exactly `size` bytes unless the file ends before."""
     data = disk.pread(fd, size, position)
     while len(data) < size:

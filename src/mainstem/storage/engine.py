@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
     from mainstem.storage.flusher import FlushLine
 
 Buffer = bytes | bytearray | memoryview
@@ -61,8 +64,29 @@ class Stat:
     clean: bool  # it was closed cleanly before it was opened; else (or new) the log above goes on at the reserved end
 
 
+class NotLocal(Exception):
+    """A read that must not wait met frames that lie on another machine. Not a fault: `bring` them, then read again."""
+
+    threads: ThreadPoolExecutor | None = None  # that bring it; None: those for what lies elsewhere
+
+    def __init__(self, engine: Engine, offset: int, bytes_max: int, end_offset: int | None = None) -> None:
+        super().__init__(f"offset {offset} lies elsewhere")
+        self.engine = engine
+        self.offset = offset
+        self.bytes_max = bytes_max
+        self.end_offset = end_offset
+
+    def bring(self) -> None:
+        """Waits, so in a thread. The same read finds the frames here for a while."""
+        self.engine.read(self.offset, self.bytes_max, self.end_offset)
+
+
 class Engine(Protocol):
     """One log's frames. Opening (see `engines.open_engine`) recovers first and never serves a torn frame."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every read is answered by this machine. Where it is not, `read_now` and `find_stamp` may say NotLocal."""
 
     @property
     def durable_offset(self) -> int:
@@ -80,8 +104,13 @@ class Engine(Protocol):
         of them, none that begins at or beyond `end_offset`; None at the end of the log. CorruptFrame if the head of
         the first one is damaged; batches are not opened, whoever decodes them checks them."""
 
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        """`read` that never leaves this machine: NotLocal where it would have to. What `read` brought stays readable so
+        long enough to be read again. Where the engine is local it is `read`."""
+
     def find_stamp(self, stamp: int) -> int:
-        """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none."""
+        """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none. Never leaves
+        this machine, either."""
 
     def roll(self) -> None:
         """Seal the part being written, so that retention may drop it later; the next append opens a new one."""
@@ -96,6 +125,37 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Sync, mark the log clean, release everything. A log closed so opens without a scan."""
+
+
+@runtime_checkable
+class FileParts(Protocol):
+    """An engine whose sealed parts are files of frames, which others may read beside it: Spark's tasks, a Kafka fetch that
+    reads straight into what is sent. `Stat.path` is their directory."""
+
+    @property
+    def segments(self) -> tuple[object, ...]:
+        """What is stored, as an object that is replaced whenever a part is: who kept bytes of it knows by that."""
+
+    def hold(self, part: Part) -> bool:
+        """Keep the part's file although it is trimmed or replaced, until `release`; False if it is gone already."""
+
+    def release(self, part: Part) -> None:
+        """One `hold` less."""
+
+    def cuts(self, part: Part, step_bytes: int) -> list[tuple[int, int]]:
+        """Places where a reader of the part's file may begin, about `step_bytes` apart: (byte position, base offset
+        of the frame there), ascending; empty if the part is gone."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Stored bytes as they are, from the frame that holds `offset` or one a little before it: as many as the part has
+        and the buffer takes, so the last frame may be cut off. 0 where `read` has to look further."""
+
+
+@runtime_checkable
+class CopiedEngine(Protocol):
+    """An engine that makes a consistent copy of itself for a backup, as its files cannot be copied one by one."""
+
+    def copy_to(self, directory: Path) -> None: ...
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
-"""Every engine there is. A new one is a module beside this one and a line in `open_engine`."""
+"""Every engine there is. A new one is a module beside this one and an entry in `ENGINES`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from mainstem.storage.segment.engine import SEGMENT_BYTES, SegmentEngine
 from mainstem.storage.segment.index_cache import INDEX_BYTES_MAX, IndexCache
 from mainstem.storage.segment.open_files import FILES_MAX, OpenFiles
 from mainstem.storage.segment.recovery import Progress
+from mainstem.storage.segment.segment import parse_name
 
-ENGINE_NAMES = ("segment", "memory", "rocksdb")
+ROCKSDB = "rocksdb"  # its directory in a log's
 
 
 class SharedFiles:
@@ -48,20 +49,60 @@ def open_engine(
     """The log's frames, recovered and ready. A log is one directory, which also holds its reservation."""
     if isinstance(options, Mapping):
         options = EngineOptions(**options)
-    if name == "segment":
-        shared = options.shared or SharedFiles()
-        return SegmentEngine(
-            directory,
-            log_id,
-            files=shared.files,
-            indexes=shared.indexes,
-            segment_bytes=options.segment_bytes,
-            progress=options.progress,
-        )
-    if name == "memory":
-        return MemoryEngine(log_id, bytes_max=options.bytes_max)
-    if name == "rocksdb":
-        from mainstem.storage.rocksdb import RocksDbEngine  # loads a large library, which few need
+    kind = ENGINES.get(name)
+    if kind is None:
+        raise InvalidArgument(f"no engine is called {name!r}; there are {', '.join(ENGINES)}")
+    return kind.open(directory, log_id, options)
 
-        return RocksDbEngine(directory, log_id, part_bytes=options.segment_bytes)
-    raise InvalidArgument(f"no engine is called {name!r}; there are {', '.join(ENGINE_NAMES)}")
+
+def _open_segment(directory: Path, log_id: int, options: EngineOptions) -> Engine:
+    shared = options.shared or SharedFiles()
+    return SegmentEngine(
+        directory,
+        log_id,
+        files=shared.files,
+        indexes=shared.indexes,
+        segment_bytes=options.segment_bytes,
+        progress=options.progress,
+    )
+
+
+def _open_memory(directory: Path, log_id: int, options: EngineOptions) -> Engine:
+    return MemoryEngine(log_id, bytes_max=options.bytes_max)
+
+
+def _open_rocksdb(directory: Path, log_id: int, options: EngineOptions) -> Engine:
+    from mainstem.storage.rocksdb import RocksDbEngine  # loads a large library, which few need
+
+    return RocksDbEngine(directory, log_id, part_bytes=options.segment_bytes)
+
+
+def _has_segments(directory: Path, names: list[str]) -> bool:
+    return ROCKSDB not in names and any(parse_name(one) or one.startswith(("checkpoint", "clean")) for one in names)
+
+
+def _has_rocksdb(directory: Path, names: list[str]) -> bool:
+    return ROCKSDB in names and (directory / ROCKSDB).is_dir()
+
+
+def _has_nothing(directory: Path, names: list[str]) -> bool:
+    return True  # a log in memory leaves only its reservation
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """One engine, and what the rest of the house must know of it without opening it."""
+
+    open: Callable[[Path, int, EngineOptions], Engine]
+    on_disk: bool  # whether what it holds is there after a restart, and the log's small files with it
+    has_segments: bool  # whether its frames lie in segment files, which can be listed, copied and repaired
+    colour: str  # in the console
+    lies_in: Callable[[Path, list[str]], bool]  # whether a log's directory, with these names, is one of its
+
+
+# The table of engines. Adding one is a module beside this one and an entry here. A directory is the first's it fits.
+ENGINES: dict[str, EngineKind] = {
+    "segment": EngineKind(_open_segment, on_disk=True, has_segments=True, colour="stem", lies_in=_has_segments),
+    "rocksdb": EngineKind(_open_rocksdb, on_disk=True, has_segments=False, colour="amqp", lies_in=_has_rocksdb),
+    "memory": EngineKind(_open_memory, on_disk=False, has_segments=False, colour="mqtt", lies_in=_has_nothing),
+}

@@ -11,13 +11,6 @@ they `wait` first, and look at what it returns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.storage._flusher_reference import Flusher, FlushLine
-else:
-    from mainstem.storage._flusher import Flusher, FlushLine
+from mainstem.storage._flusher import Flusher, FlushLine
 
 __all__ = ["FlushLine", "Flusher"]

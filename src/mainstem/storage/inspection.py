@@ -14,6 +14,7 @@ from mainstem.codec.batch import FrameHead, verify_frame
 from mainstem.model.errors import CorruptFrame, InvalidArgument, NotFound, StorageFault
 from mainstem.storage.disk import REAL_DISK, read_all
 from mainstem.storage.engine import Part
+from mainstem.storage.engines import ENGINES, ROCKSDB
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.index import HEAD_SIZE, read_summary
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
@@ -21,9 +22,10 @@ from mainstem.storage.segment.repair import QUARANTINE_SUFFIX, repair_reservatio
 from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
 from mainstem.storage.segment.survey import Damage, WholeFrame, missing_files, segment_paths, survey
 from mainstem.storage.segment.torn import TORN_SUFFIX
+from mainstem.storage.tier.looking import part_of, remote_objects, survey_objects
+from mainstem.storage.tier.objects import Object
 
 LOGS = "logs"
-ROCKSDB = "rocksdb"
 Progress = Callable[[int], None]  # bytes looked at so far
 
 
@@ -37,6 +39,7 @@ class LogListing:
     reserved_end: int
     epoch: int
     aside: list[str]  # files kept for who wants to look: .torn, .quarantine
+    remote_bytes: int = 0  # in an object store, whether or not they are here too
 
     @property
     def start_offset(self) -> int:
@@ -64,6 +67,8 @@ class Verification:
     frames: int = 0
     records: int = 0
     size_bytes: int = 0
+    remote_frames: int = 0  # in an object store
+    remote_damage: list[Damage] = field(default_factory=list)  # there: a repair of files does not mend it
     damage: list[Damage] = field(default_factory=list)  # acknowledged data that cannot be read
     tail: list[Damage] = field(
         default_factory=list
@@ -87,20 +92,28 @@ def list_log(directory: Path) -> LogListing:
     """What its files say at a glance; nothing is walked but the segment being written."""
     log_id, names = log_id_of(directory), REAL_DISK.listdir(directory)
     engine = engine_of(directory) if names else ""
+    local = _parts(directory) if engine and ENGINES[engine].has_segments else []
+    remote = remote_objects(directory)
     try:
         reservation = Reservation.open(directory)
     except StorageFault:
-        reservation = Reservation(directory, -1, -1)
+        reservation = Reservation(-1, -1)
     return LogListing(
         log_id=log_id,
         path=directory,
         engine=engine,
         clean=CleanMark.read(REAL_DISK, directory) is not None,
-        parts=_parts(directory) if engine == "segment" else [],
+        parts=[part_of(one) for one in _only_remote(remote, local)] + local,
         reserved_end=reservation.end_offset,
         epoch=reservation.epoch,
         aside=sorted(name for name in names if name.endswith((TORN_SUFFIX, QUARANTINE_SUFFIX))),
+        remote_bytes=sum(one.footer.size for one in remote),
     )
+
+
+def _only_remote(remote: list[Object], local: list[Part]) -> list[Object]:
+    """Parts that are not here any more."""
+    return [one for one in remote if not local or one.footer.base_offset < local[0].base_offset]
 
 
 def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = None) -> Iterator[DumpedFrame | Damage]:
@@ -112,6 +125,15 @@ def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = Non
             if _wanted(head, start_offset, end_offset):
                 yield DumpedFrame(directory / ROCKSDB, 0, head, data)
         return
+    far = _only_remote(remote_objects(directory), _parts(directory))
+    wanted_far = [one for one in far if one.footer.end_offset > start_offset]
+    if end_offset is not None:
+        wanted_far = [one for one in wanted_far if one.footer.base_offset < end_offset]
+    for one in survey_objects(directory, wanted_far):
+        if isinstance(one, Damage):
+            yield one
+        elif _wanted(one.head, start_offset, end_offset):
+            yield DumpedFrame(*one)
     for found in survey(REAL_DISK, directory, log_id):
         if isinstance(found, Damage):
             wanted = found.next_offset > start_offset and (end_offset is None or found.offset < end_offset)
@@ -121,12 +143,14 @@ def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = Non
             yield DumpedFrame(*found, _read(found.path, found.position, found.head.size))
 
 
-def verify(directory: Path, progress: Progress | None = None) -> Verification:
-    """Compute every checksum of the log."""
+def verify(directory: Path, progress: Progress | None = None, *, remote: bool = True) -> Verification:
+    """Compute every checksum of the log; with `remote` also of what lies in an object store."""
     result = Verification()
     if engine_of(directory) == ROCKSDB:
         _verify_rocksdb(directory, result)
         return result
+    if remote:
+        _verify_remote(directory, result, progress)
     damages = missing_files(REAL_DISK, directory, log_id_of(directory))
     checkpoint, _ = Checkpoint.read(REAL_DISK, directory)
     durable_end = checkpoint.end_offset if checkpoint is not None else 0
@@ -147,6 +171,18 @@ def verify(directory: Path, progress: Progress | None = None) -> Verification:
     return result
 
 
+def _verify_remote(directory: Path, result: Verification, progress: Progress | None) -> None:
+    """All that is in the object store, also what is here too."""
+    for found in survey_objects(directory, remote_objects(directory)):
+        if isinstance(found, Damage):
+            result.remote_damage.append(found)
+            continue
+        result.remote_frames += 1
+        result.size_bytes += found.head.size
+        if progress is not None:
+            progress(result.size_bytes)
+
+
 def repair(directory: Path, *, quarantine: bool, progress: Progress | None = None) -> Repair:
     """Give damaged records up knowingly: markers cover their offsets, the files as they were are kept aside.
 
@@ -160,7 +196,7 @@ def repair(directory: Path, *, quarantine: bool, progress: Progress | None = Non
     log_id = log_id_of(directory)
     if engine_of(directory) == ROCKSDB:
         return _repair_rocksdb(directory)
-    found = verify(directory, progress)
+    found = verify(directory, progress, remote=False)
     quarantined = repair_segments(REAL_DISK, directory, log_id, found.damage) if found.damage else []
     notes = repair_reservation(REAL_DISK, directory)
     return Repair(found.damage, quarantined, notes)
@@ -175,11 +211,8 @@ def log_id_of(directory: Path) -> int:
 
 
 def engine_of(directory: Path) -> str:
-    if (directory / ROCKSDB).is_dir():
-        return ROCKSDB
     names = REAL_DISK.listdir(directory)
-    is_segment = any(parse_name(name) or name.startswith(("checkpoint", "clean")) for name in names)
-    return "segment" if is_segment else "memory"
+    return next(name for name, kind in ENGINES.items() if kind.lies_in(directory, names))
 
 
 def _wanted(head: FrameHead, start_offset: int, end_offset: int | None) -> bool:

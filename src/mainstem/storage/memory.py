@@ -100,6 +100,8 @@ class _MemoryPart:
 class MemoryEngine:
     """See `mainstem.storage.engine.Engine`. `sync` promises nothing: there is nothing to survive."""
 
+    is_local = True
+
     def __init__(self, log_id: int, *, bytes_max: int = BYTES_MAX) -> None:
         if bytes_max < PART_BYTES_MIN:
             raise InvalidArgument(f"bytes_max is {bytes_max}, must be at least {PART_BYTES_MIN}")
@@ -136,6 +138,9 @@ class MemoryEngine:
             if found is not None:
                 return found
         return None
+
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        return self.read(offset, bytes_max, end_offset)
 
     def find_stamp(self, stamp: int) -> int:
         parts = [part for part in self._parts if part.count]

@@ -91,6 +91,8 @@ class _KeyRange:
 class RocksDbEngine:
     """See `mainstem.storage.engine.Engine`. Recovery and checksums are RocksDB's own; frames carry theirs besides."""
 
+    is_local = True
+
     def __init__(self, directory: Path, log_id: int, *, part_bytes: int = PART_BYTES) -> None:
         self._directory, self._log_id, self._part_bytes = directory, log_id, part_bytes
         self._lock = threading.RLock()
@@ -195,6 +197,9 @@ class RocksDbEngine:
             if parts is self._parts:  # else one was rewritten or trimmed under us: look again
                 return None
 
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        return self.read(offset, bytes_max, end_offset)
+
     def find_stamp(self, stamp: int) -> int:
         self._check_usable()
         parts = [part for part in self._parts if part.size]
@@ -237,7 +242,10 @@ class RocksDbEngine:
             except Exception as error:
                 self._break("cannot close cleanly", error)
             finally:
-                self._db.close()
+                try:
+                    self._db.close()
+                except Exception as error:  # rocksdict has no class of its own for it
+                    self._break("cannot close its files", error)
 
     # Inside
 

@@ -48,7 +48,7 @@ class TestLog:
         self.path, self.engine_name, self.shared, self.segment_bytes = path, engine, shared, segment_bytes
         self.durability = parse_durability(durability)
         self.clock = clock or ManualClock()
-        self.stamps = Stamps(self.clock, reserved_end=0, reserve=lambda end: None)
+        self.stamps = Stamps(self.clock, reserved_end=0, reserve=lambda end, clean: None)
         self.log = self._open(store)
 
     def _open(self, store: Engine | None = None) -> Log:

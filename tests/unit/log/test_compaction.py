@@ -24,7 +24,7 @@ TRANSACTIONAL = 0x10
 def records_of(log: Log) -> list[Record]:
     found: list[Record] = []
     offset = 0
-    while (piece := log.read(offset, 1 << 14)) is not None:
+    while (piece := log.read_now(offset, 1 << 14)) is not None:
         found += decode_frames(piece.data, log.id, inflated_bytes_max=1 << 20)
         offset = piece.end_offset
     return found
@@ -174,7 +174,7 @@ def test_committed_records_supersede_and_stay_part_of_their_transaction(made: Te
     seal(made)
     run(made)
     assert state(made.log) == {1: (b"k", b"new"), 3: (b"x", b"2")}
-    piece = made.log.read(1, 1)
+    piece = made.log.read_now(1, 1)
     assert piece is not None
     head = read_batch_head(piece.data, 48)
     assert (head.producer_id, head.attributes & TRANSACTIONAL) == (7, TRANSACTIONAL), "its marker still finds it"
@@ -198,13 +198,13 @@ def test_a_marker_goes_when_nothing_is_left_of_its_transaction(made: TestLog) ->
     produce(made, [(b"k", b"2")])
     seal(made)
     run(made)
-    piece = made.log.read(marker, 1)
+    piece = made.log.read_now(marker, 1)
     assert piece is not None and piece.base_offset == marker, "readers that are behind still need it"
     made.clock.advance_ms(2 * DAY_MS)
     made.put(b"x", b"x")
     seal(made)
     run(made)
-    piece = made.log.read(marker, 1)
+    piece = made.log.read_now(marker, 1)
     assert piece is not None and piece.base_offset > marker
 
 
@@ -231,7 +231,7 @@ def test_a_reader_during_compaction_gets_either_form_and_never_a_mixture(tmp_pat
         if n % 500 == 499:
             seal(made)
     slices, offset = [], 0
-    while (piece := made.log.read(offset, 4096)) is not None:
+    while (piece := made.log.read_now(offset, 4096)) is not None:
         slices.append(piece)  # views into the old form, kept across the rewrite
         offset = piece.end_offset
         if len(slices) == 3:

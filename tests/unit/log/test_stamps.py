@@ -19,7 +19,7 @@ class Kept:
         self.end = 0
         self.writes = 0
 
-    def reserve(self, end: int) -> None:
+    def reserve(self, end: int, clean: bool) -> None:
         assert end >= self.end or end >= 0
         self.end = end
         self.writes += 1
@@ -87,7 +87,7 @@ def test_clean_restarts_do_not_run_ahead_of_the_clock() -> None:
 def test_a_failed_reservation_gives_nothing_out() -> None:
     clock = ManualClock()
 
-    def refuse(end: int) -> None:
+    def refuse(end: int, clean: bool) -> None:
         raise OSError("no space")
 
     stamps = Stamps(clock, reserved_end=0, reserve=refuse)

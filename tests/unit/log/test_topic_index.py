@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import sys
 from array import array
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainstem.log import _topic_chunks, _topic_index
+from mainstem.log import topic_index as door
 from mainstem.log.topic_index_format import CHUNK_RECORDS
-from mainstem.model import compiled
-from mainstem.model.compiled import missing_modules
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
+from tests.oracles import topic_index as PLAIN
 
-PLAIN = importlib.import_module("mainstem.log._topic_index_reference")
-CORES = [(PLAIN, PLAIN)]
-if not {"mainstem.log._topic_index", "mainstem.log._topic_chunks"} & set(missing_modules()):
-    CORES.append(
-        (importlib.import_module("mainstem.log._topic_index"), importlib.import_module("mainstem.log._topic_chunks"))
-    )
-FASTEST = CORES[-1][0]
+CORES = [(PLAIN, PLAIN), (_topic_index, _topic_chunks)]
+FASTEST = _topic_index
 
 
-def _door(compiled_in: bool) -> ModuleType:
-    """The door over the compiled modules or over the plain ones, whatever this process uses itself."""
-    source = importlib.import_module("mainstem.log.topic_index").__file__
-    assert source is not None
-    spec = importlib.util.spec_from_file_location(f"topic_index_door_{compiled_in}", source)
+def _over_plain_modules() -> ModuleType:
+    """The files' side of the index over the plain modules: what either writes the other reads."""
+    spec = importlib.util.spec_from_file_location("topic_index_over_plain", str(door.__file__))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before, compiled.COMPILED = compiled.COMPILED, compiled_in
-    try:
+    plain = {"mainstem.log._topic_index": PLAIN, "mainstem.log._topic_chunks": PLAIN}
+    with mock.patch.dict(sys.modules, plain):
         spec.loader.exec_module(module)
-    finally:
-        compiled.COMPILED = before
     return module
 
 
-door = _door(compiled_in=len(CORES) > 1)
-plain_door = _door(compiled_in=False)
+plain_door = _over_plain_modules()
 
 either = pytest.mark.parametrize("core", [core for core, _ in CORES], ids=lambda core: core.__name__.rpartition(".")[2])
 
@@ -471,8 +464,6 @@ def test_any_history_of_adding_saving_crashing_and_trimming(
 
 
 def test_memory_stays_in_proportion_to_topics() -> None:
-    if len(CORES) == 1:
-        pytest.skip("the compiled index is not built")
     index = FASTEST.IndexCore(TopicTrie())
     for start in range(0, 300_000, 1000):
         index.add(start, array("I", range(start + 1, start + 1001)))

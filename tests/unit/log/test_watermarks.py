@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from mainstem.codec.batch import decode_frames
-from mainstem.log._gather_reference import BYTES_MAX
 from mainstem.log.gather import Ticket
-from mainstem.log.log import RESERVE_RECORDS_MIN, Log
+from mainstem.log.log import Log
+from mainstem.log.open_batch import BYTES_MAX
 from mainstem.model.errors import DiskFull
 from mainstem.model.origin import Origin
 from mainstem.storage.engine import Buffer, FrameRef
 from mainstem.storage.engines import EngineOptions, open_engine
 from mainstem.storage.memory import MemoryEngine
+from mainstem.storage.reservation import BLOCK_MIN, IDLE_MS, Reservation
 from tests.unit.log.kit import LOG_ID, NumberedTopic, TestLog
 
 
@@ -31,7 +32,7 @@ class Noted:
 
 def values_of(log: Log, offset: int = 0) -> dict[int, bytes | None]:
     found: dict[int, bytes | None] = {}
-    while (piece := log.read(offset, 1 << 16)) is not None:
+    while (piece := log.read_now(offset, 1 << 16)) is not None:
         found |= {r.offset: r.value for r in decode_frames(piece.data, log.id, inflated_bytes_max=1 << 20)}
         offset = piece.end_offset
     return found
@@ -154,7 +155,7 @@ def test_an_open_batch_is_closed_when_it_is_large_and_order_is_kept(tmp_path: Pa
     made.tick()
     found = values_of(made.log)
     assert [value[:6] for value in found.values() if value] == [b"%06d" % n for n in range(count)]
-    assert max(len(p.data) for p in [made.log.read(0, 1)] if p) < BYTES_MAX + 60_000
+    assert max(len(p.data) for p in [made.log.read_now(0, 1)] if p) < BYTES_MAX + 60_000
 
 
 def test_batches_of_several_origins_and_state_share_one_write(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_offsets_are_reserved_before_they_are_used(tmp_path: Path) -> None:
     made.tick()
     copy = tmp_path.with_name("copy")
     shutil.copytree(tmp_path, copy)  # what a power cut would leave, at best
-    assert TestLog(copy).log.next_offset >= RESERVE_RECORDS_MIN
+    assert TestLog(copy).log.next_offset >= BLOCK_MIN
 
 
 def test_a_clean_stop_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_an_unclean_stop_goes_on_at_the_reserved_end_with_the_next_epoch(tmp_pat
     assert again.epoch == 1
     made.put(b"later")
     made.sync()
-    assert all(offset >= RESERVE_RECORDS_MIN for offset, value in values_of(again).items() if value == b"later")
+    assert all(offset >= BLOCK_MIN for offset, value in values_of(again).items() if value == b"later")
 
 
 def test_a_read_in_the_gap_returns_the_next_record(tmp_path: Path) -> None:
@@ -261,6 +262,44 @@ def test_the_reservation_grows_with_the_rate_and_ahead_of_it(tmp_path: Path) -> 
     assert made.log._reservation.end_offset > first, "in a thread, before the loop would have to wait"
     made.log.skip_to(made.log._reservation.end_offset + 1)
     assert made.log._reservation.end_offset > 3 * first
+
+
+def test_the_gap_after_an_unclean_stop_is_as_small_as_the_log(tmp_path: Path) -> None:
+    made = TestLog(tmp_path)
+    for _ in range(1_000):
+        made.put(b"a")
+        made.tick()
+    made.sync()
+    again = made.reopen(clean=False)
+    assert 1_000 < again.next_offset <= 1_000 + 2 * 1_000 + BLOCK_MIN
+
+
+def test_a_log_that_falls_silent_gives_back_what_it_reserved_and_uses_no_offset_twice(tmp_path: Path) -> None:
+    made = TestLog(tmp_path)
+    made.put(b"a")
+    made.tick()
+    made.log.skip_to(100_000)
+    made.log.skip_to(made.log._reservation.end_offset + 1)
+    made.put(b"last")
+    made.sync()
+    given = made.log.next_offset
+    assert not made.log.lower_reservation(), "it was written to just now"
+    made.clock.advance_ms(IDLE_MS)
+    assert made.log.lower_reservation()
+    assert Reservation.open(tmp_path).end_offset > given + BLOCK_MIN, "the file follows"
+    for _ in range(2 * BLOCK_MIN):  # meanwhile the log wakes up: beyond the new end it reserves first
+        made.put(b"b")
+        made.tick()
+    made.log.keep_reservation()
+    assert Reservation.open(tmp_path).end_offset >= made.log.next_offset
+    made.clock.advance_ms(IDLE_MS)
+    made.log.lower_reservation()
+    made.clock.advance_ms(IDLE_MS)
+    if made.log.lower_reservation():
+        made.log.keep_reservation()
+    given = made.log.next_offset
+    assert given <= Reservation.open(tmp_path).end_offset <= given + 4 * BLOCK_MIN
+    assert made.reopen(clean=False).next_offset >= given
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

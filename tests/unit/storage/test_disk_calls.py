@@ -26,5 +26,8 @@ def test_macos_syncs_through_the_cache_of_the_disk(monkeypatch: pytest.MonkeyPat
 
 def test_elsewhere_a_plain_fsync_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "fdatasync")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     with (tmp_path / "x").open("wb") as file:
         disk.choose_sync()(file.fileno())
+        assert synced == [file.fileno()]

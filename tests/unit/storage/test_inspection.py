@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from mainstem.codec.batch import KIND_MARKER
 from mainstem.model.errors import DamagedLog, InvalidArgument, NotFound, StorageFault
 from mainstem.storage.backup import backup, restore
 from mainstem.storage.directory import write_format
+from mainstem.storage.disk import RealDisk
 from mainstem.storage.engine import Engine
 from mainstem.storage.engines import EngineOptions, open_engine
 from mainstem.storage.inspection import DumpedFrame, dump, list_log, list_logs, repair, verify
 from mainstem.storage.reservation import BLOCK_MAX, Reservation
-from mainstem.storage.segment.survey import Damage
+from mainstem.storage.segment.survey import Damage, WholeFrame, survey
 from mainstem.testing.frames import Writer, read_everything, values_of
 
 LOG_ID = 7
@@ -50,6 +52,31 @@ def damage_frame(directory: Path, offset: int) -> Path:
     content[frame.position + frame.head.size // 2] ^= 4
     frame.path.write_bytes(content)
     return frame.path
+
+
+class StaleOnce(RealDisk):
+    """The first reads of a file end in zeros: what lies there is written just after."""
+
+    def __init__(self, stale_from: int) -> None:
+        super().__init__()
+        self.stale_from, self.reads = stale_from, 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.reads += 1
+        if self.reads > 1:
+            return data
+        kept = max(self.stale_from - position, 0)
+        return data[:kept] + bytes(len(data) - len(data[:kept]))
+
+
+def test_a_survey_goes_on_over_frames_that_were_written_after_it_had_looked(directory: Path) -> None:
+    write_log(directory, frames=3)
+    frames = [found for found in survey(RealDisk(), directory, LOG_ID) if isinstance(found, WholeFrame)]
+    assert len(frames) == 3
+    for stale_from in (0, frames[1].position, frames[1].position + 20, frames[2].position + 60):
+        found = list(islice(survey(StaleOnce(stale_from), directory, LOG_ID), 100))
+        assert [(type(one), one.position) for one in found] == [(WholeFrame, one.position) for one in frames]
 
 
 def forget_cleanness(directory: Path) -> None:

@@ -98,10 +98,10 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
     DataDirectory(tmp_path / "data").release()
-    (tmp_path / "data" / FORMAT_FILE).write_text("mainstem data 2\n")
+    (tmp_path / "data" / FORMAT_FILE).write_text("mainstem data 3\n")
     with pytest.raises(ConfigError) as caught:
         DataDirectory(tmp_path / "data")
-    assert "format 2" in caught.value.message
+    assert "format 3" in caught.value.message
     assert caught.value.fix
 
 

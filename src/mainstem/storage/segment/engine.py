@@ -58,6 +58,8 @@ class _Asked(NamedTuple):
 class SegmentEngine:
     """See `mainstem.storage.engine.Engine`; besides its verbs: `hold` and `release` of parts that are read by path."""
 
+    is_local = True
+
     def __init__(
         self,
         directory: Path,
@@ -231,6 +233,9 @@ class SegmentEngine:
         """Stored bytes as they are, from the frame that holds `offset`, or one at most INTERVAL_BYTES before it: as many as
         the segment has and the buffer takes, so the last frame may be cut off. 0 where `read` has to look further."""
         return read_into(self._files, self._indexes, self._segments, self._log_id, offset, buffer)
+
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        return self.read(offset, bytes_max, end_offset)
 
     def find_stamp(self, stamp: int) -> int:
         files, indexes = self._files, self._indexes

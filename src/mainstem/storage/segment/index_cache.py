@@ -32,19 +32,27 @@ class IndexCache:
 
     def get(self, segment: Segment, log_id: int) -> SparseIndex:
         """The segment's index: its own, the cached one, the saved one, or one made by walking the segment."""
-        index = segment.index
+        index = segment.index if segment.index is not None else self.find(segment)
         if index is not None:
             return index
-        with self._lock:
-            index = self._indexes.get(segment.path)
-            if index is not None:
-                self._indexes.move_to_end(segment.path)
-                self.hits += 1
-                return index
-            self.misses += 1
         index = self._load(segment, log_id) or self._rebuild(segment, log_id)
         self._keep(segment.path, index)
         return index
+
+    def find(self, segment: Segment) -> SparseIndex | None:
+        """One that is loaded."""
+        with self._lock:
+            index = self._indexes.get(segment.path)
+            if index is None:
+                self.misses += 1
+                return None
+            self._indexes.move_to_end(segment.path)
+            self.hits += 1
+            return index
+
+    def keep(self, segment: Segment, index: SparseIndex) -> None:
+        """One that was found elsewhere."""
+        self._keep(segment.path, index)
 
     def save(self, segment: Segment, log_id: int) -> None:
         """Write the index of a sealed segment beside it. Not synced: a damaged one is noticed and rebuilt."""

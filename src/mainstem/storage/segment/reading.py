@@ -7,12 +7,16 @@ walked; what lies between is not looked at, however many small frames it holds.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import AbstractContextManager
 from operator import attrgetter
+from pathlib import Path
+from typing import Protocol
 
 from mainstem.codec.batch import FrameHead
 from mainstem.model.errors import CorruptFrame, StorageFault
+from mainstem.storage.disk import Readable
 from mainstem.storage.engine import Slice
-from mainstem.storage.segment.index import INTERVAL_BYTES
+from mainstem.storage.segment.index import INTERVAL_BYTES, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.open_files import OpenFiles
 from mainstem.storage.segment.scan import READ_BYTES_MIN, Window
@@ -21,9 +25,24 @@ from mainstem.storage.segment.segment import Segment
 _BASE_OFFSET = attrgetter("base_offset")
 
 
+class Files(Protocol):
+    """Where segments are read from: open files, or objects of a store."""
+
+    @property
+    def disk(self) -> Readable: ...
+
+    def use(self, path: Path) -> AbstractContextManager[int]: ...
+
+    def ask_page_cache(self, fd: int, position: int) -> None: ...
+
+
+class Indexes(Protocol):
+    def get(self, segment: Segment, log_id: int) -> SparseIndex: ...
+
+
 def read_frames(
-    files: OpenFiles,
-    indexes: IndexCache,
+    files: Files,
+    indexes: Indexes,
     segment: Segment,
     log_id: int,
     offset: int,
@@ -119,7 +138,7 @@ def _walk(window: Window, position: int, limit: int, end_offset: int | None, fir
     return position, last
 
 
-def find_frame(files: OpenFiles, indexes: IndexCache, segment: Segment, log_id: int, stamp: int) -> int | None:
+def find_frame(files: Files, indexes: Indexes, segment: Segment, log_id: int, stamp: int) -> int | None:
     """The base offset of the last frame in the segment whose stamp is <= `stamp`, None if all are later."""
     size = segment.size
     position = indexes.get(segment, log_id).before_stamp(stamp)

@@ -14,7 +14,7 @@ from pathlib import Path
 from mainstem.codec.batch import make_marker
 from mainstem.model.errors import CorruptFrame, StorageFault
 from mainstem.storage.disk import Disk, read_all, write_all
-from mainstem.storage.reservation import BLOCK_MAX, KIND, NAME, Reservation
+from mainstem.storage.reservation import BLOCK_MAX, KIND, NAME, Reservation, replace_damaged
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
 from mainstem.storage.segment.segment import INDEX_SUFFIX, file_name, parse_name
 from mainstem.storage.segment.survey import Damage, WholeFrame, segment_paths, survey
@@ -164,5 +164,5 @@ def repair_reservation(disk: Disk, directory: Path) -> list[str]:
     checkpoint, _ = Checkpoint.read(disk, directory)
     end = max(before.get("end_offset", 0), checkpoint.next_offset if checkpoint is not None else 0)
     disk.rename(path, path.with_name(path.name + QUARANTINE_SUFFIX))
-    Reservation(directory, 0, 0, disk).extend(end + 2 * BLOCK_MAX, epoch=before.get("epoch", 0) + 1)
+    replace_damaged(directory, end + 2 * BLOCK_MAX, before.get("epoch", 0) + 1, disk)
     return [f"the reservation was damaged; the log goes on at offset {end + 2 * BLOCK_MAX}"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, FrameHead, read_frame_head, verify_frame
 from mainstem.model.errors import CorruptFrame
-from mainstem.storage.disk import Disk, read_all
+from mainstem.storage.disk import Readable, read_all
 
 READ_BYTES_MIN = 16 << 10  # less costs the same system call
 SCAN_BYTES = 4 << 20
@@ -28,7 +28,7 @@ class Window:
 
     __slots__ = ("_chunk", "_disk", "_end", "_fd", "_log_id", "_name", "data", "start")
 
-    def __init__(self, disk: Disk, fd: int, name: str, log_id: int, end: int, chunk: int = READ_BYTES_MIN) -> None:
+    def __init__(self, disk: Readable, fd: int, name: str, log_id: int, end: int, chunk: int = READ_BYTES_MIN) -> None:
         self._disk, self._fd, self._name, self._log_id = disk, fd, name, log_id
         self._end = end  # nothing beyond it is looked at
         self._chunk = chunk
@@ -38,6 +38,10 @@ class Window:
     def load(self, start: int, size: int) -> None:
         self.data = read_all(self._disk, self._fd, start, max(min(size, self._end - start), 0))
         self.start = start
+
+    def forget(self) -> None:
+        """What was read may be older than the file by now."""
+        self.data = b""
 
     def covers(self, start: int, end: int) -> bool:
         return self.start <= start and end <= self.start + len(self.data)
@@ -88,7 +92,7 @@ class Window:
 
 
 def scan_frames(
-    disk: Disk, fd: int, name: str, log_id: int, start: int, end: int, *, verify: bool = False
+    disk: Readable, fd: int, name: str, log_id: int, start: int, end: int, *, verify: bool = False
 ) -> Iterator[tuple[int, FrameHead]]:
     """Every frame of `start`..`end` with its position; CorruptFrame at the first that is not whole."""
     window = Window(disk, fd, name, log_id, end, SCAN_BYTES)
@@ -99,7 +103,9 @@ def scan_frames(
         position += head.size
 
 
-def search_frames(disk: Disk, fd: int, name: str, log_id: int, start: int, end: int) -> Iterator[tuple[int, FrameHead]]:
+def search_frames(
+    disk: Readable, fd: int, name: str, log_id: int, start: int, end: int
+) -> Iterator[tuple[int, FrameHead]]:
     """Every valid frame of this log that begins anywhere in `start`..`end`, whatever lies between them."""
     window = Window(disk, fd, name, log_id, end, SCAN_BYTES)
     chunk_start, chunk = start, b""

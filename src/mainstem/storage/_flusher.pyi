@@ -1,0 +1,25 @@
+from typing import Any
+
+class FlushLine:
+    flusher: Flusher
+    owner: Any
+    def __init__(self, flusher: Flusher, owner: Any) -> None: ...
+    def outcome(self) -> tuple[int, int]:
+        """The last request that is done, and the line's error, 0 if it has none."""
+    def request(self, fd: int) -> int:
+        """Sync what was written to `fd` so far. The request's number; 0 if it is not taken: the line failed, another
+        file's sync is under way, or the flusher is closed."""
+    def wait(self) -> int:
+        """Until all that was requested is done. The line's error, 0 if it has none."""
+    def take_times(self) -> tuple[int, int]:
+        """How many syncs there were since it was last asked, and their nanoseconds together."""
+
+class Flusher:
+    def __init__(self, threads: int) -> None: ...
+    def fileno(self) -> int:
+        """Becomes readable when `finished` has something to tell."""
+    def line(self, owner: Any) -> FlushLine: ...
+    def finished(self) -> list[FlushLine]:
+        """The lines on which anything was done or failed since it was last asked."""
+    def close(self) -> None:
+        """Finish what was requested and end the threads; `finished` tells of it. What is requested later is not taken."""

@@ -1,0 +1,245 @@
+"""Chunks of objects that were read lately, in files of the local disk: what makes a far log readable at once.
+
+    <data>/cache/<object id>.<chunk number>      at most `bytes_max` together; the one used longest ago goes first
+
+It begins empty at each start. A chunk is downloaded by one request, however many readers wait for it, and is checked
+against its checksum before anyone sees it. Who reads chunks one after the other finds the next ones here: they are asked
+for ahead. Threads that download are the cache's own: readers of the head of a log never wait for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from mainstem.codec.batch import crc32c
+from mainstem.model.errors import ConfigError, CorruptFrame
+from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.segment.open_files import OpenFiles
+from mainstem.storage.tier.objects import Object
+from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway
+from mainstem.storage.tier.workers import LATER, SOON, Workers
+
+logger = logging.getLogger("mainstem.tier")
+
+DIRECTORY = "cache"
+DOWNLOADS = 8  # at once
+AHEAD = 3  # chunks
+FILES_MAX = 256
+TRIES = 4  # of one download; who asked tries again later
+PAUSE_S = 0.2  # before the second try, twice as long before each one after
+DAMAGE_KEPT_S = 30.0  # a damaged object is looked at again after that long
+BYTES_MIN = 64 << 20
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Meters:
+    hits: int = 0
+    misses: int = 0
+    ahead: int = 0  # chunks that were asked for before anyone needed them
+
+
+class ChunkCache:
+    """Any thread may call; only `bring` and `read` with `wait` wait."""
+
+    def __init__(self, store: ObjectStore, data: Path, bytes_max: int) -> None:
+        self._store = store
+        self._directory = data / DIRECTORY
+        self.bytes_max = max(bytes_max, BYTES_MIN)
+        self.bytes = 0
+        self.meters = Meters()
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[Key, int] = OrderedDict()  # chunks that are here
+        self._unwritten: OrderedDict[Key, bytes] = OrderedDict()  # of these: the disk took them not
+        self._coming: dict[Key, Future[None]] = {}
+        self._ahead: set[Key] = set()  # of these: nobody waits for them
+        self._damaged: dict[Key, tuple[CorruptFrame, float]] = {}
+        self._files = OpenFiles(REAL_DISK, FILES_MAX)
+        self._workers = Workers("tier-get", DOWNLOADS)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def read(self, one: Object, position: int, size: int, *, wait: bool, after: Object | None = None) -> bytes | None:
+        """Bytes of an object's body; None where some are not here and it may not `wait`. `after`: what is read next."""
+        pieces: list[bytes] = []
+        end = min(position + size, one.footer.body_size)
+        while position < end:
+            number = position // one.footer.chunk_bytes
+            start = number * one.footer.chunk_bytes
+            until = min(end, start + one.footer.chunk_bytes)
+            piece = self._piece(one, number, position - start, until - position)
+            if piece is None:
+                if not wait:
+                    return None
+                self.bring(one, number)
+                continue
+            self._look_ahead(one, number, after)
+            pieces.append(piece)
+            position = until
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def bring(self, one: Object, number: int) -> None:
+        """Wait until the chunk is here. CorruptFrame if it is damaged or missing, StoreAway if it cannot be had now."""
+        self.meters.misses += 1
+        try:
+            self._ask(one, number, SOON).result()
+        except CancelledError:
+            raise StoreAway("the broker is stopping") from None
+
+    def close(self) -> None:
+        self._workers.close()
+        with self._lock:
+            waiting = list(self._coming.values())
+        for future in waiting:
+            future.cancel()
+        self._files.close_all()
+
+    # -- what is here
+
+    def _piece(self, one: Object, number: int, at: int, size: int) -> bytes | None:
+        key = one.id, number
+        with self._lock:
+            if key not in self._sizes:
+                self._check_damaged(key)
+                return None
+            self._sizes.move_to_end(key)
+            self.meters.hits += 1
+            unwritten = self._unwritten.get(key)
+        if unwritten is not None:
+            return unwritten[at : at + size]
+        try:
+            with self._files.use(self._path(key)) as fd:
+                found = os.pread(fd, size, at)
+        except OSError:  # it had to go meanwhile, or someone emptied the directory
+            found = b""
+        if len(found) != size:
+            self._drop(key)
+            return None
+        return found
+
+    def _check_damaged(self, key: Key) -> None:
+        damaged = self._damaged.get(key)
+        if damaged is not None and time.monotonic() < damaged[1]:
+            raise damaged[0]
+
+    def _path(self, key: Key) -> Path:
+        return self._directory / f"{key[0]}.{key[1]}"
+
+    def _keep(self, key: Key, data: bytes) -> None:
+        path = self._path(key)
+        unwritten = False
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            logger.warning("%s: cannot be cached on the disk: %s", path, error)
+            unwritten = True
+        with self._lock:
+            self._damaged.pop(key, None)
+            self._sizes[key] = len(data)
+            self.bytes += len(data)
+            if unwritten:
+                self._unwritten[key] = data
+            too_many = list[Key]()
+            while self.bytes > self.bytes_max or len(self._unwritten) > DOWNLOADS:
+                oldest = next(iter(self._unwritten if len(self._unwritten) > DOWNLOADS else self._sizes))
+                if oldest == key:
+                    break
+                too_many.append(oldest)
+                self._forget(oldest)
+        for one in too_many:
+            self._remove(one)
+
+    def _forget(self, key: Key) -> None:
+        self.bytes -= self._sizes.pop(key, 0)
+        self._unwritten.pop(key, None)
+
+    def _drop(self, key: Key) -> None:
+        with self._lock:
+            self._forget(key)
+        self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        self._files.forget(self._path(key))
+        with contextlib.suppress(OSError):
+            self._path(key).unlink()
+
+    # -- what comes
+
+    def _look_ahead(self, one: Object, number: int, after: Object | None) -> None:
+        """Whoever has read the chunk before reads on, most likely; so does who begins at the beginning."""
+        if number and (one.id, number - 1) not in self._sizes:
+            return
+        footer = one.footer
+        last = (footer.size - 1) // footer.chunk_bytes
+        wanted = [(one, number + step) for step in range(1, AHEAD + 1)]
+        if after is not None and number + AHEAD > last:
+            index = after.footer.size // after.footer.chunk_bytes
+            wanted = [(item, n) for item, n in wanted if n <= last] + [(after, index), (after, 0)]
+        for item, n in wanted:
+            key = item.id, n
+            if n < len(item.footer.crcs) and key not in self._sizes and key not in self._coming:
+                self.meters.ahead += 1
+                self._ask(item, n, LATER)
+
+    def _ask(self, one: Object, number: int, priority: int) -> Future[None]:
+        key = one.id, number
+        with self._lock:
+            coming = self._coming.get(key)
+            # One that was only asked for ahead, and waits behind others, is asked for anew: someone needs it now.
+            if coming is not None and (priority == LATER or key not in self._ahead or not coming.cancel()):
+                return coming
+            self._ahead.discard(key)
+            if priority == LATER:
+                self._ahead.add(key)
+
+            def download() -> None:
+                try:
+                    with self._lock:
+                        here = key in self._sizes
+                    if not here:
+                        self._keep(key, self._download(one, number))
+                except CorruptFrame as error:
+                    with self._lock:
+                        self._damaged[key] = error, time.monotonic() + DAMAGE_KEPT_S
+                    logger.error("log %d: %s", one.footer.log_id, error)
+                    raise
+                finally:
+                    with self._lock:
+                        self._coming.pop(key, None)
+                        self._ahead.discard(key)
+
+            future = self._coming[key] = self._workers.submit(download, priority)
+            return future
+
+    def _download(self, one: Object, number: int) -> bytes:
+        footer, start = one.footer, number * one.footer.chunk_bytes
+        pause = PAUSE_S
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                data = self._store.get(one.key, start, footer.chunk_size(number))
+                if crc32c(data) != footer.crcs[number]:
+                    raise CorruptFrame(f"{self._store.url}/{one.key}: the bytes at {start} do not match their checksum")
+                return data
+            except (StoreAway, ConfigError, CorruptFrame) as error:
+                if not left or isinstance(error, ObjectMissing) or self._workers.closed:
+                    raise self._told(error, one) from error
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    def _told(error: StoreAway | ConfigError | CorruptFrame, one: Object) -> Exception:
+        if isinstance(error, CorruptFrame):
+            lost = f"offsets {one.footer.base_offset}..{one.footer.end_offset} of log {one.footer.log_id}"
+            return type(error)(f"{error.message}; it holds {lost}", fix=f"mainstem log verify {one.footer.log_id}")
+        return StoreAway(error.message, fix=error.fix)

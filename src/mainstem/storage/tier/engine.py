@@ -1,0 +1,342 @@
+"""A log whose old parts lie in an object store: it stands in front of the engine that holds the rest.
+
+    remote parts, each an object           … | 3000 | 4000 | 5000 |
+    local parts, files as ever                             | 5000 | 6000 | 7000 being written
+                                                           ^ local start: from here on the disk answers
+
+A sealed part is uploaded first and dropped locally later, so the two may overlap; a reader takes the local one. Parts of
+both are the same bytes under the same names. What lies before the local start is read through the cache of chunks.
+Writing, syncing and reading at the head are the local engine's, untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.model.errors import CorruptFrame, InvalidArgument
+from mainstem.storage.engine import Buffer, NotLocal, Part, Slice, Stat
+from mainstem.storage.segment.engine import SegmentEngine
+from mainstem.storage.segment.index import SparseIndex
+from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.segment.reading import find_frame, read_frames
+from mainstem.storage.segment.segment import Segment, file_name
+from mainstem.storage.tier.objects import Object
+
+if TYPE_CHECKING:
+    from mainstem.storage.tier.cache import ChunkCache
+    from mainstem.storage.tier.tier import Tier
+
+_BASE_OFFSET = attrgetter("base_offset")
+_FIRST_STAMP = attrgetter("first_stamp")
+
+
+class RemoteSegment(Segment):
+    """What is known of a part that is an object. Its path is where the file lay, or would lie."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, directory: Path, found: Object) -> None:
+        footer = found.footer
+        super().__init__(
+            directory / file_name(footer.base_offset, footer.generation), footer.base_offset, footer.generation
+        )
+        self.end_offset, self.size = footer.end_offset, footer.size
+        self.first_stamp, self.last_stamp = footer.first_stamp, footer.last_stamp
+        self.sealed, self.object = True, found
+
+
+class _FindAway(NotLocal):
+    """A search by stamp met a part that is not here."""
+
+    def __init__(self, engine: TieredEngine, stamp: int) -> None:
+        super().__init__(engine, 0, 1)
+        self._tiered, self._stamp = engine, stamp
+
+    def bring(self) -> None:
+        self._tiered.find_stamp_waiting(self._stamp)
+
+
+class _Away(Exception):
+    """Bytes are not here, and may not be waited for."""
+
+
+class _ObjectReader:
+    """One read of remote parts: what `reading.py` asks of open files, their disk and the indexes."""
+
+    def __init__(self, cache: ChunkCache, indexes: IndexCache, *, wait: bool) -> None:
+        self._cache, self._indexes, self._wait = cache, indexes, wait
+        self._segment: RemoteSegment | None = None
+        self._after: Object | None = None
+
+    def of(self, segment: RemoteSegment, after: Object | None) -> _ObjectReader:
+        self._segment, self._after = segment, after
+        return self
+
+    @property
+    def disk(self) -> _ObjectReader:
+        return self
+
+    @contextlib.contextmanager
+    def use(self, path: Path) -> Iterator[int]:
+        yield 0
+
+    def ask_page_cache(self, fd: int, position: int) -> None:
+        """It is not the page cache that is asked."""
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        assert self._segment is not None
+        found = self._cache.read(
+            self._segment.object, position, min(size, self._segment.size - position), wait=self._wait, after=self._after
+        )
+        if found is None:
+            raise _Away
+        return found
+
+    def get(self, segment: Segment, log_id: int) -> SparseIndex:
+        """The index lies behind the frames, in the same object."""
+        index = self._indexes.find(segment)
+        if index is not None:
+            return index
+        assert isinstance(segment, RemoteSegment)
+        footer = segment.object.footer
+        data = self._cache.read(segment.object, footer.size, footer.index_size, wait=self._wait)
+        if data is None:
+            raise _Away
+        found = SparseIndex.decode(data)
+        if found is None:
+            raise CorruptFrame(
+                f"{segment.object.key}: its index does not validate", fix=f"mainstem log verify {log_id}"
+            )
+        self._indexes.keep(segment, found[0])
+        return found[0]
+
+
+class TieredEngine:
+    """See `mainstem.storage.engine.Engine`. Its own: `uploadable`, `register`, `drop_local`."""
+
+    is_local = False
+
+    def __init__(self, local: SegmentEngine, tier: Tier, log_id: int, directory: Path) -> None:
+        self.local, self._tier, self._log_id, self._directory = local, tier, log_id, directory
+        self._lock = threading.RLock()  # over every change of `_remote`
+        self._remote = tuple(RemoteSegment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
+        self.append, self.sync, self.roll = local.append, local.sync, local.roll
+        self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
+        self.hold, self.release, self.cuts, self.read_into = local.hold, local.release, local.cuts, local.read_into
+
+    def _still_true(self, found: list[Object]) -> list[Object]:
+        """A crash may have come between a rewrite of a local part and the end of its object."""
+        generations = {segment.base_offset: segment.generation for segment in self.local.segments}
+        old = [one for one in found if generations.get(one.footer.base_offset, -1) > one.footer.generation]
+        if old:
+            self._tier.doom(old)
+        return [one for one in found if one not in old]
+
+    @property
+    def durable_offset(self) -> int:
+        return self.local.durable_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.local.segments
+
+    @property
+    def start_offset(self) -> int:
+        remote, start = self._remote, self.local.start_offset
+        return min(remote[0].base_offset, start) if remote else start
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        return self._read(offset, bytes_max, end_offset, wait=True)
+
+    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+        try:
+            return self._read(offset, bytes_max, end_offset, wait=False)
+        except _Away:
+            raise NotLocal(self, offset, bytes_max, end_offset) from None
+
+    def _read(self, offset: int, bytes_max: int, end_offset: int | None, *, wait: bool) -> Slice | None:
+        while True:
+            local_start = self.local.start_offset
+            if offset < local_start:
+                found = self._read_remote(offset, bytes_max, end_offset, local_start, wait=wait)
+                if found is not None:
+                    return found
+            found = self.local.read(offset, bytes_max, end_offset)
+            if (found is not None and found.base_offset <= offset) or self.local.start_offset == local_start:
+                return found
+            # What it should have found was dropped meanwhile: it is remote now.
+
+    def _read_remote(
+        self, offset: int, bytes_max: int, end_offset: int | None, local_start: int, *, wait: bool
+    ) -> Slice | None:
+        segments = self._remote
+        reader = _ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
+        at = max(bisect_right(segments, offset, key=_BASE_OFFSET) - 1, 0)
+        for number in range(at, len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= local_start or (end_offset is not None and segment.base_offset >= end_offset):
+                return None
+            if offset >= segment.end_offset or not segment.size:
+                continue
+            after = segments[number + 1] if number + 1 < len(segments) else None
+            here = reader.of(segment, after.object if after and after.base_offset < local_start else None)
+            found = read_frames(here, here, segment, self._log_id, offset, bytes_max, end_offset)
+            if found is not None:
+                return found
+        return None
+
+    def find_stamp(self, stamp: int) -> int:
+        try:
+            return self._find_stamp(stamp, wait=False)
+        except _Away:
+            raise _FindAway(self, stamp) from None
+
+    def find_stamp_waiting(self, stamp: int) -> int:
+        return self._find_stamp(stamp, wait=True)
+
+    def _find_stamp(self, stamp: int, *, wait: bool) -> int:
+        first = next((segment for segment in self.local.segments if segment.size), None)
+        if first is not None and first.first_stamp <= stamp:
+            return self.local.find_stamp(stamp)
+        local_start = self.local.start_offset
+        remote = [one for one in self._remote if one.size and one.base_offset < local_start]
+        reader = _ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
+        for segment in reversed(remote[: bisect_right(remote, stamp, key=_FIRST_STAMP)]):
+            here = reader.of(segment, None)
+            found = find_frame(here, here, segment, self._log_id, stamp)
+            if found is not None:
+                return found
+        return self.start_offset
+
+    def stat(self) -> Stat:
+        stat, remote = self.local.stat(), self._remote
+        far = tuple(one.part() for one in remote if one.base_offset < stat.start_offset)
+        if not far:
+            return stat
+        return replace(
+            stat,
+            start_offset=far[0].base_offset,
+            last_stamp=max(stat.last_stamp, far[-1].last_stamp),
+            size_bytes=stat.size_bytes + sum(part.size_bytes for part in far),
+            parts=(*far, *stat.parts),
+        )
+
+    @property
+    def remote_bytes(self) -> int:
+        """In the store, whether or not they are here too."""
+        return sum(segment.size for segment in self._remote)
+
+    @property
+    def remote_parts(self) -> tuple[RemoteSegment, ...]:
+        return self._remote
+
+    # Changing
+
+    def trim(self, before_offset: int) -> int:
+        with self._lock:
+            gone = [one for one in self._remote if one.end_offset <= before_offset]
+            if gone:
+                self._tier.doom([one.object for one in gone])
+                self._remote = tuple(one for one in self._remote if one.end_offset > before_offset)
+                for segment in gone:
+                    self._tier.indexes.forget(segment)
+        self.local.trim(before_offset)
+        return self.start_offset
+
+    def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
+        """A part that is here is rewritten here, and uploaded again later; one that is not is rewritten in the store."""
+        if any(segment.path.name == part.name for segment in self.local.segments):
+            self.local.replace(part, frames)
+            self._forget(part.base_offset)
+            return
+        old = self._at(part.base_offset)
+        if old is None or old.path.name != part.name:
+            raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
+        made = self._tier.upload_rewritten(self._log_id, old.part(), frames)
+        with self._lock:
+            if self._at(part.base_offset) is not old:
+                self._tier.doom([made])
+                raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
+            self._tier.commit(made)
+            self._put(RemoteSegment(self._directory, made))
+
+    def _forget(self, base_offset: int) -> None:
+        with self._lock:
+            old = self._at(base_offset)
+            if old is not None:
+                self._tier.doom([old.object])
+                self._remote = tuple(one for one in self._remote if one is not old)
+
+    def _at(self, base_offset: int) -> RemoteSegment | None:
+        at = bisect_left(self._remote, base_offset, key=_BASE_OFFSET)
+        found = self._remote[at] if at < len(self._remote) else None
+        return found if found is not None and found.base_offset == base_offset else None
+
+    def _put(self, segment: RemoteSegment) -> None:
+        others = [one for one in self._remote if one.base_offset != segment.base_offset]
+        self._remote = tuple(sorted([*others, segment], key=_BASE_OFFSET))
+
+    def close(self) -> None:
+        self.local.close()
+
+    # Up and away
+
+    def uploadable(self) -> list[Part]:
+        """Sealed, durable parts that the store does not have, the oldest first."""
+        durable, found = self.local.durable_offset, list[Part]()
+        for segment in self.local.segments:
+            if segment.sealed and segment.end_offset <= durable:
+                there = self._at(segment.base_offset)
+                if there is None or there.generation != segment.generation:
+                    found.append(segment.part())
+        return found
+
+    def index_of(self, part: Part) -> bytes:
+        """The index file's bytes of a local part."""
+        segment = next((one for one in self.local.segments if one.path.name == part.name), None)
+        if segment is None:
+            raise InvalidArgument(f"{part.name}: not a part of this log (any more)")
+        return self._tier.indexes.get(segment, self._log_id).encode(segment.summary(self._log_id))
+
+    def register(self, made: Object) -> bool:
+        """Readers may use it from now on; False (and it is doomed) if its part was rewritten or dropped meanwhile."""
+        name = file_name(made.footer.base_offset, made.footer.generation)
+        with self._lock:
+            still = any(segment.path.name == name for segment in self.local.segments)
+            if not still:
+                self._tier.doom([made])
+                return False
+            self._tier.commit(made)
+            self._put(RemoteSegment(self._directory, made))
+            return True
+
+    def droppable(self, before_offset: int) -> int:
+        """Up to where the oldest local parts are in the store, at most `before_offset`."""
+        end = self.local.start_offset
+        for segment in self.local.segments:
+            there = self._at(segment.base_offset)
+            stored = there is not None and (there.generation, there.size) == (segment.generation, segment.size)
+            if not segment.sealed or not stored or segment.end_offset > before_offset:
+                break
+            end = segment.end_offset
+        return end
+
+    def drop_local(self, before_offset: int) -> int:
+        """Give back the disk of the oldest parts that are in the store; returns how many bytes. In a thread."""
+        with self._lock:
+            end = self.droppable(before_offset)
+            if end <= self.local.start_offset:
+                return 0
+            self._tier.note_drop(self._directory)
+            before = self.local.stat().size_bytes
+            self.local.trim(end)
+            return before - self.local.stat().size_bytes

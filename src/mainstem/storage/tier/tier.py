@@ -1,0 +1,297 @@
+"""What the tiered logs of one broker share: the store, the registry, the cache; uploading one part; deleting what went.
+
+The order of an upload, so that a crash anywhere loses nothing and forgets no object:
+
+    1 registry: pending      durable before the first byte leaves
+    2 PUT                    under a key that was never used
+    3 look at it             its footer is read back from where it must lie
+    4 registry: live + part  durable: from now on readers may use it, and the local file may go
+
+and of a removal: registry: doomed; after the grace time, once the manifest in the bucket does not name it either, DELETE;
+then the registry forgets it. Nothing is ever listed.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mainstem.codec.batch import crc32c, frame_heads
+from mainstem.model.errors import ConfigError, CorruptFrame, MainstemError, StorageFault
+from mainstem.storage.engine import Buffer, Part
+from mainstem.storage.log_state import FileState
+from mainstem.storage.segment.engine import SegmentEngine
+from mainstem.storage.segment.index import SparseIndex, Summary
+from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.tier.cache import ChunkCache
+from mainstem.storage.tier.engine import TieredEngine
+from mainstem.storage.tier.objects import Object, make_footer, new_object
+from mainstem.storage.tier.registry import FILE, Registry
+from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
+
+logger = logging.getLogger("mainstem.tier")
+
+OWNER, CHECK = "owner", "check"
+TIERED = "tiered"  # a small file of a log that has dropped parts: whose registry knows them
+REWRITE_TRIES = 3
+PAUSE_S, PAUSE_S_MAX = 0.5, 30.0  # between tries of an upload
+DELETES_MAX = 1_000  # in one round
+MONTH_S = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    store: StoreSettings
+    cache_bytes: int = 1 << 30
+    grace_ms: int = 3_600_000
+    manifest_ms: int = 300_000
+    backlog_bytes_max: int = -1  # sealed and not uploaded; beyond it publishers are refused. -1: the disk decides
+    prices: tuple[float, float, float] = (0.023, 0.005, 0.0004)  # a GB and month, a thousand PUTs, a thousand GETs
+
+
+class Tier:
+    """Any thread may call; what reaches the store waits."""
+
+    def __init__(
+        self, data: Path, settings: TierSettings, indexes: IndexCache, now_ms: Callable[[], int] | None = None
+    ) -> None:
+        self.settings = settings
+        self.registry = Registry(data)
+        self.store = ObjectStore(settings.store)
+        self.cache = ChunkCache(self.store, data, settings.cache_bytes)
+        self.indexes = indexes
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._noted: set[Path] = set()
+        self._lock = threading.Lock()
+        self._began_s = time.monotonic()
+        self.closing = threading.Event()
+        self.fault: MainstemError | None = None  # why the last upload did not succeed
+        self.uploads = self.upload_failures = 0
+        self._logs = self.registry.logs()
+        self.registry.doom_pending(self._now_ms())
+
+    # -- the store is ours
+
+    def claim(self) -> None:
+        """At a start: the store is there, it lets us write, read and delete, and no other broker uses its prefix.
+
+        A store that does not answer is no reason to stay away, once it was ours: uploads wait, the rest is served.
+        """
+        known, url = self.registry.fact("store"), self.store.url
+        if known and known != url and self.registry.logs():
+            raise ConfigError(
+                f"tier.store is {url}, and this broker's objects lie in {known}", fix=f'[tier] store = "{known}"'
+            )
+        try:
+            self._claim()
+        except StoreAway as error:
+            if known != url:
+                raise ConfigError(
+                    f"{error.message}; a store that is used for the first time must answer",
+                    fix="check tier.store and tier.endpoint, and that the store runs: mainstem doctor",
+                ) from error
+            logger.error("the object store does not answer, uploads wait for it: %s", error)
+            return
+        self.registry.set_fact("store", url)
+        self.registry.set_fact("settings", json.dumps(asdict(self.settings.store)))
+
+    def _claim(self) -> None:
+        check = f"{CHECK}/{self.registry.id}"
+        self.store.put(check, b"mainstem\n")
+        if self.store.get(check, 0, 9) != b"mainstem\n":
+            raise ConfigError(f"{self.store.url}/{check}: what was written is not what is read", fix="mainstem doctor")
+        self.store.delete(check)
+        try:
+            owner = json.loads(self.store.get_all(OWNER))
+        except ObjectMissing:
+            incarnation = self.registry.fact("incarnation")
+            self.store.put(OWNER, json.dumps({"id": self.registry.id, "incarnation": incarnation}).encode())
+            return
+        self._check_owner(owner)
+
+    def _check_owner(self, owner: dict[str, str]) -> None:
+        if owner.get("id") == self.registry.id and owner.get("incarnation") != self.registry.fact("incarnation"):
+            raise ConfigError(
+                f"{self.store.url} was restored elsewhere (mainstem restore): this data directory is its past",
+                fix=f"start the restored one; or take it over again: mainstem restore {self.store.url} DIRECTORY",
+            )
+        if owner.get("id") != self.registry.id:
+            raise ConfigError(
+                f"{self.store.url} belongs to another broker ({owner.get('id')})",
+                fix=f"a prefix of its own for each broker: tier.store = {self.store.url}-2; "
+                f"to go on with that broker's data: mainstem restore {self.store.url} DIRECTORY",
+            )
+
+    # -- logs
+
+    def attach(self, local: SegmentEngine, log_id: int, directory: Path) -> TieredEngine:
+        return TieredEngine(local, self, log_id, directory)
+
+    def holds(self, log_id: int) -> bool:
+        """Whether something of it is in the store."""
+        return log_id in self._logs
+
+    def check_known(self, directory: Path, disk_state: FileState) -> None:
+        """A log that dropped parts must not be served by a registry that does not know them: they would seem lost."""
+        noted = disk_state.get(TIERED)
+        if noted is not None and noted["id"] != self.registry.id:
+            raise StorageFault(
+                f"{directory}: parts of this log are in an object store, and {self.registry.path} does not know them",
+                fix=f"put the {FILE} of broker {noted['id']} back, or mainstem restore {self.store.url} DIRECTORY",
+            )
+
+    def note_drop(self, directory: Path) -> None:
+        """Before the first local part goes."""
+        if directory not in self._noted:
+            FileState(directory).put(TIERED, {"id": self.registry.id})
+            self._noted.add(directory)
+
+    def forget_log(self, log_id: int) -> None:
+        """Its topic was deleted."""
+        self.registry.doom_log(log_id, self._now_ms())
+
+    # -- objects
+
+    def upload(self, engine: TieredEngine, log_id: int, part: Part, directory: Path) -> bool:
+        """Returns once it is stored, however long the store takes. False if the part went or was rewritten meanwhile;
+        StoreAway if the broker stops. In a thread of ours."""
+        if not engine.hold(part):
+            return False
+        try:
+            body = bytearray(part.size_bytes)
+            with (directory / part.name).open("rb", buffering=0) as file:
+                read = _read_into(file, memoryview(body))
+            if read != part.size_bytes:
+                raise CorruptFrame(f"{directory / part.name}: {read} bytes instead of {part.size_bytes}")
+            index = engine.index_of(part)
+        finally:
+            engine.release(part)
+        return engine.register(self._store(log_id, part, body, index))
+
+    def upload_rewritten(self, log_id: int, old: Part, frames: Sequence[Buffer]) -> Object:
+        """A part that is only in the store, cut down to these frames. The caller commits it."""
+        body, index = bytearray().join(frames), SparseIndex(old.base_offset)
+        at = 0
+        for head in frame_heads(body, log_id):
+            assert old.base_offset <= head.base_offset < old.end_offset
+            index.add(at, head.base_offset, head.stamp)
+            at += head.size
+        summary = Summary(log_id, old.base_offset, old.end_offset, old.first_stamp, old.last_stamp, len(body))
+        part = Part(
+            old.name,
+            old.generation + 1,
+            old.base_offset,
+            old.end_offset,
+            old.first_stamp,
+            old.last_stamp,
+            len(body),
+            True,
+        )
+        return self._store(log_id, part, body, index.encode(summary), tries=REWRITE_TRIES)
+
+    def _store(self, log_id: int, part: Part, body: bytearray, index: bytes, tries: int = 0) -> Object:
+        """Steps 1 to 3; without `tries` until it is done."""
+        body += index
+        footer = make_footer(log_id, part, body, len(index))
+        tail = footer.encode()
+        body += tail
+        made = new_object(part, footer)
+        self.registry.begin(made, len(body), self._now_ms())
+        try:
+            self._put(made, body, tail, tries)
+        except BaseException:
+            if not self.closing.is_set():  # else the next start does
+                self.doom([made])
+            raise
+        self.uploads += 1
+        return made
+
+    def _put(self, made: Object, body: bytearray, tail: bytes, tries: int) -> None:
+        """Again under the same key: an answer that was lost does no harm."""
+        pause_s = PAUSE_S
+        for number in itertools.count(1):
+            try:
+                self.store.put(made.key, body)
+                self._look_at(made, tail)
+            except (StoreAway, ConfigError, CorruptFrame) as error:
+                self.upload_failures += 1
+                self.tell_fault(error)
+                if number == tries or self.closing.wait(pause_s):
+                    raise StoreAway(error.message, fix=error.fix) from error
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            else:
+                self.tell_fault(None)
+                return
+
+    def tell_fault(self, error: MainstemError | None) -> None:
+        """Say it once, and once when it is over."""
+        with self._lock:
+            before, self.fault = self.fault, error
+        if error is not None and before is None:
+            logger.error("the object store takes nothing, uploads wait and are tried again: %s", error)
+        elif error is None and before is not None:
+            logger.warning("the object store takes uploads again")
+
+    def _look_at(self, made: Object, tail: bytes) -> None:
+        """It is there, as long as it must be, and ends as it must. The store checked the sum of what we sent (s3); of a
+        directory, which checks nothing, all of it is read again."""
+        size = made.footer.body_size
+        if self.store.get(made.key, size, len(tail)) != tail:
+            raise StoreAway(f"{self.store.url}/{made.key}: what was stored does not end as what was sent")
+        if self.store.url.startswith("file://"):
+            for number, checksum in enumerate(made.footer.crcs):
+                start = number * made.footer.chunk_bytes
+                if crc32c(self.store.get(made.key, start, made.footer.chunk_size(number))) != checksum:
+                    raise StoreAway(f"{self.store.url}/{made.key}: what was stored is not what was sent")
+
+    def commit(self, made: Object) -> None:
+        self.registry.commit(made, self._now_ms())
+
+    def doom(self, objects: Sequence[Object]) -> None:
+        self.registry.doom([one.id for one in objects], self._now_ms())
+
+    def cost_month(self) -> float:
+        """What a month costs at the store's list price: what is stored now, and requests as often as since the start."""
+        stored, puts, gets = self.settings.prices
+        objects = self.registry.totals().values()
+        months = max(time.monotonic() - self._began_s, 60.0) / MONTH_S
+        requests = self.store.meters.requests
+        rate = (requests["PUT"] * puts + requests["GET"] * gets) / 1000 / months
+        return sum(size for _, size in objects) / 1e9 * stored + rate
+
+    def sweep(self, before_ms: int | None = None) -> int:
+        """Delete what was doomed longer ago than the grace time, and before `before_ms`; returns how many objects went.
+        Waits for the store."""
+        gone, limit = 0, self._now_ms() - self.settings.grace_ms
+        doomed = self.registry.doomed(limit if before_ms is None else min(limit, before_ms), DELETES_MAX)
+        if doomed:
+            self._check_owner(json.loads(self.store.get_all(OWNER)))  # a restored copy may name them
+        for one in doomed:
+            self.store.delete(one.key)
+            self.registry.forget(one.id)
+            gone += 1
+        return gone
+
+    def stop(self) -> None:
+        """What is being uploaded stays undone, and the next start begins it again; who waits for a download is told."""
+        self.closing.set()
+        self.cache.close()
+
+    def close(self) -> None:
+        self.stop()
+        self.registry.close()
+
+
+def _read_into(file: io.RawIOBase, body: memoryview) -> int:
+    """As much as there is."""
+    done = 0
+    while done < len(body) and (read := file.readinto(body[done:])):
+        done += read
+    return done

@@ -1,0 +1,108 @@
+"""A proxy in front of an S3 server that is slow, refuses, cuts answers off or loses them, as asked."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+READ_BYTES = 1 << 16
+
+
+class FaultProxy:
+    """`faults[verb]` is what happens to requests of that verb (`*`: of all):
+
+    delay:S   answered S seconds late         503   refused with SlowDown
+    cut       the answer ends halfway          lost  carried out, and the answer never comes
+    """
+
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream = host, int(port)
+        self.faults: dict[str, str] = {}
+        self.requests: Counter[str] = Counter()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            buffered = b""
+            while True:
+                request, buffered = _message(client, buffered)
+                if not request:
+                    return
+                if not self._answer(client, request):
+                    return
+
+    def _answer(self, client: socket.socket, request: bytes) -> bool:
+        """False: the connection is to be closed."""
+        verb = request.split(b" ", 1)[0].decode()
+        self.requests[verb] += 1
+        fault = self.faults.get(verb) or self.faults.get("*", "")
+        if fault == "503":
+            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+            client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            return True
+        if fault.startswith("delay:"):
+            time.sleep(float(fault.partition(":")[2]))
+        with socket.create_connection(self._upstream) as upstream:
+            upstream.sendall(request)
+            answer, _ = _message(upstream, b"", head_only=verb == "HEAD")
+        if fault == "lost":
+            return False
+        if fault == "cut":
+            client.sendall(answer[: len(answer) // 2])
+            return False
+        client.sendall(answer)
+        return True
+
+
+def _message(peer: socket.socket, data: bytes, *, head_only: bool = False) -> tuple[bytes, bytes]:
+    """One whole request or answer, and what came behind it."""
+    while b"\r\n\r\n" not in data:
+        more = peer.recv(READ_BYTES)
+        if not more:
+            return b"", b""
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    names = {
+        name.strip().lower(): value.strip() for name, _, value in (h.partition(b":") for h in head.split(b"\r\n")[1:])
+    }
+    if names.get(b"expect") == b"100-continue":
+        peer.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    body = bytearray(rest)
+    if names.get(b"transfer-encoding") == b"chunked":
+        while not body.endswith(b"0\r\n\r\n"):
+            body += peer.recv(READ_BYTES)
+        return head + b"\r\n\r\n" + bytes(body), b""
+    length = 0 if head_only else int(names.get(b"content-length", b"0"))
+    while len(body) < length:
+        more = peer.recv(READ_BYTES)
+        if not more:
+            break
+        body += more
+    return head + b"\r\n\r\n" + bytes(body[:length]), bytes(body[length:])
+
+
+@contextlib.contextmanager
+def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(upstream)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
