@@ -28,16 +28,26 @@ cdef class RecordRef:
                           const uint8_t** value, Py_ssize_t* value_len) noexcept
 
 
+cdef struct Hint:
+    # Where in a compressed batch a replay stopped, so that the next one need not walk all that came before.
+    int64_t stamp, position
+    uint32_t crc
+    Py_ssize_t at
+    int place
+
+
 cdef class Sink:
     cdef public bint live
     cdef public int64_t position
     cdef public object namespace
+    cdef Hint hint
 
     cpdef bint push(self, RecordRef record, object options) except -1
     cpdef object choose(self, RecordRef record)
 
 
 cdef class Delivery:
+    cdef public int64_t since
     cdef public Sink sink
     cdef public object options
 
@@ -73,14 +83,24 @@ cdef class Dispatcher:
     cdef public uint64_t undecodable
     cdef public uint64_t failures
     cdef RecordRef ref
+    cdef int64_t deadline_ns  # of the slice at hand; 0: none
+    cdef Py_ssize_t unclocked
+    cdef object waiting  # written, and not yet offered to all who listen
+    cdef public Py_ssize_t waiting_bytes
+    cdef int64_t head  # all records below it were
+    cdef int place  # in the gathered batch at hand
+    cdef BatchWalk walk  # through the client's batch at hand
+    cdef object walk_owner
+    cdef object committed  # batches that the marker at hand makes visible
 
+    cdef bint _is_over(self, Py_ssize_t pushes, Py_ssize_t unclocked_max) noexcept
     cdef int _push_all(self, Route route) except -1
-    cdef int _deliver_gather(self, object item) except -1
-    cdef int _deliver_batch(self, object item) except -1
-    cdef int _walk(self, bytes batch, Route route, int64_t base_offset, int64_t stamp) except -1
+    cdef bint _deliver_gather(self, object item) except -1
+    cdef bint _deliver_batch(self, object item) except -1
+    cdef int _open(self, bytes batch, int64_t base_offset, int64_t stamp) except -1
     cdef BatchWalk _begin(self, const uint8_t* batch, Py_ssize_t size, int64_t base_offset, int64_t stamp)
-    cdef bint _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+    cdef int _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
                             Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes topic) except -1
-    cdef bint _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
+    cdef int _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
                             int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
                             bytes topic) except -1

@@ -9,18 +9,36 @@ from libc.string cimport memcmp
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, SealedFrame, get_u32, get_u64, next_header, read_record,
 )
+from mainstem.codec._records cimport check_walk, records_fault
 from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
 from mainstem.log._gather cimport Gather, TopicRef
 
 import logging
+from collections import deque
 
-from mainstem.codec.batch import decode_headers, inflate
+from mainstem.codec.batch import decode_headers
 from mainstem.log.committed import committed_batches
+from mainstem.log.inflating import inflate_soon
 from mainstem.model.errors import CorruptFrame, MainstemError
 from mainstem.model.record import Record
 from mainstem.model.origin import Origin
+from mainstem.storage.engine import NotLocal
+
+cdef extern from "<time.h>" nogil:
+    ctypedef int clockid_t
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    clockid_t CLOCK_MONOTONIC
+    int clock_gettime(clockid_t clock, timespec* now)
 
 logger = logging.getLogger("mainstem.broker")
+
+FULL, OFFERED, CUT = 0, 1, 2  # how a replay ends
+cdef enum:
+    FULL_C, OFFERED_C, CUT_C
+cdef Py_ssize_t UNCLOCKED_MAX = 8  # records of a replay between two looks at the clock
+cdef Py_ssize_t PUSHES_UNCLOCKED_MAX = 128  # the same of live delivery
 
 INFLATED_BYTES_MAX = 64 << 20
 cdef int KEY_IS_TOPIC = 8
@@ -30,6 +48,18 @@ cdef int ATTRIBUTE_APPEND_TIME = 0x08
 cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
 cdef int ATTRIBUTE_CONTROL = 0x20
 _ORIGINS = [Origin(n) for n in range(len(Origin))]
+
+
+cdef inline int64_t now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef inline bint is_before(const uint8_t* frame, const FrameFields* fields, int64_t stamp) noexcept nogil:
+    """Whether all its records were offered in a slice before. A marker's records have stamps of their own."""
+    return fields.stamp + <int64_t>fields.count <= stamp and fields.payload_size > 22 and \
+        not frame[FRAME_HEAD_SIZE + 22] & ATTRIBUTE_CONTROL
 
 
 cdef class RecordRef:
@@ -117,6 +147,7 @@ cdef class Sink:
         self.namespace = namespace
         self.live = True
         self.position = position
+        self.hint.stamp = -1
 
     cpdef bint push(self, RecordRef record, object options) except -1:
         raise NotImplementedError
@@ -132,9 +163,10 @@ cdef class Sink:
 
 
 cdef class Delivery:
-    def __init__(self, Sink sink, options):
+    def __init__(self, Sink sink, options, int64_t since=0):
         self.sink = sink
         self.options = options
+        self.since = since
 
 
 cdef class Route(TopicRef):
@@ -171,40 +203,21 @@ cdef class BatchWalk:
         # In a batch without gaps the place is the offset, whatever a producer wrote: the log counted so.
         self.last_delta = <int32_t>get_u32(batch + 23)
         self.dense = self.last_delta == self.count - 1
+        self.inflated = None
         if attributes & ATTRIBUTE_CODEC:
-            self.inflated = inflate(attributes & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
-                <const char*>self.at, self.end - self.at), INFLATED_BYTES_MAX)
+            self.inflated = inflate_soon(attributes & ATTRIBUTE_CODEC, PyBytes_FromStringAndSize(
+                <const char*>self.at, self.end - self.at), INFLATED_BYTES_MAX, (self.count, self.last_delta))
             self.at = <const uint8_t*>PyBytes_AS_STRING(self.inflated)
             self.end = self.at + len(self.inflated)
         return 0
 
     cdef int check(self) except -1:
         """Whether a client's batch decodes to its end. What its checksum covers may still be nonsense."""
-        cdef const uint8_t* at = self.at
-        cdef const uint8_t* header
-        cdef const uint8_t* name
-        cdef const uint8_t* value
-        cdef Py_ssize_t name_size, value_size
-        cdef RecordParts parts
-        cdef int64_t before = -1
-        cdef int n, h
-        for n in range(self.count):
-            at = read_record(at, self.end, &parts)
-            if at == NULL:
-                raise CorruptFrame(f"record {n} of {self.count} is malformed")
-            header = parts.headers
-            for h in range(parts.header_count):
-                header = next_header(header, at, &name, &name_size, &value, &value_size)
-                if header == NULL:
-                    raise CorruptFrame(f"header {h} of record {n} is malformed")
-            if header != at:
-                raise CorruptFrame(f"record {n} of {self.count} is longer than its headers")
-            if not self.dense:
-                if parts.offset_delta <= before or parts.offset_delta > self.last_delta:
-                    raise CorruptFrame(f"record {n} of {self.count} lies outside its batch or out of order")
-                before = parts.offset_delta
-        if at != self.end:
-            raise CorruptFrame(f"{self.end - at} bytes follow the last of {self.count} records")
+        cdef int place = 0, fault
+        if self.inflated is None:  # else it was checked where it was inflated
+            fault = check_walk(self.at, self.end, self.count, self.last_delta, &place)
+            if fault:
+                raise records_fault(fault, place, self.count)
         return 0
 
     cdef bint next(self, RecordRef ref) except -1:
@@ -226,22 +239,36 @@ cdef class Dispatcher:
     def __init__(self):
         self.epoch = 1
         self.ref = RecordRef()
+        self.waiting = deque()
 
-    def deliver(self, list appended):
-        self.ref.stamp = -1
+    def deliver(self, list appended, int64_t until_ns=0):
+        """Offer what was written, behind what still waits, to those who listen, until it is later than `until_ns`
+        (monotonic; 0: all of it). Returns the stamp below which everything was offered."""
+        self.waiting.extend(appended)
         for item in appended:
-            if item.kind != KIND_DATA:
-                continue
-            self.ref.log = item.log
-            self.ref.origin = item.origin
-            if item.gather is not None:
-                self._deliver_gather(item)
-            else:
-                try:
-                    self._deliver_batch(item)
-                except MainstemError:
-                    self._fall_back(item)
+            self.waiting_bytes += item.ref.size
+        self.deadline_ns = until_ns
+        self.unclocked = 0
+        while self.waiting:
+            item = self.waiting[0]
+            if item.kind == KIND_DATA:
+                self.ref.log = item.log
+                self.ref.origin = item.origin
+                if item.gather is not None:
+                    if not self._deliver_gather(item):
+                        break
+                else:
+                    try:
+                        if not self._deliver_batch(item):
+                            break
+                    except MainstemError:
+                        self.walk = self.walk_owner = self.committed = None
+                        self._fall_back(item)
+            self.head = item.stamp_end
+            self.waiting.popleft()
+            self.waiting_bytes -= item.ref.size
         self.ref.owner = None
+        return self.head
 
     cdef int _push_all(self, Route route) except -1:
         cdef Delivery delivery
@@ -253,7 +280,7 @@ cdef class Dispatcher:
         for n in range(PyList_GET_SIZE(deliveries)):
             delivery = <Delivery>PyList_GET_ITEM(deliveries, n)
             sink = delivery.sink
-            if not sink.live:
+            if not sink.live or self.ref.stamp < delivery.since:
                 continue
             try:
                 taken = sink.push(self.ref, delivery.options)
@@ -276,7 +303,7 @@ cdef class Dispatcher:
 
     def _fall_back(self, item):
         """What could not be read just now is read again by catching up: nobody loses it."""
-        cdef int64_t position = max(<int64_t>item.ref.stamp, self.ref.stamp + 1)
+        cdef int64_t position = max(<int64_t>item.ref.stamp, self.head)
         logger.exception("offset %d of log %d cannot be delivered live", item.ref.base_offset, item.log.id)
         for delivery in item.route.deliveries:
             if delivery.sink.live:
@@ -284,7 +311,8 @@ cdef class Dispatcher:
                 delivery.sink.position = position
                 delivery.sink.namespace.resume(delivery.sink)
 
-    cdef int _deliver_gather(self, object item) except -1:
+    cdef bint _deliver_gather(self, object item) except -1:
+        """False: the slice is over, and there is more."""
         cdef Gather gather = item.gather
         cdef SealedFrame frame = item.sealed
         cdef list routes = gather.routes
@@ -292,41 +320,70 @@ cdef class Dispatcher:
         cdef const uint8_t* end = start + frame.size
         cdef int64_t first_time_ms = frame.first_time_ms
         cdef Route route
+        cdef Py_ssize_t pushes
         cdef int n
         self.ref.owner = frame
-        for n in range(frame.count):
+        for n in range(self.place, frame.count):
             route = <Route>PyList_GET_ITEM(routes, n)
             if route.epoch != self.epoch:
                 route.namespace.refresh(route)
-            if PyList_GET_SIZE(route.deliveries):
+            pushes = PyList_GET_SIZE(route.deliveries)
+            if pushes:
                 self.ref.load(start + frame.record_at[n], end, frame.base_offset, frame.stamp, first_time_ms)
                 self._push_all(route)
-        return 0
+                if self._is_over(pushes, PUSHES_UNCLOCKED_MAX) and n + 1 < frame.count:
+                    self.place, self.head = n + 1, self.ref.stamp + 1
+                    return False
+        self.place = 0
+        return True
 
-    cdef int _deliver_batch(self, object item) except -1:
+    cdef bint _deliver_batch(self, object item) except -1:
         """A batch a client made: one topic. A transaction's records wait for its decision (see `committed.py`)."""
         cdef Route route = item.route
+        cdef bytes batch
+        cdef int attributes
         if route.epoch != self.epoch:
             route.namespace.refresh(route)
-        if not route.deliveries:
-            return 0
-        cdef bytes batch = bytes(item.data[1])
-        cdef int attributes = (<const uint8_t*>PyBytes_AS_STRING(batch))[22]
-        if attributes & ATTRIBUTE_CONTROL:
-            for inner, base, stamp in committed_batches(item.log, batch, item.ref.base_offset, item.ref.stamp):
-                self._walk(inner, route, base, stamp)
-        elif not attributes & ATTRIBUTE_TRANSACTIONAL:
-            self._walk(batch, route, item.ref.base_offset, item.ref.stamp)
+        if self.walk is None and self.committed is None:
+            if not route.deliveries:
+                return True
+            batch = bytes(item.data[1])
+            attributes = (<const uint8_t*>PyBytes_AS_STRING(batch))[22]
+            if attributes & ATTRIBUTE_CONTROL:
+                self.committed = committed_batches(item.log, batch, item.ref.base_offset, item.ref.stamp)
+            elif not attributes & ATTRIBUTE_TRANSACTIONAL:
+                self._open(batch, item.ref.base_offset, item.ref.stamp)
+        while True:
+            if self.walk is None:
+                inner = next(self.committed, None) if self.committed is not None else None
+                if inner is None:
+                    self.committed = None
+                    return True
+                self._open(inner[0], inner[1], inner[2])
+                continue
+            self.ref.owner = self.walk_owner
+            while self.walk.next(self.ref):
+                self._push_all(route)
+                self.head = self.ref.stamp + 1
+                if self._is_over(PyList_GET_SIZE(route.deliveries), PUSHES_UNCLOCKED_MAX):
+                    return False
+            self.walk = self.walk_owner = None
+
+    cdef int _open(self, bytes batch, int64_t base_offset, int64_t stamp) except -1:
+        try:
+            self.walk = self._begin(<const uint8_t*>PyBytes_AS_STRING(batch), len(batch), base_offset, stamp)
+        except NotLocal as missing:  # its producer waited until it was inflated: that is long ago, or a subscriber is new
+            missing.bring()
+            self.walk = self._begin(<const uint8_t*>PyBytes_AS_STRING(batch), len(batch), base_offset, stamp)
+        self.walk_owner = (batch, self.walk)
         return 0
 
-    cdef int _walk(self, bytes batch, Route route, int64_t base_offset, int64_t stamp) except -1:
-        cdef BatchWalk walk = self._begin(<const uint8_t*>PyBytes_AS_STRING(batch), len(batch), base_offset, stamp)
-        if walk is None:
-            return 0
-        self.ref.owner = (batch, walk)
-        while walk.next(self.ref):
-            self._push_all(route)
-        return 0
+    cdef bint _is_over(self, Py_ssize_t pushes, Py_ssize_t unclocked_max) noexcept:
+        self.unclocked += pushes
+        if not self.deadline_ns or self.unclocked < unclocked_max:
+            return False
+        self.unclocked = 0
+        return now_ns() >= self.deadline_ns
 
     cdef BatchWalk _begin(self, const uint8_t* batch, Py_ssize_t size, int64_t base_offset, int64_t stamp):
         """None for a client's batch that cannot be read: it is counted, and stays in the log for those who can."""
@@ -346,12 +403,13 @@ cdef class Dispatcher:
         return walk
 
     def replay(self, Sink sink, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of,
-               bytes topic=b""):
+               bytes topic=b"", int64_t until_ns=0):
         """Offer stored frames to a sink that catches up, in order. `offsets` (sorted) chooses records; empty = all.
         `topic` names it where all of the log is of one.
 
-        Returns True when all of [from_stamp, to_stamp) in `data` was offered; False when the sink had no room, its
-        `position` then being the record it could not take. CorruptFrame where the stored bytes are damaged.
+        OFFERED: all of [from_stamp, to_stamp) in `data` was. FULL: the sink had no room, its `position` is the record it
+        could not take. CUT: it is later than `until_ns` (monotonic), the rest begins at its `position`. CorruptFrame where
+        the stored bytes are damaged.
         """
         cdef const uint8_t[::1] view = data
         cdef const uint8_t* at
@@ -360,10 +418,11 @@ cdef class Dispatcher:
         cdef Py_ssize_t length, wanted = 0
         cdef FrameFields fields
         cdef uint64_t log_id = log.id
-        cdef int fault
+        cdef int fault, ended
         cdef bytes named
         if view.shape[0] == 0:
-            return True
+            return OFFERED
+        self.deadline_ns = until_ns
         at = start = &view[0]
         end = at + view.shape[0]
         self.ref.log = log
@@ -375,7 +434,7 @@ cdef class Dispatcher:
             length = FRAME_HEAD_SIZE + <Py_ssize_t>fields.payload_size
             while wanted < offsets.shape[0] and offsets[wanted] < fields.base_offset:
                 wanted += 1
-            if fields.kind == KIND_DATA and \
+            if fields.kind == KIND_DATA and not is_before(at, &fields, from_stamp) and \
                     (offsets.shape[0] == 0 or
                      (wanted < offsets.shape[0] and offsets[wanted] < fields.base_offset + <int64_t>fields.count)):
                 fault = check_frame(at, &fields, True)
@@ -385,51 +444,68 @@ cdef class Dispatcher:
                         fix=f"mainstem log verify {log.id}",
                     )
                 named = topic if topic or not fields.topic_id else topic_of.get(fields.topic_id, b"")
-                if not self._replay_frame(sink, log, at, length, offsets, wanted, from_stamp, to_stamp, named):
-                    return False
+                ended = self._replay_frame(sink, log, at, length, offsets, wanted, from_stamp, to_stamp, named)
+                if ended != OFFERED_C:
+                    return ended
             at += length
         self.ref.owner = None
-        return True
+        return OFFERED
 
-    cdef bint _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
+    cdef int _replay_frame(self, Sink sink, object log, const uint8_t* frame, Py_ssize_t length, int64_t[::1] offsets,
                             Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes topic) except -1:
         cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
         cdef Py_ssize_t size = length - FRAME_HEAD_SIZE
         cdef int64_t base = <int64_t>get_u64(frame + 16), stamp = <int64_t>get_u64(frame + 24)
         cdef bytes visible
+        cdef int ended
         self.ref.origin = frame[6]
         if batch[22] & ATTRIBUTE_CONTROL:
             marker = PyBytes_FromStringAndSize(<const char*>batch, size)
             for inner, inner_base, inner_stamp in committed_batches(log, marker, base, stamp, from_stamp):
                 visible = inner
-                if not self._replay_batch(sink, <const uint8_t*>PyBytes_AS_STRING(visible), len(visible), inner_base,
-                                          inner_stamp, offsets, wanted, from_stamp, to_stamp, topic):
-                    return False
-            return True
+                ended = self._replay_batch(sink, <const uint8_t*>PyBytes_AS_STRING(visible), len(visible), inner_base,
+                                           inner_stamp, offsets, wanted, from_stamp, to_stamp, topic)
+                if ended != OFFERED_C:
+                    return ended
+            return OFFERED_C
         if batch[22] & ATTRIBUTE_TRANSACTIONAL:
-            return True
+            return OFFERED_C
         return self._replay_batch(sink, batch, size, base, stamp, offsets, wanted, from_stamp, to_stamp, topic)
 
-    cdef bint _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
-                            int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
-                            bytes topic) except -1:
+    cdef int _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
+                           int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
+                           bytes topic) except -1:
         cdef BatchWalk walk = self._begin(batch, size, base, stamp)
         cdef RecordRef ref = self.ref
         cdef object options
+        cdef const uint8_t* begin
+        cdef Hint hint
         if walk is None:
-            return True
-        while walk.next(ref):
+            return OFFERED_C
+        begin = walk.at
+        hint.stamp, hint.crc = stamp, get_u32(batch + 17)
+        if walk.inflated is not None and sink.hint.stamp == stamp and sink.hint.crc == hint.crc and \
+                sink.hint.position <= from_stamp:
+            walk.at, walk.place = begin + sink.hint.at, sink.hint.place
+        while True:
+            hint.at, hint.place = walk.at - begin, walk.place
+            if not walk.next(ref):
+                return OFFERED_C
             if ref.stamp < from_stamp:
                 continue
             if ref.stamp >= to_stamp:
-                return True
+                return OFFERED_C
             if offsets.shape[0]:
                 while wanted < offsets.shape[0] and offsets[wanted] < ref.offset:
                     wanted += 1
                 if wanted >= offsets.shape[0]:
-                    return True
+                    return OFFERED_C
                 if offsets[wanted] != ref.offset:
                     continue
+            if self._is_over(1, UNCLOCKED_MAX):
+                sink.position = hint.position = ref.stamp
+                sink.hint = hint
+                return CUT_C
             if topic:
                 ref.topic = topic
             else:
@@ -438,8 +514,8 @@ cdef class Dispatcher:
             if options is None:
                 continue
             if not sink.push(ref, options):
-                sink.position = ref.stamp
-                return False
+                sink.position = hint.position = ref.stamp
+                sink.hint = hint
+                return FULL_C
             self.delivered += 1
             sink.position = ref.stamp + 1
-        return True

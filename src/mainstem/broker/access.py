@@ -4,10 +4,15 @@ Rules of this file:
 
 - Until a user exists every login is accepted where the listener allows it (loopback, or the operator said so), and may
   do everything. From the first user on, nobody gets in without a login.
-- A user may do what a rule allows and none denies: deny wins, no rule is no. An admin may do everything.
+- A user may do what a rule (see `rules.py`) allows and none denies: deny wins, no rule is no. An admin may do everything.
+  The rules of its roles are a user's too, and those of the role `*` are everybody's.
 - A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is
   checked again.
-- `%u` in a rule's filter is the user's own name. User names are single topic levels without wildcards.
+- A user belongs to a namespace that exists: where it does not, no user is added to it and nobody of it gets in, so that
+  nobody ever lands in somebody else's. (An admin gets in by HTTP, which asks for the namespace call by call.)
+- User names are single topic levels without wildcards.
+- A queue is ruled as the queue it is and, as ever, by the topic of its name; an exchange likewise. Either may allow, either
+  may deny.
 - Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again, and
   who came in by a login that no longer holds (`holds`) has to leave.
 """
@@ -20,45 +25,33 @@ import hmac
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainstem.broker.credentials import ScramVerifier, make_credentials, scram_verifier, verify_password
+from mainstem.broker.quotas import NO_LIMITS, Limits
+from mainstem.broker.rules import PATTERN, Names
+from mainstem.broker.rules import Action as Action
+from mainstem.broker.rules import Kind as Kind
+from mainstem.broker.rules import Rule as Rule
+from mainstem.broker.throttle import Throttle
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
-from mainstem.model.topic_filter import check_filter, covers, filter_levels, literal_filter, overlap
+from mainstem.model.plain_text import hidden_character
+from mainstem.model.topic_filter import filter_levels, literal_filter
 
 DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
 VERIFIED_MAX = 10_000  # logins verified lately, so that a storm of reconnects does not hash
 VERIFIED_MS = 300_000
-FAILURES_MAX = 10_000  # addresses and users counted
-FAILURE_WINDOW_MS = 60_000
+ROLES_MAX = 1_000
+RULES_MAX = 1_000  # of a user
+EVERYBODY = "*"  # the role that every user has
 HASHING_MAX = 2  # logins hashed at once; the rest wait
 Hashed = dict[str, Any]  # what is kept of a password
 _USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
-
-
-class Action(StrEnum):
-    PUBLISH = "publish"
-    CONSUME = "consume"
-    CREATE = "create"
-    CONFIGURE = "configure"
-    DELETE = "delete"
-    DESCRIBE = "describe"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    allow: bool
-    actions: frozenset[Action]
-    filter: str
-
-    def to_document(self) -> dict[str, Any]:
-        return {"allow": self.allow, "actions": sorted(self.actions), "filter": self.filter}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +62,14 @@ class Principal:
     namespace: str = "/"
     admin: bool = False
     anonymous: bool = False  # let in because no user exists yet
+    client: str = ""  # the client's id, where a rule of this user asks for it (`Access.of_client`)
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a text keeps its own: principals are looked up for each delivery
+
+    @property
+    def names(self) -> Names:
+        return Names(self.name, self.client, self.namespace)
 
 
 @dataclass(slots=True)
@@ -78,13 +79,18 @@ class User:
     admin: bool
     credentials: Hashed
     rules: list[Rule] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
+    quota: Limits = NO_LIMITS
 
     def to_document(self) -> dict[str, Any]:
+        quota = {"quota": self.quota.to_document()} if self.quota != NO_LIMITS else {}
         return {
+            **quota,
             "user_namespace": self.namespace,
             "admin": self.admin,
             "credentials": self.credentials,
             "rules": [rule.to_document() for rule in self.rules],
+            "roles": self.roles,
         }
 
 
@@ -96,19 +102,26 @@ class Access:
         *,
         clock: Clock | None = None,
         failures_max: int = 10,
+        namespaces: Container[str] = ("/",),
     ) -> None:
         self._store = store
+        self._namespaces = namespaces  # the broker's own, as they come and go
         self._clock = clock or SystemClock()
+        items = list(items)
         self.users: dict[str, User] = {item.name: _user_of(item) for item in items if item.kind == ItemKind.USER}
+        self.roles: dict[str, list[Rule]] = {
+            item.name: [Rule.of_document(one) for one in item.body["rules"]]
+            for item in items
+            if item.kind == ItemKind.ROLE
+        }
         self.version = 0
         self.listeners: list[Callable[[], None]] = []
-        self.failures_max = failures_max
+        self.throttle = Throttle(failures_max)
         self.failures_total = 0
-        self._decisions: dict[tuple[str, str, bytes], bool] = {}
-        self._coverages: dict[tuple[str, str, bytes], bool] = {}
+        self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
+        self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
         self._verified: dict[bytes, int] = {}  # keyed digest of name and password → until when
         self._secret = os.urandom(32)
-        self._failures: dict[str, list[int]] = {}  # [count, window's end]
         self._hashing = asyncio.Semaphore(HASHING_MAX)
 
     @property
@@ -121,88 +134,113 @@ class Access:
     def login_now(self, name: str, password: bytes) -> Principal | None:
         """The answer if it costs nothing (no users yet, or verified lately), else None: await `login`."""
         if self.open:
-            return Principal(name or "anonymous", admin=True, anonymous=True)
+            return Principal(name or "anonymous", admin=True, anonymous=True) if not hidden_character(name) else None
         user = self.users.get(name)
         until = self._verified.get(self._digest(name, password), 0)
-        return self.principal(user) if user is not None and until > self._now_ms() else None
+        if user is None or until <= self._now_ms() or not self._has_namespace(user):
+            return None
+        return self.principal(user)
 
     async def login(self, name: str, password: bytes, address: str = "") -> Principal:
         """NotAuthorized for a wrong name or password alike; Overloaded after too many of them."""
         known = self.login_now(name, password)
         if known is not None:
             return known
-        self._check_failures(address, name)
+        if hidden_character(name):
+            raise NotAuthorized(f"a user name with the character {hidden_character(name)}")
+        self.throttle.check(address, name, self._now_ms())
         user = self.users.get(name)
         credentials = user.credentials if user is not None else None
         async with self._hashing:
             right = await asyncio.to_thread(verify_password, credentials, password)
         if not right or user is None or self.users.get(name) is not user:
-            self._count_failure(address, name)
+            await asyncio.sleep(self._count_failure(address, name))
             raise NotAuthorized("wrong user name or password")
+        self.throttle.succeeded(address, name)
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()
         self._verified[self._digest(name, password)] = self._now_ms() + VERIFIED_MS
         return self.principal(user)
 
     def principal(self, user: User) -> Principal:
-        return Principal(user.name, user.namespace, user.admin)
+        """NotAuthorized where the user's namespace does not exist."""
+        if not self._has_namespace(user):
+            raise NotAuthorized(
+                f"user {user.name} belongs to namespace {user.namespace!r}, which does not exist",
+                fix=f"mainstem namespace add {user.namespace}",
+            )
+        return _principal_of(user)
+
+    def _has_namespace(self, user: User) -> bool:
+        return user.admin or user.namespace in self._namespaces
+
+    def stranded(self) -> list[User]:
+        """Users whose namespace does not exist."""
+        return [user for user in self.users.values() if user.namespace not in self._namespaces]
 
     def holds(self, principal: Principal) -> bool:
         """Whether who logged in as this would still be let in as this; a changed password alone sends nobody away."""
         if principal.anonymous:
             return self.open
         user = self.users.get(principal.name)
-        return user is not None and self.principal(user) == principal
+        return user is not None and self._has_namespace(user) and _principal_of(user) == replace(principal, client="")
 
-    def scram(self, name: str, mechanism: str) -> ScramVerifier:
-        """For Kafka's SASL/SCRAM; an unknown user has one that nothing fits."""
+    def scram(self, name: str, mechanism: str, address: str = "") -> ScramVerifier:
+        """For Kafka's SASL/SCRAM; an unknown user has one that nothing fits. Overloaded after too many failures."""
+        self.throttle.check(address, name, self._now_ms())
         user = self.users.get(name)
         return scram_verifier(user.credentials if user is not None else None, mechanism, name)
 
-    def scram_done(self, name: str, right: bool, address: str = "") -> Principal:
+    async def scram_done(self, name: str, right: bool, address: str = "") -> Principal:
+        self.throttle.check(address, name, self._now_ms())
         user = self.users.get(name)
         if not right or user is None:
-            self._count_failure(address, name)
+            await asyncio.sleep(self._count_failure(address, name))
             raise NotAuthorized("wrong user name or password")
+        self.throttle.succeeded(address, name)
         return self.principal(user)
 
     def _digest(self, name: str, password: bytes) -> bytes:
         return hmac.digest(self._secret, name.encode() + b"\0" + password, hashlib.sha256)
 
-    def _check_failures(self, address: str, name: str) -> None:
-        for key in (f"address {address}", f"user {name}"):
-            count, end = self._failures.get(key, (0, 0))
-            if count >= self.failures_max and end > self._now_ms():
-                raise Overloaded(f"too many failed logins of {key}; wait a minute")
-
-    def _count_failure(self, address: str, name: str) -> None:
+    def _count_failure(self, address: str, name: str) -> float:
+        """Returns how many seconds late the answer should be."""
         self.failures_total += 1
-        now = self._now_ms()
-        for key in (f"address {address}", f"user {name}"):
-            if len(self._failures) >= FAILURES_MAX:
-                self._failures.clear()
-            entry = self._failures.get(key)
-            if entry is None or entry[1] <= now:
-                self._failures[key] = [1, now + FAILURE_WINDOW_MS]
-            else:
-                entry[0] += 1
+        return self.throttle.failed(address, name, self._now_ms())
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000
 
     # -- deciding
 
+    def rules_of(self, principal: Principal) -> Iterator[tuple[str, Rule]]:
+        """Each with whose it is: the user's own first, then those of its roles, then everybody's."""
+        user = self.users.get(principal.name)
+        if user is None:
+            return
+        for rule in user.rules:
+            yield f"user {user.name}", rule
+        for role in (*user.roles, EVERYBODY):
+            for rule in self.roles.get(role, ()):
+                yield f"role {role}", rule
+
+    def of_client(self, principal: Principal, client_id: str) -> Principal:
+        """The same, with its client id if one of its rules asks for it; else all clients of a user share what is kept."""
+        if principal.admin or not any("%c" in rule.filter for _, rule in self.rules_of(principal)):
+            return principal
+        return replace(principal, client=client_id)
+
     def allows(self, principal: Principal, action: Action, topic: bytes) -> bool:
         """Whether this action is allowed on this very topic."""
         if principal.admin:
             return True
-        key = (principal.name, action.value, topic)
+        key = (principal, action.value, topic)
         decision = self._decisions.get(key)
         if decision is None:
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
             levels = filter_levels(literal_filter(topic))
-            decision = self._decide(principal.name, action, levels)
+            decision = self._decide(principal, action, levels)
             self._decisions[key] = decision
         return decision
 
@@ -210,12 +248,12 @@ class Access:
         """Whether a rule allows everything the filter may match, save what another denies (checked per delivery)."""
         if principal.admin:
             return True
-        key = (principal.name, action.value, topic_filter)
+        key = (principal, action.value, topic_filter)
         decision = self._coverages.get(key)
         if decision is None:
             if len(self._coverages) >= DECISIONS_MAX:
                 self._coverages.clear()
-            decision = self._decide(principal.name, action, filter_levels(topic_filter))
+            decision = self._decide(principal, action, filter_levels(topic_filter))
             self._coverages[key] = decision
         return decision
 
@@ -223,13 +261,83 @@ class Access:
         """Whether everything the filter may match is allowed: for what is not asked again for each delivery."""
         if principal.admin:
             return True
-        user, levels = self.users.get(principal.name), filter_levels(topic_filter)
-        denied = user is not None and any(
-            overlap(_levels_of(rule, principal.name), levels)
-            for rule in user.rules
-            if not rule.allow and action in rule.actions
+        return not self.denies_some(principal, action, topic_filter) and self.allows_filter(
+            principal, action, topic_filter
         )
-        return not denied and self.allows_filter(principal, action, topic_filter)
+
+    def denies_some(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
+        """Whether something the filter may mean is denied: by a rule, not for want of one."""
+        if principal.admin:
+            return False
+        levels, names = filter_levels(topic_filter), principal.names
+        return any(
+            rule.overlaps_topics(levels, names)
+            for _, rule in self.rules_of(principal)
+            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+        )
+
+    def denies(self, principal: Principal, action: Action, topic: bytes) -> bool:
+        """Whether a rule denies this very topic; what no rule speaks of is not denied."""
+        if principal.admin:
+            return False
+        key = (principal, f"deny {action}", topic)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            levels, names = filter_levels(literal_filter(topic)), principal.names
+            decision = self._decisions[key] = any(
+                rule.covers_topics(levels, names)
+                for _, rule in self.rules_of(principal)
+                if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+            )
+        return decision
+
+    def explain(self, principal: Principal, action: Action, topic_filter: bytes) -> tuple[bool, list[str]]:
+        """Whether everything the filter means is allowed, and why: the rules that decide it, or what is missing."""
+        if principal.admin:
+            return True, [f"user {principal.name} is an admin"]
+        levels, names = filter_levels(topic_filter), principal.names
+        rules = [(whose, rule) for whose, rule in self.rules_of(principal) if rule.kind is Kind.TOPIC]
+        rules = [(whose, rule) for whose, rule in rules if action in rule.actions]
+        denying = [
+            f"{whose}: {rule}" for whose, rule in rules if not rule.allow and rule.overlaps_topics(levels, names)
+        ]
+        allowing = [f"{whose}: {rule}" for whose, rule in rules if rule.allow and rule.covers_topics(levels, names)]
+        if denying:
+            return False, denying
+        return bool(allowing), allowing or [f"no rule allows {action} on all of it"]
+
+    def denied_filters(self, principal: Principal, action: Action) -> tuple[bytes, ...]:
+        """What rules deny, as filters: for readers of many topics at once, such as a view's."""
+        if principal.admin:
+            return ()
+        found = (
+            rule.topic_filter(principal.names)
+            for _, rule in self.rules_of(principal)
+            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+        )
+        return tuple(sorted({one for one in found if one is not None}))
+
+    def judges(self, principal: Principal, action: Action, kind: Kind, name: str) -> bool | None:
+        """What the rules of a kind other than topics say of an object; None if none speaks of it."""
+        if principal.admin:
+            return True
+        said: bool | None = None
+        names = principal.names
+        for _, rule in self.rules_of(principal):
+            if rule.kind is kind and action in rule.actions and rule.covers_name(name, names):
+                if not rule.allow:
+                    return False
+                said = True
+        return said
+
+    def allows_named(self, principal: Principal, action: Action, kind: Kind, name: str, topic: bytes) -> bool:
+        """A queue or an exchange: by rules of its kind, or of the topic that its name is."""
+        said = self.judges(principal, action, kind, name)
+        if said is None:
+            return self.allows(principal, action, topic)
+        return said and not self.denies(principal, action, topic)
 
     def require(self, principal: Principal, action: Action, topic: bytes) -> None:
         if not self.allows(principal, action, topic):
@@ -239,15 +347,12 @@ class Access:
                 fix=f"mainstem user allow {principal.name} {action} '{shown}'",
             )
 
-    def _decide(self, name: str, action: Action, levels: list[bytes]) -> bool:
-        user = self.users.get(name)
-        if user is None:
-            return False
-        allowed = False
-        for rule in user.rules:
-            if action not in rule.actions:
+    def _decide(self, principal: Principal, action: Action, levels: list[bytes]) -> bool:
+        allowed, names = False, principal.names
+        for _, rule in self.rules_of(principal):
+            if action not in rule.actions or rule.kind is not Kind.TOPIC:
                 continue
-            if covers(_levels_of(rule, name), levels):
+            if rule.covers_topics(levels, names):
                 if not rule.allow:
                     return False
                 allowed = True
@@ -260,43 +365,106 @@ class Access:
         return await asyncio.to_thread(_hashed, password)
 
     def add_user(self, name: str, password: str | Hashed, *, admin: bool = False, namespace: str = "/") -> Written:
-        if not _USER_NAME.fullmatch(name):
-            raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
+        if not _USER_NAME.fullmatch(name) or hidden_character(name):
+            raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
         if name in self.users:
             raise AlreadyExists(f"user {name} exists", fix=f"mainstem user passwd {name}")
         if not self.users and not admin:
             raise InvalidArgument("the first user must be an admin", fix=f"mainstem user add {name} --admin")
+        self._check_namespace(namespace)
         return self._keep(User(name, namespace, admin, _hashed(password)))
 
     def set_password(self, name: str, password: str | Hashed) -> Written:
         user = self.user(name)
-        return self._keep(User(name, user.namespace, user.admin, _hashed(password), user.rules))
+        return self._keep(replace(user, credentials=_hashed(password)))
+
+    def set_quota(self, name: str, quota: Limits) -> Written:
+        return self._keep(replace(self.user(name), quota=quota))
+
+    def set_namespace(self, name: str, namespace: str) -> Written:
+        """Who is logged in as this user has to leave, and comes back into the other namespace."""
+        user = self.user(name)
+        self._check_namespace(namespace)
+        return self._keep(replace(user, namespace=namespace))
+
+    def _check_namespace(self, namespace: str) -> None:
+        if namespace not in self._namespaces:
+            raise NotFound(f"there is no namespace {namespace!r}", fix=f"mainstem namespace add {namespace}")
+
+    def forget_users(self, names: Iterable[str]) -> None:
+        """They went with their namespace, which removed them from the metadata."""
+        for name in names:
+            self.users.pop(name, None)
+        self._verified.clear()
+        self.changed()
 
     def remove_user(self, name: str) -> Written:
         user = self.user(name)
         if user.admin and sum(other.admin for other in self.users.values()) == 1 and len(self.users) > 1:
             raise InvalidArgument(f"{name} is the last admin; remove the other users first")
         del self.users[name]
-        self._changed()
+        self._verified.clear()
+        self.changed()
         return self._store.delete_item(ItemKind.USER, "", name)
 
-    def add_rule(self, name: str, *, allow: bool, actions: Iterable[str], topic_filter: str) -> Written:
+    def add_rule(
+        self,
+        name: str,
+        *,
+        allow: bool,
+        actions: Iterable[str],
+        topic_filter: str,
+        kind: str = "topic",
+        match: str = PATTERN,
+    ) -> Written:
         user = self.user(name)
-        try:
-            wanted = frozenset(Action(action) for action in actions)
-        except ValueError as error:
-            raise InvalidArgument(f"{error}; actions are {', '.join(Action)}") from None
-        check_filter(topic_filter.replace("%u", "u").encode())
-        rule = Rule(allow, wanted, topic_filter)
-        rules = [*(one for one in user.rules if one != rule), rule]
-        return self._keep(User(name, user.namespace, user.admin, user.credentials, rules))
+        rule = Rule.make(allow=allow, actions=actions, pattern=topic_filter, kind=kind, match=match)
+        return self._keep(replace(user, rules=_with_rule(user.rules, rule, f"user {name}")))
 
-    def remove_rules(self, name: str, topic_filter: str) -> Written:
+    def remove_rules(self, name: str, topic_filter: str, kind: str = "topic") -> Written:
         user = self.user(name)
-        rules = [rule for rule in user.rules if rule.filter != topic_filter]
+        rules = [rule for rule in user.rules if rule.filter != topic_filter or rule.kind != kind]
         if len(rules) == len(user.rules):
-            raise NotFound(f"user {name} has no rule for {topic_filter}")
-        return self._keep(User(name, user.namespace, user.admin, user.credentials, rules))
+            raise NotFound(f"user {name} has no rule for {kind} {topic_filter}", fix=f"mainstem user describe {name}")
+        return self._keep(replace(user, rules=rules))
+
+    def set_rules(self, name: str, rules: list[Rule]) -> Written:
+        """All rules of a user."""
+        return self._keep(replace(self.user(name), rules=rules))
+
+    def set_roles(self, name: str, roles: Iterable[str]) -> Written:
+        wanted = sorted(set(roles) - {EVERYBODY})
+        for role in wanted:
+            self.role(role)
+        return self._keep(replace(self.user(name), roles=wanted))
+
+    def role(self, name: str) -> list[Rule]:
+        if name not in self.roles:
+            raise NotFound(f"there is no role {name}", fix="mainstem role ls")
+        return self.roles[name]
+
+    def put_role(self, name: str, rules: list[Rule]) -> Written:
+        """Made, or given other rules. `*` is everybody's."""
+        if name != EVERYBODY and not _USER_NAME.fullmatch(name):
+            raise InvalidName(f"role name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
+        if name not in self.roles and len(self.roles) >= ROLES_MAX:
+            raise Overloaded(f"there are {ROLES_MAX} roles already", fix="mainstem role rm NAME")
+        self._store.check_room()
+        self.roles[name] = rules
+        self.changed()
+        return self._store.put_item(ItemKind.ROLE, "", name, {"rules": [rule.to_document() for rule in rules]})
+
+    def remove_role(self, name: str) -> Written:
+        self.role(name)
+        users = [user.name for user in self.users.values() if name in user.roles]
+        if users:
+            raise InvalidArgument(
+                f"role {name} is {users[0]}'s" + (f" and {len(users) - 1} others'" if len(users) > 1 else ""),
+                fix=f"mainstem user roles {users[0]}",
+            )
+        del self.roles[name]
+        self.changed()
+        return self._store.delete_item(ItemKind.ROLE, "", name)
 
     def user(self, name: str) -> User:
         user = self.users.get(name)
@@ -306,15 +474,18 @@ class Access:
 
     def _keep(self, user: User) -> Written:
         self._store.check_room()
+        before = self.users.get(user.name)
+        if before is None or before.credentials is not user.credentials:  # other rules leave a password as it was
+            self._verified.clear()
         self.users[user.name] = user
-        self._changed()
+        self.changed()
         return self._store.put_item(ItemKind.USER, "", user.name, user.to_document())
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Whatever was decided is decided again, and who no longer holds has to leave."""
         self.version += 1
         self._decisions.clear()
         self._coverages.clear()
-        self._verified.clear()
         for listener in self.listeners:
             listener()
 
@@ -325,17 +496,23 @@ def _hashed(password: str | Hashed) -> Hashed:
     return make_credentials(password.encode()) if isinstance(password, str) else password
 
 
-def _levels_of(rule: Rule, name: str) -> list[bytes]:
-    return filter_levels(rule.filter.replace("%u", name).encode())
+def _principal_of(user: User) -> Principal:
+    return Principal(user.name, user.namespace, user.admin)
 
 
 def _user_of(item: Item) -> User:
     body = item.body
-    rules = [
-        Rule(rule["allow"], frozenset(Action(action) for action in rule["actions"]), rule["filter"])
-        for rule in body["rules"]
-    ]
-    return User(item.name, body["user_namespace"], body["admin"], body["credentials"], rules)
+    rules = [Rule.of_document(rule) for rule in body["rules"]]
+    namespace, admin, credentials = body["user_namespace"], body["admin"], body["credentials"]
+    quota = Limits.of_document(body.get("quota") or {})
+    return User(item.name, namespace, admin, credentials, rules, body.get("roles", []), quota)
+
+
+def _with_rule(rules: list[Rule], rule: Rule, whose: str) -> list[Rule]:
+    kept = [*(one for one in rules if one != rule), rule]
+    if len(kept) > RULES_MAX:
+        raise Overloaded(f"{whose} has {RULES_MAX} rules already", fix="one rule with a wildcard may say as much")
+    return kept
 
 
 def is_loopback(host: str) -> bool:

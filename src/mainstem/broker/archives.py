@@ -71,9 +71,10 @@ class Archives:
 
         The lane of a stem (`#`) counts for the topics of `topic_filter`, and for nothing without one.
         """
-        if not name or len(name) > 256:
-            raise InvalidArgument("an archive needs a name of at most 256 characters")
-        if name not in self._reports and len(self._reports) >= ARCHIVES_MAX:
+        if not name or len(name) > 256 or "\0" in name:
+            raise InvalidArgument("an archive needs a name of at most 256 characters, without U+0000")
+        key = self._key(namespace.name, name)
+        if key not in self._reports and len(self._reports) >= ARCHIVES_MAX:
             raise Overloaded(
                 f"{ARCHIVES_MAX} archives report already", fix="forget old ones: mainstem lake forget NAME"
             )
@@ -88,15 +89,20 @@ class Archives:
             for partition, offset in parts.items()
             for one in self._reached(namespace, topic, int(partition), int(offset), wanted)
         ]
-        report = self._reports[name] = Report(namespace.name, reached)
-        return self._broker.journal.put(KIND, name.encode(), msgspec.msgpack.encode(report))
+        report = self._reports[key] = Report(namespace.name, reached)
+        return self._broker.journal.put(KIND, key.encode(), msgspec.msgpack.encode(report))
+
+    def _key(self, namespace: str, name: str) -> str:
+        """Its name, unless that is another namespace's: then with its own before it."""
+        own, plain = f"{namespace}\0{name}", self._reports.get(name)
+        return name if own not in self._reports and (plain is None or plain.namespace == namespace) else own
 
     @staticmethod
     def _reached(
         namespace: Namespace, topic: str, partition: int, offset: int, wanted: bytes | None
     ) -> Iterator[Reached]:
         if topic == STEM:
-            if wanted is not None:
+            if wanted is not None and any(stem.id == partition for stem in namespace.stems.values()):
                 yield Reached(partition, wanted, offset)
             return
         try:
@@ -109,22 +115,30 @@ class Archives:
             meant = literal_filter(known.name) if span.shared else b""
             yield Reached(span.log.id, meant, offset if span.end is None else min(offset, span.end))
 
-    def forget(self, name: str) -> Ticket:
-        if self._reports.pop(name, None) is None:
-            raise NotFound(f"no archive {name!r} has reported", fix="mainstem lake archives")
-        return self._broker.journal.put(KIND, name.encode(), None)
+    def forget_namespace(self, name: str) -> Iterator[None]:
+        for key in [key for key, report in self._reports.items() if report.namespace == name]:
+            del self._reports[key]
+            self._broker.journal.put(KIND, key.encode(), None)
+            yield
 
-    def listed(self) -> list[dict[str, Any]]:
+    def forget(self, name: str, namespace: str = "/") -> Ticket:
+        key = self._key(namespace, name)
+        if self._reports.pop(key, None) is None:
+            raise NotFound(f"no archive {name!r} has reported", fix="mainstem lake archives")
+        return self._broker.journal.put(KIND, key.encode(), None)
+
+    def listed(self, namespace: str = "/") -> list[dict[str, Any]]:
         return [
             {
-                "name": name,
+                "name": key.rpartition("\0")[2],
                 "namespace": report.namespace,
                 "positions": [
                     {"log": one.log, "filter": one.filter.decode() or None, "offset": one.offset}
                     for one in report.reached
                 ],
             }
-            for name, report in sorted(self._reports.items())
+            for key, report in sorted(self._reports.items())
+            if report.namespace == namespace
         ]
 
     # -- what retention may drop

@@ -1,26 +1,31 @@
 """Catching up: a sink that fell behind, or starts in the past, is served from the log until it stands at the head.
 
-Reading runs in threads, a chunk at a time; offering runs on the loop. Each chunk covers a stretch of stamps of every
-log the sink's filters touch, so that records of several logs reach it in the order of their stamps.
+Reading runs in threads, a chunk at a time; offering runs on the loop, a slice at a time, in turns (`turns.py`). Each chunk
+covers a stretch of stamps of every log the sink's filters touch, so that records of several logs reach it in the order of
+their stamps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import Dispatcher, Sink
+from mainstem.broker.live import CUT, OFFERED, Dispatcher, Sink
 from mainstem.broker.reading import pieces_of
+from mainstem.broker.turns import Turns
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads, read_frame_head
+from mainstem.log.away import brought, pool
 from mainstem.log.log import Log
 from mainstem.log.rewriting import without_front
 from mainstem.model.errors import MainstemError, StorageFault
-from mainstem.storage.engine import Slice
+from mainstem.storage.engine import NotLocal, Slice
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.broker")
 
 CHUNK_BYTES = 1 << 20
-SCAN_OFFSETS_MAX = 1 << 20
+SCAN_OFFSETS_MAX = 1 << 18  # that one look passes over without a match
 MATCHES_MAX = 4_096
 AGAIN_S = 1  # after a failed read
 EMPTY = array("q")
@@ -119,7 +124,7 @@ class CatchUp:
 
     def _offset_in_frame(self, log: Log, start: int) -> int:
         """The offset of the position, or the end of the frame at `start` if it lies beyond."""
-        piece = log.read(start, 1)
+        piece = log.read_anywhere(start, 1)
         if piece is None:
             return start
         head = read_frame_head(piece.data, 0, log.id)
@@ -155,7 +160,7 @@ class CatchUp:
             return Piece(log, memoryview(b""), EMPTY, self._stamp_at(log, wanted.scanned), b"")
         if not wanted.topic:
             return self._fetch_chosen(wanted)
-        piece = log.read(wanted.start, self._chunk_bytes)
+        piece = log.read_anywhere(wanted.start, self._chunk_bytes)
         if piece is None:
             return Piece(log, memoryview(b""), EMPTY, END_OF_STAMPS, b"")
         data = without_front(log, piece.data, log.low_mark) if piece.base_offset < log.low_mark else piece.data
@@ -183,7 +188,7 @@ class CatchUp:
 
     def _stamp_at(self, log: Log, offset: int) -> int:
         """The stamp of the record at `offset` (or of the next one there is): what lies before it has a smaller one."""
-        piece = log.read(offset, 1)
+        piece = log.read_anywhere(offset, 1)
         if piece is None:
             self._ended.pop(log, None)
             return END_OF_STAMPS
@@ -193,12 +198,18 @@ class CatchUp:
         return stamp
 
 
+def threads_for(looked: Looked) -> ThreadPoolExecutor | None:
+    """The pool that fetches it: what lies elsewhere keeps nobody waiting who reads what is here."""
+    return None if all(wanted.log.engine.is_local for wanted in looked.wanted) else pool()
+
+
 class Pump:
     """Serves the sinks that are behind: one task per sink while it has room and something to read."""
 
-    def __init__(self, dispatcher: Dispatcher, ticker: Ticker) -> None:
+    def __init__(self, dispatcher: Dispatcher, ticker: Ticker, turns: Turns) -> None:
         self._dispatcher = dispatcher
         self._ticker = ticker
+        self._turns = turns
         self._tasks: dict[Sink, asyncio.Task[None]] = {}
 
     def resume(self, sink: Sink, filters: Sequence[bytes]) -> None:
@@ -244,34 +255,48 @@ class Pump:
         loop = asyncio.get_running_loop()
         close = False
         while not sink.live:
+            await self._turns.turn()
             reader.position = sink.position
             head = self._ticker.head_stamp
-            if close:
-                pieces, complete = reader.read(head)
-            else:
-                pieces, complete = await loop.run_in_executor(None, reader.fetch, reader.look(head))
-            if not self._offer(sink, pieces, complete):
-                return  # no room: whoever makes room resumes
+            try:
+                if close:
+                    pieces, complete = reader.read(head)
+                else:
+                    looked = reader.look(head)
+                    pieces, complete = await loop.run_in_executor(threads_for(looked), reader.fetch, looked)
+                while (ended := self._offer(sink, pieces, complete)) == CUT:
+                    await self._turns.turn()
+                if ended != OFFERED:
+                    return  # no room: whoever makes room resumes
+            except NotLocal as missing:  # what was offered of the chunk is behind its position
+                await brought(missing)
+                continue
             close = complete >= head
             if sink.position >= self._ticker.head_stamp:
                 sink.live = True
 
-    def _offer(self, sink: Sink, pieces: list[Piece], complete: int) -> bool:
-        """Offer a chunk in stamp order; False when the sink had no room (its position says where it stopped)."""
-        start = sink.position
+    def _offer(self, sink: Sink, pieces: list[Piece], complete: int) -> int:
+        """Offer a slice of a chunk in stamp order, from the sink's position on; where it stopped is its position."""
+        start, slice_ns = sink.position, self._ticker.slice_ns
+        until_ns = time.monotonic_ns() + slice_ns if slice_ns else 0
         if len(pieces) == 1:
-            if not self._replay(sink, pieces[0], pieces[0].data, start, complete):
-                return False
+            ended = self._replay(sink, pieces[0], pieces[0].data, start, complete, until_ns)
+            if ended != OFFERED:
+                return ended
         elif pieces:
             for first, piece, data in _frames_in_order(pieces):
-                if first < complete and not self._replay(sink, piece, data, start, complete):
-                    return False
+                if first < complete:
+                    ended = self._replay(sink, piece, data, start, complete, until_ns)
+                    if ended != OFFERED:
+                        return ended
         sink.position = max(sink.position, complete)
-        return True
+        return OFFERED
 
-    def _replay(self, sink: Sink, piece: Piece, data: memoryview, first: int, last: int) -> bool:
+    def _replay(self, sink: Sink, piece: Piece, data: memoryview, first: int, last: int, until_ns: int) -> int:
         topic_of = sink.namespace.topic_of
-        return self._dispatcher.replay(sink, piece.log, data, piece.offsets, first, last, topic_of, piece.topic)
+        return self._dispatcher.replay(
+            sink, piece.log, data, piece.offsets, first, last, topic_of, piece.topic, until_ns
+        )
 
 
 def _frames_in_order(pieces: list[Piece]) -> list[tuple[int, Piece, memoryview]]:

@@ -33,14 +33,20 @@ def make_credentials(password: bytes) -> dict[str, Any]:
     for mechanism, algorithm in SCRAM_HASHES.items():
         salt = os.urandom(16)
         salted = hashlib.pbkdf2_hmac(algorithm, password, salt, SCRAM_ITERATIONS)
-        client_key = hmac.digest(salted, b"Client Key", algorithm)
-        document[mechanism] = {
-            "salt": _text(salt),
-            "iterations": SCRAM_ITERATIONS,
-            "stored": _text(hashlib.new(algorithm, client_key).digest()),
-            "server": _text(hmac.digest(salted, b"Server Key", algorithm)),
-        }
+        document[mechanism] = scram_document(mechanism, salt, SCRAM_ITERATIONS, salted)
     return document
+
+
+def scram_document(mechanism: str, salt: bytes, iterations: int, salted: bytes) -> dict[str, Any]:
+    """What is kept of a password that was salted elsewhere: Kafka's clients never tell the password itself."""
+    algorithm = SCRAM_HASHES[mechanism]
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    return {
+        "salt": _text(salt),
+        "iterations": iterations,
+        "stored": _text(hashlib.new(algorithm, client_key).digest()),
+        "server": _text(hmac.digest(salted, b"Server Key", algorithm)),
+    }
 
 
 def verify_password(credentials: dict[str, Any] | None, password: bytes) -> bool:

@@ -8,8 +8,10 @@ The index is derived from those records: kept in memory as (due, where it lies),
 them again:
 
     journal kind "delayed": key = u64 stamp; value = u64 due ms, u64 log id, u64 offset (null: appended)
+                            key = u64 0, namespace; value = u64 stamp up to which its records were indexed, u64 0, u64 0
 
-An entry not yet appended holds its record against retention. Time to live and order count from the append, when it is due.
+An entry goes once what it became is durable. One not yet appended holds its record against retention. Time to live and
+order count from the append, when it is due.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.codec.batch import decode_frames
+from mainstem.log.away import bring
 from mainstem.log.gather import Ticket
+from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -41,6 +46,7 @@ HEADER = b"ms-delayed"
 JOURNAL_KIND = "delayed"
 DELAYED_MAX = 1_000_000
 DUE_PER_TURN = 1_000
+RETRY_MS = 1_000
 INFLATED_BYTES_MAX = 64 << 20
 NS_PER_MS = 1_000_000
 _HEAD = struct.Struct(">QBBH")
@@ -55,7 +61,7 @@ class Delayed:
         self._entries: dict[int, tuple[int, int, int]] = {}  # stamp → due ms, log id, offset
         self._heap: list[tuple[int, int]] = []  # due ms, stamp
         self._sinks: dict[str, _Arrivals] = {}
-        self._newest = 0
+        self._indexed: dict[str, int] = {}  # namespace → the stamp of its newest delayed record that was indexed
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
@@ -106,21 +112,32 @@ class Delayed:
 
     def _listen(self, namespace: Namespace) -> _Arrivals:
         found = self._sinks.get(namespace.name)
-        if found is None:
+        if found is None or found.namespace is not namespace:
             found = self._sinks[namespace.name] = _Arrivals(self, namespace)
             namespace.subscribe(TOPIC, found, None)
         return found
 
-    def arrived(self, record: RecordRef) -> None:
+    def arrived(self, namespace: Namespace, record: RecordRef) -> None:
         """A delayed record was written: now it has a place, and the index knows it."""
         plan = record.header(HEADER)
         if plan is None or len(plan) < _HEAD.size or record.stamp in self._entries or record.log is None:
             return
         due_ms = _HEAD.unpack_from(plan)[0]
-        self._newest = max(self._newest, record.stamp)
+        self._note_indexed(namespace.name, record.stamp)
         self._put(record.stamp, (due_ms, record.log.id, record.offset))
         self._broker.journal.put(JOURNAL_KIND, _key(record.stamp), _ENTRY.pack(*self._entries[record.stamp]))
         self._arm()
+
+    def forget_namespace(self, name: str) -> Iterator[None]:
+        """It is removed: what its stems had waiting is never due."""
+        sink = self._sinks.pop(name, None)
+        logs = {log.id for log in sink.namespace.stems.values()} if sink is not None and sink.namespace else set()
+        for stamp in [stamp for stamp, entry in self._entries.items() if entry[1] in logs]:
+            self._end(stamp)
+            yield
+
+    def _note_indexed(self, namespace: str, stamp: int) -> None:
+        self._indexed[namespace] = max(self._indexed.get(namespace, 0), stamp)
 
     def _put(self, stamp: int, entry: tuple[int, int, int]) -> None:
         self._entries[stamp] = entry
@@ -134,7 +151,7 @@ class Delayed:
         for namespace in self._broker.namespaces.values():
             if any(stem.index is not None and stem.index.topics.find(TOPIC) for stem in namespace.stems.values()):
                 sink = self._listen(namespace)
-                sink.live, sink.position = False, self._newest + 1
+                sink.live, sink.position = False, self._indexed.get(namespace.name, 0) + 1
                 self._broker.pump.resume(sink, [TOPIC])
         self._arm()
 
@@ -143,14 +160,20 @@ class Delayed:
             self._timer.cancel()
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
-        stamp = int.from_bytes(key, "big")
-        self._newest = max(self._newest, stamp)
+        stamp = int.from_bytes(key[:8], "big")
         if value is None:
             self._entries.pop(stamp, None)
+        elif not stamp:
+            self._note_indexed(key[8:].decode(), _ENTRY.unpack(value)[0])
         else:
             self._put(stamp, _ENTRY.unpack(value))
+            namespace = self._namespace_of(self._entries[stamp][1])
+            if namespace is not None:
+                self._note_indexed(namespace.name, stamp)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for name, indexed in self._indexed.items():
+            yield _key(0) + name.encode(), _ENTRY.pack(indexed, 0, 0)
         for stamp, entry in self._entries.items():
             yield _key(stamp), _ENTRY.pack(*entry)
 
@@ -180,60 +203,88 @@ class Delayed:
             if not self._heap or self._heap[0][0] > now_ms:
                 break
             _, stamp = heappop(self._heap)
-            entry = self._entries.pop(stamp, None)
+            entry = self._entries.get(stamp)
             if entry is not None:
                 self._append(stamp, entry)
         self._arm()
 
     def _append(self, stamp: int, entry: tuple[int, int, int]) -> None:
         _, log_id, offset = entry
-        found = self._read(log_id, offset)
+        try:
+            found = self._read(log_id, offset)
+        except NotLocal as missing:
+            bring(missing, lambda: self._append(stamp, entry) if stamp in self._entries else None)
+            return
+        ticket: Ticket | None = None
         if found is None:
             logger.warning("a delayed message at offset %d of log %d is no longer stored", offset, log_id)
         else:
             try:
-                self._publish(*found)
+                ticket = self._publish(*found)
             except MainstemError as error:
                 logger.warning("a delayed message could not be published: %s", error)
-        self._broker.journal.put(JOURNAL_KIND, _key(stamp), None)
+        if ticket is None:
+            self._end(stamp)
+        else:
+            ticket.wait(_Appending(self, stamp))
+
+    def _end(self, stamp: int) -> None:
+        if self._entries.pop(stamp, None) is not None:
+            self._broker.journal.put(JOURNAL_KIND, _key(stamp), None)
+
+    def appended(self, stamp: int, error: Exception | None) -> None:
+        """What it became is durable, or was refused because the disk is full."""
+        if error is None:
+            self._end(stamp)
+        elif stamp in self._entries:
+            logger.warning("a delayed message could not be published, it is tried again: %s", error)
+            heappush(self._heap, (self._now_ms() + RETRY_MS, stamp))
+            self._arm()
+
+    def _namespace_of(self, log_id: int) -> Namespace | None:
+        log = self._broker.logs.by_id.get(log_id)
+        if log is None:
+            return None
+        return next((n for n in self._broker.namespaces.values() if log in n.stems.values() or n.name == "/"), None)
 
     def _read(self, log_id: int, offset: int) -> tuple[Namespace, Record] | None:
         log = self._broker.logs.by_id.get(log_id)
-        piece = log.read(offset, 1) if log is not None else None
+        piece = log.read_now(offset, 1) if log is not None else None
         if log is None or piece is None:
             return None
-        namespace = next(n for n in self._broker.namespaces.values() if log in n.stems.values() or n.name == "/")
+        namespace = self._namespace_of(log_id)
+        assert namespace is not None
         records = decode_frames(
             piece.data,
             log.id,
             start_offset=offset,
             end_offset=offset + 1,
             inflated_bytes_max=INFLATED_BYTES_MAX,
+            inflate=inflate_soon,
             topic_of=namespace.topic_of,
         )
         return (namespace, records[0]) if records else None
 
-    def _publish(self, namespace: Namespace, record: Record) -> None:
+    def _publish(self, namespace: Namespace, record: Record) -> Ticket | None:
         plan = record.header(HEADER) or b""
         _, origin, flags, topic_size = _HEAD.unpack_from(plan)
         topic = plan[_HEAD.size : _HEAD.size + topic_size]
         rest = plan[_HEAD.size + topic_size :]
         if origin == Origin.AMQP and not topic:
-            self._publish_amqp(namespace, record)
-            return
+            return self._publish_amqp(namespace, record)
         headers = [pair for pair in record.headers if pair[0] != HEADER]
         key = rest[1:] if rest else None
-        namespace.publish(
+        return namespace.publish(
             topic, record.value, key=key, headers=headers, time_ms=record.time_ms, flags=flags, origin=origin
         )
 
-    def _publish_amqp(self, namespace: Namespace, record: Record) -> None:
+    def _publish_amqp(self, namespace: Namespace, record: Record) -> Ticket | None:
         exchange = _text(record.header(b"ms-exchange"))
         exchanges = self._broker.queues.of(namespace).exchanges
         if exchanges.find(exchange) is None:
             logger.warning("exchange %r is gone; a message delayed for it is dropped", exchange)
-            return
-        exchanges.publish(
+            return None
+        return exchanges.publish(
             exchange,
             _text(record.header(b"ms-routing-key")),
             record.header(b"ms-amqp") or b"",
@@ -261,5 +312,18 @@ class _Arrivals(Sink):
         return record.topic == TOPIC or None
 
     def push(self, record: RecordRef, options: Any) -> bool:
-        self._delayed.arrived(record)
+        assert self.namespace is not None
+        self._delayed.arrived(self.namespace, record)
         return True
+
+
+class _Appending:
+    """Waits until what became due is durable."""
+
+    __slots__ = ("_delayed", "_stamp")
+
+    def __init__(self, delayed: Delayed, stamp: int) -> None:
+        self._delayed, self._stamp = delayed, stamp
+
+    def released(self, ticket: Ticket) -> None:
+        self._delayed.appended(self._stamp, ticket.error)

@@ -15,6 +15,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from mainstem.broker.commits import Commit
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.log.rewriting import keep_records, stored_frames
@@ -50,7 +51,7 @@ class Deletion:
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
-    def delete_topic(self, namespace: Namespace, name: bytes) -> Written:
+    def delete_topic(self, namespace: Namespace, name: bytes) -> Commit[None]:
         """Declared or not. The same name made again is a new topic."""
         topic = namespace.find_topic(name)
         if topic is None:
@@ -60,27 +61,34 @@ class Deletion:
         own = {span.log for p in topic.partitions for span in p.spans if not span.shared}
         stems = [stem for stem in namespace.stems.values() if stem.index is not None and stem.index.topics.find(name)]
         _check_marks(stems, name)
+        marks = [(stem, stem.written) for stem in stems]
         with broker.store.together() as written:
-            for stem in stems:
-                self._mark(stem, name, stem.written, deletion=True)
+            for stem, mark in marks:
+                self._put_mark(stem, name, mark, deletion=True)
             if topic.declared:
                 broker.store.delete_topic(topic.id)
             for log in own:
                 broker.store.delete_log(log.id)
-        if topic.declared:
-            namespace.remove_topic(topic)
-        else:
-            namespace.forget_route(name)
-        for log in own:
-            self.remove_log(log, written)
-        return written
 
-    def remove_log(self, log: Log, written: Written | None = None) -> None:
+        def apply() -> None:
+            _set_marks(name, marks, deletion=True)
+            if namespace.topics.get(name) is topic:
+                namespace.remove_topic(topic)
+            else:
+                namespace.forget_route(name)
+            for log in own:
+                if not log.removed:
+                    self.remove_log(log, written)
+
+        return Commit(broker.ticker.loop, written, None, apply=apply)
+
+    def remove_log(self, log: Log, written: Written | None = None) -> threading.Thread:
         """Nobody uses it any more. Files are closed and unlinked in a thread, once nobody syncs them and it is durable
         (`written`) that no metadata names them: a log without its files would begin again at an offset it has given."""
         broker = self._broker
         broker.logs.remove(log.id)
         broker.ticker.forget(log)
+        broker.coordinator.forget_log(log.id)
 
         def close_and_unlink() -> None:
             broker.ticker.committer.forget(log)  # a sync under way must still find the files
@@ -94,11 +102,15 @@ class Deletion:
             else:
                 broker.logs.unlink(log.id)
 
-        threading.Thread(target=close_and_unlink, name=f"remove-log-{log.id}", daemon=True).start()
+        thread = threading.Thread(target=close_and_unlink, name=f"remove-log-{log.id}", daemon=True)
+        thread.start()
+        return thread
 
     # -- records ---------------------------------------------------------------------------------------------------
 
-    def delete_records(self, namespace: Namespace, topic: Topic, partition: Partition, before_offset: int) -> Written:
+    def delete_records(
+        self, namespace: Namespace, topic: Topic, partition: Partition, before_offset: int
+    ) -> Commit[None]:
         """Nobody sees the partition's records below `before_offset` any more; -1 means all that are stable."""
         broker = self._broker
         start, end = partition.start_offset, partition.stable_offset
@@ -106,26 +118,37 @@ class Deletion:
         if not 0 <= before_offset <= end:
             raise OffsetOutOfRange(before_offset, start, end)
         _check_marks([span.log for span in partition.spans if span.shared and span.first < before_offset], topic.name)
+        marks = [
+            (span, min(before_offset, span.limit))
+            for span in partition.spans
+            if min(before_offset, span.limit) > span.first
+        ]
+        low_mark = max(partition.low_mark, before_offset)
         with broker.store.together() as written:
-            for span in partition.spans:
-                mark = min(before_offset, span.limit)
-                if mark <= span.first:
-                    break
+            for span, mark in marks:
                 if span.shared:
-                    self._mark(span.log, topic.name, mark)
-                else:
+                    self._put_mark(span.log, topic.name, mark)
+            if topic.declared:
+                broker.save_topic(namespace, topic, {partition.index: low_mark})
+
+        def apply() -> None:
+            _set_marks(topic.name, [(span.log, mark) for span, mark in marks if span.shared])
+            for span, mark in marks:
+                if not span.shared:
                     span.log.low_mark = max(span.log.low_mark, mark)
                     span.log.move_start(mark)
-            partition.low_mark = max(partition.low_mark, before_offset)
-            if topic.declared:
-                broker.save_topic(namespace, topic)
-        return written
+            partition.low_mark = max(partition.low_mark, low_mark)
 
-    def _mark(self, log: Log, topic: bytes, offset: int, *, deletion: bool = False) -> None:
+        return Commit(broker.ticker.loop, written, None, apply=apply)
+
+    def _put_mark(self, log: Log, topic: bytes, offset: int, *, deletion: bool = False) -> None:
         marks = log.low_marks
-        if marks is not None and (marks.set(topic, offset, deletion=deletion) or deletion):
-            deleted = b" %d" % marks.deletions[topic] if topic in marks.deletions else b""
-            self._broker.store.put_value(f"{LOW}{log.id}/{topic.decode()}", b"%d" % marks.of(topic) + deleted)
+        if marks is not None and (offset > marks.of(topic) or deletion):
+            last = offset if deletion else marks.deletions.get(topic)
+            deleted = b" %d" % last if last is not None else b""
+            self._broker.store.put_value(
+                f"{LOW}{log.id}/{topic.decode()}", b"%d" % max(offset, marks.of(topic)) + deleted
+            )
 
     def prune(self, log: Log) -> None:
         """Marks that the log's start has passed hide nothing any more."""
@@ -151,13 +174,15 @@ class Deletion:
         )
         await broker.ticker.settle([*stems, *own])
         _check_marks(stems, name)
+        marks = [(stem, stem.written) for stem in stems]
         with broker.store.together() as written:
-            for stem in stems:
-                self._mark(stem, name, stem.written)
+            for stem, mark in marks:
+                self._put_mark(stem, name, mark)
+        await written
+        _set_marks(name, marks)
         if topic is not None:
             for partition in topic.partitions:
                 await self.delete_records(namespace, topic, partition, HIGH_WATERMARK)
-        await written
         loop, erased = asyncio.get_running_loop(), 0
         async with broker.maintenance.rewriting:
             for stem in stems:
@@ -168,6 +193,13 @@ class Deletion:
                 log.engine.roll()
                 erased += await loop.run_in_executor(None, _erase_log, log)
         return erased
+
+
+def _set_marks(topic: bytes, marks: list[tuple[Log, int]], *, deletion: bool = False) -> None:
+    """They are committed, and there was room for them when they were planned."""
+    for log, offset in marks:
+        if log.low_marks is not None:
+            log.low_marks.set(topic, offset, deletion=deletion, checked=True)
 
 
 def _check_marks(stems: list[Log], topic: bytes) -> None:

@@ -1,48 +1,95 @@
 """Durable small state: acks, offsets, session positions, retained pointers, decisions.
 
-State is appended as state frames to the default stem, so that it shares the tick's write and the round's fdatasync with
-the data it speaks of. A snapshot bounds what a start has to replay: it is taken between two ticks, holds everything
-applied so far, and is put in place only once all of that is durable.
+State is appended as state frames to a log, so that it shares the tick's write and the round's fdatasync with the data it
+speaks of. Entries are changes: what an owner writes does not grow with what it holds. A snapshot bounds what a start has
+to replay: it is taken between two ticks, holds everything applied so far, and is put in place only once all of that is
+durable, in every log.
 
-    state record:  key = kind 0x00 key,  value = the owner's bytes (null: forgotten)
-    snapshot file: "MSSNAP1\\n", u64 log id, u64 offset, then per entry u32 kind+key length, u32 value length
-                   (0xFFFFFFFF = null), the two; then crc32c of all before it. Big-endian. Replaced by rename.
+    state record:  key = kind 0x00 namespace 0x00 key,  value = the owner's bytes (null: forgotten)
+    snapshot file: "MSSNAP2\\n", u32 number of journals, per journal u32 namespace length, u64 log id, u64 offset, namespace;
+                   then per entry u32 length of kind 0x00 namespace 0x00 key, u32 value length (0xFFFFFFFF = null), the two;
+                   then crc32c of all before it. Big-endian. Replaced by rename.
 
-The snapshot also says which log the journal lies in. It stays there for as long as the broker runs: when the defaults
-change, and with them the default stem, a clean stop moves it by naming the new one.
+A journal is where the state of a namespace lies: state frames of that log from that offset on. Today one journal, of every
+namespace ("*"), lies in the default stem of the default namespace; that entries carry their namespace and snapshots name
+their journals is what lets each namespace have its own (ADR 6). The journal stays in its log for as long as the broker runs:
+when the defaults change, and with them the default stem, a clean stop moves it by naming the new one.
+
+Data of format 1 had entries without a namespace and `state.snapshot` ("MSSNAP1\\n", one log id and offset). It is read once
+(`_upgrade`) and written as format 2; a stop with `back_to_format_1` is the way back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, verify_frame
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.clock import Clock
 from mainstem.model.errors import DiskFull, StorageFault
-from mainstem.storage.disk import is_full
+from mainstem.storage.disk import REAL_DISK, Disk, is_full, read_all, write_all
+from mainstem.storage.state_file import remove
 
 logger = logging.getLogger("mainstem.broker")
 
-MAGIC = b"MSSNAP1\n"
-HEAD = struct.Struct(">QQ")
+MAGIC, MAGIC_1 = b"MSSNAP2\n", b"MSSNAP1\n"
+HEAD_1 = struct.Struct(">QQ")
+COUNT = struct.Struct(">I")
+PLACE = struct.Struct(">IQQ")  # of a journal: length of its namespace, log id, offset
+EVERY_NAMESPACE = "*"
+DIRECTORY, NAME, NAME_1 = "state", "all.snapshot", "state.snapshot"
+DEFAULT_NAMESPACE = "/"
+_SIZES = struct.Struct(">II")  # of an entry: name, value
 NULL = 0xFFFFFFFF
 SNAPSHOT_EVERY_BYTES = 64 << 20
 READ_BYTES = 4 << 20
 INFLATED_BYTES_MAX = 64 << 20
 
 
+def default_namespace(key: bytes) -> str:
+    """Of state that belongs to no namespace, or to all."""
+    return DEFAULT_NAMESPACE
+
+
+def first_namespace(key: bytes) -> str:
+    """Of keys that begin with their namespace and a zero byte."""
+    return key.partition(b"\0")[0].decode()
+
+
+Apply = Callable[[bytes, bytes | None], None]
+
+
 class Owner(NamedTuple):
-    apply: Callable[[bytes, bytes | None], None]
+    apply: Apply
     dump: Callable[[], Iterable[tuple[bytes, bytes]]]
+    namespace_of: Callable[[bytes], str]
+    many: bool
+
+
+class Snapshot:
+    """On its way: taken as of an offset, what is many in slices afterwards (see `Journal.register`)."""
+
+    def __init__(self, offset: int, parts: list[bytes], rest: Iterator[bytes]) -> None:
+        self.offset = offset
+        self._parts, self._rest = parts, rest
+
+    def go_on(self, entries_max: int) -> bool:
+        """Take some more; True when it is whole."""
+        before = len(self._parts)
+        self._parts.extend(islice(self._rest, entries_max))
+        return len(self._parts) - before < entries_max
+
+    def data(self) -> bytes:
+        """For a thread: this copies all of it."""
+        return _sealed(self._parts)
 
 
 class StateKeeper(Protocol):
@@ -51,27 +98,49 @@ class StateKeeper(Protocol):
     def register(
         self,
         kind: str,
-        apply: Callable[[bytes, bytes | None], None],
+        apply: Apply,
         dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+        namespace_of: Callable[[bytes], str] = default_namespace,
+        *,
+        many: bool = False,
     ) -> None: ...
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
 
 
 class Journal:
-    def __init__(self, stem: Log, path: Path, clock: Clock, logs: Mapping[int, Log] | None = None) -> None:
-        """`stem` is the default one, where a new journal begins; `logs` are those an older one may lie in."""
+    def __init__(
+        self,
+        stem: Log,
+        data: Path,
+        clock: Clock,
+        logs: Mapping[int, Log] | None = None,
+        disk: Disk = REAL_DISK,
+        *,
+        on_upgraded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`stem` is the default one, where a new journal begins; `logs` are those an older one may lie in.
+
+        `on_upgraded` is called once state of format 1 was taken over, before the old snapshot goes.
+        """
         self.snapshot_offset = 0  # state frames below it are in the snapshot
-        self._path, self._temporary = path, path.with_suffix(".new")
-        self._data = path.read_bytes() if path.exists() else None
+        self._path, self._path_1 = data / DIRECTORY / NAME, data / NAME_1
+        self._temporary = self._path.with_suffix(".new")
+        self._on_upgraded = on_upgraded
+        self._disk = disk
+        self._data_1 = _read(disk, self._path_1)
+        self._data = None if self._data_1 is not None else _read(disk, self._path)
         self._next_stem = stem
         self.stem = stem
-        if self._data is not None:
+        if self._data is not None or self._data_1 is not None:
             self.stem = self._find_stem({stem.id: stem, **(logs or {})})
         self._clock = clock
         self._owners: dict[str, Owner] = {}
         self._unknown: dict[bytes, bytes] = {}
         self._put_since_snapshot = 0
+        self.back_to_format_1 = False  # set before a clean stop
+        self.put_bytes = 0  # of all entries since the start: names and values, before frames
+        self._newest: Ticket | None = None
         self._snapshot_running = False
         self._storing = threading.Lock()
         self._closed = False
@@ -79,34 +148,83 @@ class Journal:
     def register(
         self,
         kind: str,
-        apply: Callable[[bytes, bytes | None], None],
+        apply: Apply,
         dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+        namespace_of: Callable[[bytes], str] = default_namespace,
+        *,
+        many: bool = False,
     ) -> None:
-        """`apply` is called for each entry in order while recovering; `dump` must yield what `apply` would rebuild."""
+        """`apply` is called for each entry in order while recovering; `dump` must yield what `apply` would rebuild.
+
+        `namespace_of` says whose state a key names. `many`: a snapshot takes them in slices, while they change. For that
+        an entry must say the whole of its key, so that applying what came after the snapshot's offset over a later
+        state ends in the same; and `dump` must stand changes between two entries.
+        """
         assert kind not in self._owners and "\0" not in kind
-        self._owners[kind] = Owner(apply, dump)
+        self._owners[kind] = Owner(apply, dump, namespace_of, many)
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket:
         """Append one entry; its ticket is released once it is durable."""
         gather = self.stem.state()
-        gather.add_state(kind.encode() + b"\0" + key, value, self._clock.now_ns() // 1_000_000)
-        self._put_since_snapshot += len(key) + len(value or b"") + 32
+        owner = self._owners.get(kind)
+        name = _name(kind, DEFAULT_NAMESPACE if owner is None else owner.namespace_of(key), key)
+        gather.add_state(name, value, self._clock.now_ns() // 1_000_000)
+        size = len(name) + len(value or b"")
+        self.put_bytes += size
+        self._put_since_snapshot += size + 32
+        self._newest = gather.ticket
         return gather.ticket
+
+    def unsynced(self) -> Ticket | None:
+        """The ticket of the newest entry, which is released once all entries are durable; None if they are."""
+        newest = self._newest
+        return newest if newest is not None and not newest.stable and newest.error is None else None
 
     # -- recovery --------------------------------------------------------------------------------------------------
 
     def recover(self) -> int:
         """Apply the snapshot, then every state frame after it; returns how many entries were applied."""
+        if self._data_1 is not None:
+            return self._upgrade(self._data_1)
         if self._data is None:  # from now on it is known where the journal lies
+            self._disk.make_dir(self._path.parent)
             self._write(_sealed([_head(self.stem.id, 0)]))
-        count = self._load_snapshot()
+        return self._load_snapshot() + self._replay_log(self._apply)
+
+    def _upgrade(self, data: bytes) -> int:
+        """Take over what format 1 kept. Until the old snapshot is gone a crash begins this again from the start."""
+        count = _load(data, len(MAGIC_1) + HEAD_1.size, self._apply_1) + self._replay_log(self._apply_1)
+        self._disk.make_dir(self._path.parent)
+        snapshot = self.take_snapshot()
+        self._write(snapshot.data())
+        self.snapshot_offset = snapshot.offset
+        self._on_upgraded()
+        self._disk.unlink(self._path_1)
+        self._disk.fsync_dir(self._path_1.parent)
+        self._data_1 = None
+        logger.info("state of format 1 was taken over: %d entries", count)
+        return count
+
+    def _write_format_1(self) -> None:
+        """The way back: everything as a snapshot of format 1, so that no entry of format 2 is read there."""
+        parts = [MAGIC_1 + HEAD_1.pack(self.stem.id, self.stem.written)]
+        for name, value in chain(self._entries(many=False), self._entries(many=True)):
+            kind, _, key = name.split(b"\0", 2)
+            if kind != b"delayed" or len(key) == 8:  # it knew no other keys of that kind
+                parts.append(_entry(kind + b"\0" + key, value))
+        self._write(_sealed(parts), self._path_1)
+        self._disk.unlink(self._path)
+        self._disk.fsync_dir(self._path.parent)
+
+    def _replay_log(self, apply: Apply) -> int:
+        count = 0
         offset = self.snapshot_offset  # not the log's start, which is that of streams
-        while (piece := self.stem.read(offset, READ_BYTES)) is not None:
-            count += self._replay(piece.data)
+        while (piece := self.stem.read_in_thread(offset, READ_BYTES)) is not None:
+            count += self._replay(piece.data, apply)
             offset = piece.end_offset
         return count
 
-    def _replay(self, data: memoryview) -> int:
+    def _replay(self, data: memoryview, apply: Apply) -> int:
         at = count = 0
         while at < len(data):
             head = verify_frame(data, at, self.stem.id)
@@ -115,12 +233,12 @@ class Journal:
             if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
                 continue
             for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
-                self._apply(record.key or b"", record.value)
+                apply(record.key or b"", record.value)
                 count += 1
         return count
 
     def _apply(self, name: bytes, value: bytes | None) -> None:
-        kind, _, key = name.partition(b"\0")
+        kind, _, key = name.split(b"\0", 2)
         owner = self._owners.get(kind.decode())
         if owner is None:  # kept for the next snapshot: a newer version's state must not be lost by an older one
             if value is None:
@@ -130,33 +248,51 @@ class Journal:
             return
         owner.apply(key, value)
 
+    def _apply_1(self, name: bytes, value: bytes | None) -> None:
+        """An entry of format 1: its owner knows whose it is."""
+        kind, _, key = name.partition(b"\0")
+        self._apply(_name(kind.decode(), DEFAULT_NAMESPACE, key), value)
+
     def _find_stem(self, logs: Mapping[int, Log]) -> Log:
-        data = self._data or b""
-        if data[: len(MAGIC)] != MAGIC or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+        data, path, magic = self._data or b"", self._path, MAGIC
+        if self._data_1 is not None:
+            data, path, magic = self._data_1, self._path_1, MAGIC_1
+        if data[: len(magic)] != magic or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise StorageFault(
-                f"{self._path} is damaged; queue, session and offset state cannot be trusted",
-                fix=f"restore a backup, or move {self._path} away to rebuild what the log still holds",
+                f"{path} is damaged; queue, session and offset state cannot be trusted",
+                fix=f"restore a backup, or move {path} away to rebuild what the log still holds",
             )
-        log_id, self.snapshot_offset = HEAD.unpack_from(data, len(MAGIC))
+        if self._data_1 is not None:
+            log_id, self.snapshot_offset = HEAD_1.unpack_from(data, len(magic))
+        else:
+            [(_, log_id, self.snapshot_offset)] = _journals(data)[0]
         if log_id not in logs:
             raise StorageFault(
-                f"{self._path}: the state lies in log {log_id}, which is not there",
+                f"{path}: the state lies in log {log_id}, which is not there",
                 fix="restore a backup",
             )
         return logs[log_id]
 
     def _load_snapshot(self) -> int:
         data, self._data = self._data, None
-        if data is None:
-            return 0
-        at, count = len(MAGIC) + HEAD.size, 0
-        while at < len(data) - 4:
-            name_size, value_size = struct.unpack_from(">II", data, at)
-            name = data[at + 8 : at + 8 + name_size]
-            at += 8 + name_size
-            value = None if value_size == NULL else data[at : at + value_size]
-            at += 0 if value is None else value_size
-            self._apply(name, value)
+        return 0 if data is None else self._load_entries(data, _journals(data)[1])
+
+    def _load_entries(self, data: bytes, at: int) -> int:
+        """Neighbours are of one kind and namespace: what tells them is looked up once."""
+        end, sizes, count = len(data) - 4, _SIZES.unpack_from, 0
+        prefix, skip, apply = b"\0", 0, cast(Apply, None)
+        while at < end:
+            name_size, value_size = sizes(data, at)
+            at += 8
+            value_at = at + name_size
+            if not data.startswith(prefix, at):
+                kind, namespace, _ = data[at:value_at].split(b"\0", 2)
+                owner = self._owners.get(kind.decode())
+                prefix = b"%b\0%b\0" % (kind, namespace)
+                apply, skip = (self._apply, 0) if owner is None else (owner.apply, len(prefix))
+            value_end = value_at if value_size == NULL else value_at + value_size
+            apply(data[at + skip : value_at], None if value_size == NULL else data[value_at:value_end])
+            at = value_end
             count += 1
         return count
 
@@ -166,64 +302,126 @@ class Journal:
         grown = self.stem.written - self.snapshot_offset
         return not self._snapshot_running and (self._put_since_snapshot > SNAPSHOT_EVERY_BYTES // 8 or grown > 1 << 20)
 
-    def take_snapshot(self) -> tuple[int, bytes]:
-        """All state as of everything written so far, as bytes. Call it between ticks; store it once that is stable."""
+    def begin_snapshot(self) -> Snapshot:
+        """All state as of everything written so far. Call it between ticks, `go_on` until it is whole, and store it once
+        everything that was written by then is stable."""
         self._put_since_snapshot = 0
         parts = [_head(self.stem.id, self.stem.written)]
+        parts += [_entry(name, value) for name, value in self._entries(many=False)]
+        return Snapshot(self.stem.written, parts, (_entry(name, value) for name, value in self._entries(many=True)))
+
+    def take_snapshot(self) -> Snapshot:
+        """The whole at once: while nobody is served."""
+        snapshot = self.begin_snapshot()
+        while not snapshot.go_on(1 << 20):
+            pass
+        return snapshot
+
+    def _entries(self, *, many: bool) -> Iterator[tuple[bytes, bytes]]:
         for kind, owner in self._owners.items():
-            prefix = kind.encode() + b"\0"
-            for key, value in owner.dump():
-                parts += (struct.pack(">II", len(prefix) + len(key), len(value)), prefix, key, value)
-        for name, kept in self._unknown.items():
-            parts += (struct.pack(">II", len(name), len(kept)), name, kept)
-        return self.stem.written, _sealed(parts)
+            if owner.many == many:
+                for key, value in owner.dump():
+                    yield _name(kind, owner.namespace_of(key), key), value
+        if not many:
+            yield from self._unknown.items()
 
     def close(self) -> None:
         """After everything is stable: the last snapshot. The next run goes on in the stem of the defaults."""
         with self._storing:  # a thread may still write an older one; another must not begin afterwards
             self._closed = True
+            if self.back_to_format_1:
+                self._write_format_1()
+                return
             self.stem = self._next_stem
             try:
-                self._store(*self.take_snapshot())
+                self._store(self.take_snapshot())
             except DiskFull as error:
                 logger.warning("the next start replays more of the journal: %s", error)
 
-    def store_snapshot(self, offset: int, data: bytes) -> None:
-        """Durable once this returns; runs in a thread. `offset` must be stable. Not any more after `close`."""
+    def store_snapshot(self, snapshot: Snapshot) -> None:
+        """Durable once this returns; runs in a thread. Its offset must be stable. Not any more after `close`."""
         with self._storing:
-            if not self._closed:
-                self._store(offset, data)
+            if not self._closed and snapshot.offset >= self.snapshot_offset:
+                self._store(snapshot)
 
-    def _store(self, offset: int, data: bytes) -> None:
-        assert offset <= self.stem.stable
+    def _store(self, snapshot: Snapshot) -> None:
+        assert snapshot.offset <= self.stem.stable
         self._snapshot_running = True
+        data = snapshot.data()
         try:
             self._write(data)
-            self.snapshot_offset = offset
+            self.snapshot_offset = snapshot.offset
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._temporary.unlink()
+                self._disk.unlink(self._temporary)
             if is_full(error):
                 raise DiskFull(f"{self._path}: no space for a snapshot of {len(data)} bytes: {error}") from error
             raise
         finally:
             self._snapshot_running = False
 
-    def _write(self, data: bytes) -> None:
-        with self._temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self._temporary.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
+    def _write(self, data: bytes, path: Path | None = None) -> None:
+        path = path or self._path
+        disk = self._disk
+        remove(disk, self._temporary)  # of a write that a crash cut short
+        fd = disk.open(self._temporary, create=True)
         try:
-            os.fsync(directory)
+            write_all(disk, fd, [data], 0)
+            disk.fsync(fd)
         finally:
-            os.close(directory)
+            disk.close(fd)
+        disk.rename(self._temporary, path)
+        disk.fsync_dir(path.parent)
+        disk.fsync_dir(self._temporary.parent)
+
+
+def _read(disk: Disk, path: Path) -> bytes | None:
+    try:
+        fd = disk.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_all(disk, fd, 0, disk.size(fd))
+    finally:
+        disk.close(fd)
+
+
+def _name(kind: str, namespace: str, key: bytes) -> bytes:
+    return b"%b\0%b\0%b" % (kind.encode(), namespace.encode(), key)
+
+
+def _entry(name: bytes, value: bytes) -> bytes:
+    return b"".join((_SIZES.pack(len(name), len(value)), name, value))
+
+
+def _load(data: bytes, at: int, apply: Apply) -> int:
+    """Apply the entries of a snapshot from a position on; how many there were."""
+    count = 0
+    while at < len(data) - 4:
+        name_size, value_size = _SIZES.unpack_from(data, at)
+        name = data[at + 8 : at + 8 + name_size]
+        at += 8 + name_size
+        value = None if value_size == NULL else data[at : at + value_size]
+        at += 0 if value is None else value_size
+        apply(name, value)
+        count += 1
+    return count
 
 
 def _head(log_id: int, offset: int) -> bytes:
-    return MAGIC + HEAD.pack(log_id, offset)
+    namespace = EVERY_NAMESPACE.encode()
+    return MAGIC + COUNT.pack(1) + PLACE.pack(len(namespace), log_id, offset) + namespace
+
+
+def _journals(data: bytes) -> tuple[list[tuple[str, int, int]], int]:
+    """(namespace, log id, offset) of each journal that a snapshot names, and where its entries begin."""
+    (count,) = COUNT.unpack_from(data, len(MAGIC))
+    at, found = len(MAGIC) + COUNT.size, []
+    for _ in range(count):
+        size, log_id, offset = PLACE.unpack_from(data, at)
+        at += PLACE.size + size
+        found.append((data[at - size : at].decode(), log_id, offset))
+    return found, at
 
 
 def _sealed(parts: list[bytes]) -> bytes:

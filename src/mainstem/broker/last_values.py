@@ -1,22 +1,30 @@
 """A last-value view: of each key (or topic) the newest record, like a table that publishing updates.
 
 Nothing is copied: the table maps a key to where its newest record lies. It is built on first use by reading the view
-once, and read on from there whenever it is asked again. A null value deletes the key. Keys beyond KEYS_MAX are refused:
-such a table belongs into the lakehouse.
+once, and read on from there whenever it is asked again: on the loop for a slice, and where that is not enough whoever asked
+is told `NotBuilt`, waits while it is built in turns with all else that reads much, and asks again. A null value deletes the
+key. Keys beyond KEYS_MAX are refused: such a table belongs into the lakehouse.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainstem.broker.turns import SLICE_NS
+from mainstem.log.away import may_wait, when_local
 from mainstem.model.errors import InvalidArgument, Overloaded
 from mainstem.model.record import Record
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
-    from mainstem.broker.views import View, ViewSlot
+    from mainstem.broker.views import View
 
 KEYS_MAX = 1_000_000
 READ_BYTES = 1 << 20
+BUILDS_MAX = 4  # tables at once
 BY_KEY, BY_TOPIC = "key", "topic"
 
 
@@ -24,6 +32,19 @@ class Place(NamedTuple):
     slot: int
     offset: int
     stamp: int
+
+
+class NotBuilt(NotLocal):
+    """More was appended since the table was last read than the loop reads at once."""
+
+    threads = ThreadPoolExecutor(BUILDS_MAX, thread_name_prefix="table")  # which only wait
+
+    def __init__(self, table: LastValues, loop: asyncio.AbstractEventLoop) -> None:
+        Exception.__init__(self, "the table is being built")
+        self._table, self._loop = table, loop
+
+    def bring(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._table.build(), self._loop).result()
 
 
 class LastValues:
@@ -44,21 +65,33 @@ class LastValues:
 
     def refresh(self) -> None:
         """Read what was appended since the last call."""
+        until_ns = 0 if may_wait() else time.monotonic_ns() + SLICE_NS
         for number in range(len(self._view.slots)):
-            slot = self._view.slot(number)
-            if slot is not None:
-                self._read(number, slot)
+            while self._read(number, until_ns):
+                if until_ns and time.monotonic_ns() >= until_ns:
+                    raise NotBuilt(self, asyncio.get_running_loop())
 
-    def _read(self, number: int, slot: ViewSlot) -> None:
+    async def build(self) -> None:
+        turns = self._view.namespace.broker.turns
+        for number in range(len(self._view.slots)):
+            more = True
+            while more:
+                await turns.turn()
+                more = await when_local(lambda: self._read(number, time.monotonic_ns() + SLICE_NS))  # noqa: B023
+
+    def _read(self, number: int, until_ns: int) -> bool:
+        """Read on in one slot; whether there is more."""
+        slot = self._view.slot(number)
+        if slot is None:
+            return False
         offset = max(self._read_to.get(number, 0), slot.start_offset)
-        while offset < slot.stable_offset:
-            records, after = slot.all_records(offset, READ_BYTES)
-            for record in records:
-                self._apply(number, record)
-            if after <= offset:  # the rest belongs to an open transaction
-                break
-            offset = after
-        self._read_to[number] = offset
+        if offset >= slot.stable_offset:
+            return False
+        records, after = slot.all_records(offset, READ_BYTES, until_ns=until_ns)
+        for record in records:
+            self._apply(number, record)
+        self._read_to[number] = max(offset, after)
+        return offset < after < slot.stable_offset  # else the rest belongs to an open transaction
 
     def _apply(self, slot: int, record: Record) -> None:
         key = self.key_of(record)
@@ -75,12 +108,12 @@ class LastValues:
         self._places[key] = Place(slot, record.offset, record.stamp)
 
     def is_last(self, record: Record) -> bool:
-        """Whether it is its key's newest; records without a key belong to no table."""
+        """Whether it is its key's newest, as far as was read; records without a key belong to no table."""
         key = self.key_of(record)
         if key is None:
             return False
         place = self._places.get(key)
-        return place is not None and place.stamp == record.stamp
+        return place is None or record.stamp >= place.stamp
 
     def get(self, key: bytes) -> Record | None:
         """The newest record of the key; None if there is none or it was deleted."""

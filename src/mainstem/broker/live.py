@@ -11,13 +11,6 @@ The `RecordRef` given to `push` and `choose` is one reused window into the batch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from mainstem.broker._live import CUT, FULL, OFFERED, Delivery, Dispatcher, RecordRef, Route, Sink
 
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.broker._live_reference import Delivery, Dispatcher, RecordRef, Route, Sink
-else:
-    from mainstem.broker._live import Delivery, Dispatcher, RecordRef, Route, Sink
-
-__all__ = ["Delivery", "Dispatcher", "RecordRef", "Route", "Sink"]
+__all__ = ["CUT", "FULL", "OFFERED", "Delivery", "Dispatcher", "RecordRef", "Route", "Sink"]

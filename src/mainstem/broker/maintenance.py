@@ -81,6 +81,10 @@ class Maintenance:
                 del self.holders[PAUSE]
                 self.held_by.pop(PAUSE, None)
 
+    @property
+    def paused(self) -> bool:
+        return self._pauses > 0
+
     def wake(self) -> None:
         """A round is due now; on the loop."""
         self._woken.set()
@@ -209,6 +213,8 @@ class Maintenance:
         for log in self._broker.logs.by_id.values():
             if log.on_disk:
                 log.refusal = refusal
+        if not low:
+            self._broker.quotas.refuse_again()
         if low != self.space_low:
             self.space_low = low
             logger.warning(

@@ -7,16 +7,18 @@ at most ROUTES_MAX entries, emptied as a whole when full; a topic's Route is mad
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.live import Delivery, Route, Sink
+from mainstem.broker.namespace_settings import NamespaceSettings
 from mainstem.broker.policy import Policy, policy_of
+from mainstem.broker.quotas import NAMESPACE
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.cut_names import note_name
-from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound
+from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
@@ -25,31 +27,42 @@ from mainstem.model.topic_tries import FilterTrie, TopicTrie
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
+    from mainstem.broker.commits import Commit
+    from mainstem.broker.streams.registry import Streams
     from mainstem.broker.views import View
 
 ROUTES_MAX = 250_000
 SHARED_DELIVERIES_MAX = 10_000
 
-Interest = tuple[Sink, Any]  # with the options of one filter
+Interest = tuple[Sink, Any, int]  # with the options of one filter, and the stamp it begins at
 
 
 class Namespace:
-    def __init__(self, broker: Broker, name: str, defaults: Policy) -> None:
+    def __init__(
+        self, broker: Broker, name: str, defaults: Policy, settings: NamespaceSettings | None = None, created: int = 0
+    ) -> None:
+        """`defaults` are the configuration's, which the namespace's own settings change."""
         self.broker = broker
         self.name = name
-        self.defaults = defaults
+        self.created = created  # stamp
+        self.settings = settings or NamespaceSettings()
+        self.defaults = defaults.with_changes(self.settings.policy)
+        self.refusal: QuotaExceeded | None = None  # of everything published, by any protocol
+        self.removed = False  # whoever still has it in hand finds nothing and makes nothing
         self._rules: dict[bytes, dict[str, Any]] = {}
         self.topics: dict[bytes, Topic] = {}  # declared ones
         self.views: dict[bytes, View] = {}
         self.stems: dict[tuple[object, ...], Log] = {}
         self.stem_policies: dict[Log, Policy] = {}
+        self.stream_logs: dict[Log, Policy] = {}  # those of the stems that are a stream's
+        self.streams: Streams | None = None
         self.routes: dict[bytes, Route] = {}
         self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
-        self.on_retained: Callable[[Route, Ticket, int, bool], None] | None = None  # a record to be retained was put
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
         self._declared = TopicTrie()  # their names, for filters
         self._size_rules = False  # whether a rule sets a message size of its own
+        self.changing: dict[bytes, Commit[Any]] = {}  # names of topics and views whose change is being committed
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
         self._shared_deliveries: dict[tuple[int, ...], list[Delivery]] = {}  # by the ids of sinks and options
@@ -69,11 +82,17 @@ class Namespace:
         else:
             check_topic(topic)
             note_name(topic)
+            self.check_there()
             if topic in self.views:
                 raise InvalidName(f"{topic.decode()!r} is a view; publish to a topic that it shows")
             policy = self.policy(topic)
-            if policy.dedicated:
-                route = self.broker.create_topic(self, topic, policy).partitions[0].route
+            stream = self.streams.capture(topic) if self.streams is not None else None
+            if stream is not None:
+                assert stream.log.index is not None
+                route = Route(topic, stream.log.index.topics.number(topic), stream.log, self)
+            elif policy.dedicated:
+                created = self.broker.begin_topic(self, topic, policy).value
+                route = created.partitions[partition_of_key(topic, len(created.partitions))].route
             else:
                 route = self._shared_route(topic, policy)
         if len(self.routes) >= ROUTES_MAX:
@@ -82,13 +101,31 @@ class Namespace:
         self.routes[topic] = route
         return route
 
+    def check_there(self) -> None:
+        if self.removed:
+            raise NotFound(f"namespace {self.name!r} was removed", fix=f"mainstem namespace add {self.name}")
+
+    def give(self, settings: NamespaceSettings) -> None:
+        """Other settings from now on: topics are resolved anew, and those without settings of their own follow."""
+        self.settings = settings
+        self.defaults = self.broker.options.defaults.with_changes(settings.policy)
+        self.rules = self._rules
+        self.broker.quotas.changed(NAMESPACE, self.name)
+
+    def creation(self, name: bytes) -> Commit[Topic] | None:
+        """Of a topic that is being created: its publishers know it, nobody else does yet."""
+        commit = self.changing.get(name)
+        return commit if commit is not None and isinstance(commit.value, Topic) else None
+
     def _shared_route(self, topic: bytes, policy: Policy) -> Route:
         stem = self.stem(policy)
         assert stem.index is not None
-        known = self.find_topic(topic) if len(self.stems) > 1 and not stem.index.topics.find(topic) else None
+        known = self._in_stems(topic) if len(self.stems) > 1 and not stem.index.topics.find(topic) else None
         if known is not None and known.partitions[0].log is not stem:
             # It lives in the stem of another policy: from now on it has two spans, so that its offsets go on.
-            return self.broker.create_topic(self, topic, policy).partitions[0].route
+            return self.broker.begin_topic(self, topic, policy).value.partitions[0].route
+        if self.settings.quota.topics_max and not stem.index.topics.find(topic):
+            self.broker.quotas.check_topics(self)
         return Route(topic, stem.index.topics.number(topic), stem, self)
 
     def forget_route(self, topic: bytes) -> None:
@@ -129,6 +166,20 @@ class Namespace:
         origin: int = Origin.BROKER,
     ) -> Ticket:
         """Append one record; the ticket is released when it is durable under its topic's policy."""
+        return self.publish_at(topic, value, key=key, headers=headers, time_ms=time_ms, flags=flags, origin=origin)[0]
+
+    def publish_at(
+        self,
+        topic: bytes,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        time_ms: int | None = None,
+        flags: int = 0,
+        origin: int = Origin.BROKER,
+    ) -> tuple[Ticket, int]:
+        """The same, and which record of the ticket's batch it is."""
         route = self.route(topic)
         if key is None:
             key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
@@ -139,13 +190,15 @@ class Namespace:
         gather = route.open_gather(origin)
         time_ms = self.broker.clock.now_ns() // 1_000_000 if time_ms is None else time_ms
         index = gather.add_routed(route, key, value, headers, time_ms, flags)
-        if flags & RecordFlag.RETAIN and self.on_retained is not None:
-            self.on_retained(route, gather.ticket, index, value is not None)
-        return gather.ticket
+        if flags & RecordFlag.RETAIN:
+            self.broker.session_keeper.retained(self).note(route, gather.ticket, index, value is not None)
+        return gather.ticket, index
 
     def keyed_route(self, topic: bytes, key: bytes, route: Route) -> Route:
         """A key that is not the topic chooses among a declared topic's partitions."""
         declared = self.topics.get(topic)
+        if declared is None and (creation := self.creation(topic)) is not None:
+            declared = creation.value
         if declared is None or len(declared.partitions) == 1:
             return route
         return declared.partitions[partition_of_key(key, len(declared.partitions))].route
@@ -170,8 +223,11 @@ class Namespace:
         """From now on: returns the stamp at which it starts. The same filter and sink again replaces the options."""
         check_filter(topic_filter)
         note_name(topic_filter)  # perhaps a topic: somebody waits for an answer there
+        known = self._entries.get((topic_filter, sink))
         self.unsubscribe(topic_filter, sink)
-        entry = (sink, options)
+        # One that is not live stands at a position of its own, and is served from there.
+        since = (self.broker.stamps.next if sink.live else 0) if known is None else known[2]
+        entry = (sink, options, since)
         self._entries[topic_filter, sink] = entry
         self._interests.add(topic_filter, entry)
         self.broker.dispatcher.epoch += 1
@@ -206,13 +262,18 @@ class Namespace:
             self._shared_deliveries.clear()
             self._shared_epoch = epoch
         interests = cast(list[Interest], self._interests.match(route.topic))
-        key = tuple([part for sink, options in interests for part in (id(sink), id(options))])
+        key = tuple([part for sink, options, since in interests for part in (id(sink), id(options), since)])
         deliveries = self._shared_deliveries.get(key)
         if deliveries is None:
             by_sink: dict[Sink, list[Any]] = {}
-            for sink, options in interests:
+            since_of: dict[Sink, int] = {}
+            for sink, options, since in interests:
                 by_sink.setdefault(sink, []).append(options)
-            deliveries = [Delivery(sink, one[0] if len(one) == 1 else sink.merge(one)) for sink, one in by_sink.items()]
+                since_of[sink] = min(since, since_of.get(sink, since))
+            deliveries = [
+                Delivery(sink, one[0] if len(one) == 1 else sink.merge(one), since_of[sink])
+                for sink, one in by_sink.items()
+            ]
             if len(self._shared_deliveries) < SHARED_DELIVERIES_MAX:  # its ids stay taken until the next change
                 self._shared_deliveries[key] = deliveries
         route.deliveries = deliveries
@@ -220,7 +281,11 @@ class Namespace:
 
     def listened(self, topic: bytes) -> bool:
         """Whether any live subscriber, queue or view takes the topic (AMQP's `mandatory`)."""
-        return bool(self._interests.match(topic)) or any(view.covers(topic) for view in self.views.values())
+        return self.has_live(topic) or any(view.covers(topic) for view in self.views.values())
+
+    def has_live(self, topic: bytes) -> bool:
+        """Whether a record of the topic is handed on as soon as it is written."""
+        return bool(self._interests.match(topic))
 
     # -- where records lie -----------------------------------------------------------------------------------------
 
@@ -245,6 +310,8 @@ class Namespace:
     def stem(self, policy: Policy) -> Log:
         """The shared log of all topics with this policy."""
         found = self.stems.get(policy.stem_key())
+        if found is None:
+            self.check_there()
         return found if found is not None else self.broker.create_stem(self, policy)
 
     def names(self) -> Iterator[bytes]:
@@ -258,12 +325,38 @@ class Namespace:
                 with contextlib.suppress(NotFound):  # a number that is free
                     yield topics.name(number)
 
+    @property
+    def topic_count(self) -> int:
+        """Declared ones, and those that lie in a stem."""
+        return len(self.topics) + sum(len(stem.index.topics) for stem in self.stems.values() if stem.index is not None)
+
     def find_topic(self, topic: bytes) -> Topic | None:
         """A declared topic, or one that lives in a stem as if it were declared with one partition; None if unknown."""
         declared = self.topics.get(topic)
         if declared is not None:
             return declared
+        stream = self.streams.capture(topic) if self.streams is not None else None
+        if stream is not None:
+            return self._of_stream(topic, stream.log)
+        return self._in_stems(topic)
+
+    def _of_stream(self, topic: bytes, log: Log) -> Topic | None:
+        """A stream's subject: what it had before the stream began, if anything, and what the stream has."""
+        before = self._in_stems(topic)
+        number = log.index.topics.find(topic) if log.index is not None else 0
+        if not number:
+            return before
+        found = self._undeclared(topic, log)
+        if before is not None:
+            span = before.partitions[0].spans[0]
+            first = min(log.start_offset, log.stable)
+            found.partitions[0].spans[:] = [Span(span.log, 0, first), Span(log, first, None, 1)]
+        return found
+
+    def _in_stems(self, topic: bytes) -> Topic | None:
         for stem in list(self.stems.values()):
+            if stem in self.stream_logs:
+                continue
             number = stem.index.topics.find(topic) if stem.index is not None else 0
             if number and not (stem.low_marks is not None and stem.low_marks.all_gone(topic, number)):
                 return self._undeclared(topic, stem)
@@ -305,6 +398,14 @@ class Namespace:
         """The declared topics that a filter means, oldest first."""
         found = [self.topics[self._declared.name(number)] for number in self._declared.match(topic_filter)]
         return sorted(found, key=lambda topic: topic.id)
+
+    def has_log(self, log: Log) -> bool:
+        return log in self.topic_of_log or log in self.stem_policies
+
+    def logs(self) -> Iterator[Log]:
+        """Every log that is this namespace's."""
+        yield from list(self.stems.values())
+        yield from list(self.topic_of_log)
 
     def may_hold(self, log: Log, filters: Iterable[bytes]) -> bool:
         """Whether records that one of the filters means may lie in the log: see `logs_of`."""

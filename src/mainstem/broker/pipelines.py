@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mainstem.model.clock import Clock
 from mainstem.model.errors import InvalidArgument
 
-PIPELINES_MAX = 1_000
+PIPELINES_MAX = 1_000  # of a namespace
 FLOWS_MAX = 100
 NAME_CHARACTERS_MAX = 64
 TEXT_CHARACTERS_MAX = 2_000
@@ -35,24 +36,31 @@ FACTS: dict[str, type[str] | type[int] | type[float]] = {
 class Pipelines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+        self._told: dict[tuple[str, str], tuple[int, list[dict[str, Any]]]] = {}  # by namespace and name
 
-    def tell(self, name: str, flows: Any) -> None:
+    def tell(self, name: str, flows: Any, namespace: str = "/") -> None:
         if not name or len(name) > NAME_CHARACTERS_MAX:
             raise InvalidArgument(f"a pipeline's name has 1 to {NAME_CHARACTERS_MAX} characters")
         if not isinstance(flows, list) or len(flows) > FLOWS_MAX or not all(isinstance(one, dict) for one in flows):
             raise InvalidArgument(f"a pipeline's flows are a list of at most {FLOWS_MAX} objects")
         kept = [_facts(one) for one in flows]
-        self._told.pop(name, None)
-        while len(self._told) >= PIPELINES_MAX:
-            del self._told[next(iter(self._told))]
-        self._told[name] = (self._now_ms(), kept)
+        self._told.pop((namespace, name), None)
+        told = [key for key in self._told if key[0] == namespace]  # a namespace pushes out only its own
+        for key in told[: max(0, len(told) + 1 - PIPELINES_MAX)]:
+            del self._told[key]
+        self._told[namespace, name] = (self._now_ms(), kept)
 
-    def listed(self) -> list[dict[str, Any]]:
+    def forget_namespace(self, name: str) -> Iterator[None]:
+        for key in [one for one in self._told if one[0] == name]:
+            del self._told[key]
+            yield
+
+    def listed(self, namespace: str = "/") -> list[dict[str, Any]]:
         now = self._now_ms()
         return [
             {"name": name, "quiet_ms": now - when, "running": now - when < QUIET_MS and _runs(flows), "flows": flows}
-            for name, (when, flows) in sorted(self._told.items())
+            for (owner, name), (when, flows) in sorted(self._told.items())
+            if owner == namespace
         ]
 
     def _now_ms(self) -> int:

@@ -15,13 +15,15 @@ from typing import Any
 from mainstem.log.durability import parse_durability
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import matches
+from mainstem.storage.engines import ENGINES
 
-ENGINES = ("segment", "memory", "rocksdb")
 LAYOUTS = ("shared", "dedicated")
+TIERS = ("none", "s3")
 CLEANUPS = ("delete", "compact", "compact,delete")
 PARTITIONS_MAX = 1_000
 MESSAGE_BYTES_MAX = 16 << 20
 STEMS_MAX = 16  # per namespace
+NUMBER_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,20 @@ class Policy:
     compaction_lag_max_ms: int = 0
     timestamp_type: str = "create"  # create | append
     keep_until_archived: bool = False
+    tier: str = "none"  # none | s3: sealed segments move to the object store
+    local_retention_ms: int = 24 * 3_600_000
+    local_retention_bytes: int = -1
 
     def __post_init__(self) -> None:
-        _one_of("engine", self.engine, ENGINES)
+        _one_of("engine", self.engine, tuple(ENGINES))
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("cleanup", self.cleanup, CLEANUPS)
+        _one_of("tier", self.tier, TIERS)
+        if self.tier != "none" and not ENGINES[self.engine].has_segments:
+            raise InvalidArgument(
+                f"tier {self.tier!r} moves segment files, and engine {self.engine!r} has none",
+                fix="--set engine=segment, or --set tier=none",
+            )
         parse_durability(self.durability)
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidArgument(f"partitions must be 1 to {PARTITIONS_MAX}, not {self.partitions}")
@@ -67,7 +78,8 @@ class Policy:
 
     def stem_key(self) -> tuple[object, ...]:
         """Topics that agree in this share a log."""
-        return (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived)
+        tiered = (self.tier, self.local_retention_ms, self.local_retention_bytes) if self.tier != "none" else ()
+        return (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived, *tiered)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Policy:
         known = {field.name for field in fields(self)}
@@ -80,6 +92,21 @@ class Policy:
 
     def to_document(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_values(given: Mapping[str, Any]) -> None:
+    """Of the types and signs they are kept in: what cannot be compared later would stop retention for every topic."""
+    kinds = {one.name: one.type for one in fields(Policy)}
+    for name, value in given.items():
+        kind = kinds.get(name)  # unknown ones are told by the policy itself
+        if kind == "int":
+            least = -1 if name.startswith("retention_") else 0
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= NUMBER_MAX:
+                raise InvalidArgument(f"{name} must be a whole number from {least} to {NUMBER_MAX}, not {value!r}")
+        elif (kind == "bool" and not isinstance(value, bool)) or (kind == "str" and not isinstance(value, str)):
+            raise InvalidArgument(f"{name} must be {'true or false' if kind == 'bool' else 'a string'}, not {value!r}")
+    if given.get("timestamp_type", "create") not in ("create", "append"):
+        raise InvalidArgument(f"timestamp_type {given['timestamp_type']!r} is not one of create, append")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -5,13 +5,17 @@ flight), the first offset of each open transaction, and the aborted ones that re
 the log. To bound what a start must read it is journaled every 64 MiB and with each snapshot; from there the heads of
 stored batches are read on.
 
+A topic that moves goes on in another log, its producers with it: they belong to the partition, and the state of the log
+it left keeps only what readers of that log need (`moved`). A start joins what the logs of a partition tell of a producer,
+in the order of their offsets, which no move breaks.
+
 An unknown producer is accepted at any sequence: its state may have expired, or be lost with the tail of a log that
 promised less than `sync`. Refusing it would stop a client for good; what duplicates there were can no longer be told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -24,6 +28,7 @@ from mainstem.codec.control import read_marker
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
+    from mainstem.broker.topics import Partition
     from mainstem.codec.batch import BatchHead
     from mainstem.log.log import Log
 
@@ -59,6 +64,10 @@ class Producer(msgspec.Struct, array_like=True):
     sent: list[Sent]
 
 
+FLOOR = -1  # instead of a topic id: a state that only says up to where the whole log was looked through
+KEEP_EVERY_RECORDS = 100_000
+
+
 class Aborted(msgspec.Struct, array_like=True):
     producer_id: int
     first_offset: int
@@ -79,6 +88,7 @@ class PartitionProducers:
     aborted: list[Aborted] = field(default_factory=list)  # in order of their markers
     scanned_end: int = 0  # state reflects the log below it
     unkept_bytes: int = 0
+    moved: bool = False  # the partition goes on in another log, whose state has the producers now
 
     def check(self, head: BatchHead) -> tuple[Verdict, Sent | None]:
         """Whether the batch is next, a repeat (and of what), out of order, or from a producer that was replaced."""
@@ -163,13 +173,36 @@ class PartitionProducers:
         self.aborted = [one for one in self.aborted if one.last_offset < offset]
         self.scanned_end = min(self.scanned_end, offset)
 
+    def take_over(self, before: PartitionProducers) -> None:
+        """The partition goes on here. Both have the same producers from now on: what fails later is undone in either."""
+        if before is self:
+            return
+        self.producers = join(self.producers, before.producers)
+        before.producers = self.producers
+        before.moved, self.moved = True, False
+
     def pack(self) -> bytes:
-        return msgspec.msgpack.encode(_Kept(self.scanned_end, self.producers, self.open, self.aborted))
+        producers = {} if self.moved else self.producers
+        return msgspec.msgpack.encode(_Kept(self.scanned_end, producers, self.open, self.aborted))
 
     @staticmethod
     def unpack(data: bytes) -> PartitionProducers:
         kept = msgspec.msgpack.decode(data, type=_Kept)
         return PartitionProducers(kept.producers, kept.open, kept.aborted, kept.scanned_end)
+
+
+def join(one: dict[int, Producer], other: dict[int, Producer]) -> dict[int, Producer]:
+    """What two logs of a partition tell of its producers: the newest epoch of each, and of that the newest batches."""
+    joined = dict(one)
+    for producer_id, told in other.items():
+        known = joined.get(producer_id)
+        if known is None or known.epoch < told.epoch:
+            joined[producer_id] = told
+        elif known.epoch == told.epoch:
+            sent = {batch.base_offset: batch for batch in (*known.sent, *told.sent)}
+            newest = [sent[offset] for offset in sorted(sent)][-BATCHES_KEPT:]
+            joined[producer_id] = Producer(told.epoch, max(known.last_ms, told.last_ms), newest)
+    return dict(sorted(joined.items(), key=lambda item: item[1].last_ms)[-PRODUCERS_MAX:])
 
 
 def _add(sequence: int, delta: int) -> int:
@@ -185,6 +218,9 @@ class Producers:
     def __init__(self, journal: StateKeeper) -> None:
         self._journal = journal
         self._partitions: dict[tuple[int, int], PartitionProducers] = {}
+        self._logs: dict[int, Log] = {}  # that were recovered
+        self._stored_ends: dict[int, int] = {}  # where these ended
+        self._lost: set[int] = set()  # those of which a restart may have taken what was acknowledged
         journal.register(self.KIND, self._apply, self._dump)
 
     def of(self, log: Log, topic_id: int) -> PartitionProducers:
@@ -215,10 +251,42 @@ class Producers:
             state.unkept_bytes = 0
             self._journal.put(self.KIND, _key(*state_key(log, topic_id)), state.pack())
 
+    def keep_floors(self) -> None:
+        """Now and then: of logs that grew since, all that changed, and up to where the log was looked through."""
+        for log in self._logs.values():
+            floor = self._partitions.get((log.id, FLOOR))
+            if log.written - (floor.scanned_end if floor is not None else 0) < KEEP_EVERY_RECORDS:
+                continue
+            before = floor.scanned_end if floor is not None else -1
+            grown = {
+                key: state
+                for key, state in self._partitions.items()
+                if key[0] == log.id and key[1] != FLOOR and state.scanned_end > before
+            }
+            for key, state in {**grown, **self._goings_on(grown.values())}.items():
+                self._journal.put(self.KIND, _key(*key), state.pack())
+            floor = self._partitions[log.id, FLOOR] = PartitionProducers(scanned_end=log.written)
+            self._journal.put(self.KIND, _key(log.id, FLOOR), floor.pack())
+
+    def _goings_on(self, states: Iterable[PartitionProducers]) -> dict[tuple[int, int], PartitionProducers]:
+        """Of states that were moved: where their producers are now."""
+        moved = {id(state.producers) for state in states if state.moved}
+        found = {key: state for key, state in self._partitions.items() if not state.moved} if moved else {}
+        return {key: state for key, state in found.items() if id(state.producers) in moved}
+
     def forget_log(self, log_id: int) -> None:
-        for key in [key for key in self._partitions if key[0] == log_id]:
+        """What it told of producers that went on elsewhere is written down there."""
+        self._logs.pop(log_id, None)
+        gone = {key: state for key, state in self._partitions.items() if key[0] == log_id}
+        for key, state in self._goings_on(gone.values()).items():
+            self._journal.put(self.KIND, _key(*key), state.pack())
+        for key in gone:
             del self._partitions[key]
             self._journal.put(self.KIND, _key(*key), None)
+
+    def move(self, before: Log, after: Log, topic_id: int) -> None:
+        """A partition goes on in another log."""
+        self.of(after, topic_id).take_over(self.of(before, topic_id))
 
     def trim(self, start_of: Callable[[int], int | None], now_ms: int) -> None:
         for (log_id, _), state in self._partitions.items():
@@ -227,22 +295,59 @@ class Producers:
                 state.trim(start, now_ms)
 
     def recover(self, log: Log, now_ms: int) -> None:
-        """Once, before anything is appended: read on from where the kept state ends."""
+        """Once, before anything is appended: read on from where the kept state of all its topics ends.
+
+        A topic's own state ends at its last record. Other topics of the log may have had their first before that, and
+        have no state yet: only a floor says that everything below it was looked at.
+        """
+        self._logs[log.id] = log
         stored_end = log.engine.stat().end_offset
         states = {topic_id: state for (log_id, topic_id), state in self._partitions.items() if log_id == log.id}
         for state in states.values():
             state.drop_from(stored_end)
-        offset = max(min((state.scanned_end for state in states.values()), default=0), log.start_offset)
-        while (piece := log.read(offset, SCAN_BYTES)) is not None:
+        floor = states.get(FLOOR if log.index is not None or 0 not in states else 0)
+        if floor is not None and FLOOR in states:
+            floor = max(floor, states[FLOOR], key=lambda state: state.scanned_end)
+        offset = max(floor.scanned_end if floor is not None else 0, log.start_offset)
+        while (piece := log.read_in_thread(offset, SCAN_BYTES)) is not None:
             self._scan(log, piece.data, now_ms)
             offset = piece.end_offset
         if log.index is None:
             self.of(log, 0)
+        self._stored_ends[log.id] = stored_end
         unclean = stored_end < log.written
+        if not log.on_disk or (unclean and not log.durability.acks_wait):
+            self._lost.add(log.id)
         if unclean and not log.durability.acks_wait:
             for (log_id, _), state in self._partitions.items():
                 if log_id == log.id:
                     state.producers.clear()
+
+    def recover_moved(self, partition: Partition) -> None:
+        """After all its logs were recovered: what they tell of each producer, as far as their ends can be trusted.
+
+        A batch counts if the log it lies in still has it. A producer that was last seen before the end of a log that may
+        have lost some is not known any more: it may have gone on there.
+        """
+        spans, topic_id = partition.spans, partition.topic.id
+        current = self.of(spans[-1].log, topic_id)
+        producers: dict[int, Producer] = {}
+        for log in {span.log.id: span.log for span in spans}.values():
+            producers = join(producers, self.of(log, topic_id).producers)
+        known_from = max((span.limit for span in spans if span.log.id in self._lost), default=0)
+        for producer_id, producer in list(producers.items()):
+            producer.sent = [batch for batch in producer.sent if self._is_stored(partition, batch)]
+            if known_from and (not producer.sent or producer.sent[-1].base_offset < known_from):
+                del producers[producer_id]
+        for span in spans:
+            state = self.of(span.log, topic_id)
+            state.producers, state.moved = producers, state is not current
+
+    def _is_stored(self, partition: Partition, batch: Sent) -> bool:
+        for span in partition.spans:
+            if span.first <= batch.base_offset < span.limit:
+                return batch.end_offset <= self._stored_ends[span.log.id]
+        return True  # retention took its span
 
     def _scan(self, log: Log, data: memoryview, now_ms: int) -> None:
         at = 0
@@ -277,6 +382,8 @@ class Producers:
             self._partitions[log_id, topic_id] = PartitionProducers.unpack(value)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for log in self._logs.values():
+            self._partitions[log.id, FLOOR] = PartitionProducers(scanned_end=log.written)
         for key, state in self._partitions.items():
             yield _key(*key), state.pack()
 

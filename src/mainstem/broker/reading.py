@@ -6,6 +6,7 @@ caller always learns how far the log was looked through (`next_offset`), also wh
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from mainstem.codec.batch import (
     record_count,
     sent_batches,
 )
+from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import kafka_records
@@ -43,6 +45,8 @@ SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
 RECORDS_MAX = 10_000
 FRAME_HEAD_SIZE = 48
 READ_BYTES_MIN, READ_BYTES_MAX = 4096, 1 << 20
+STEP_RECORDS = 256  # decoded between two looks at the clock, by a reader that has only a slice of time
+STEP_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -81,8 +85,9 @@ class PartitionReader:
     def stable_offset(self) -> int:
         return self._partition.stable_offset
 
-    def read(self, offset: int, bytes_max: int, end: int | None = None) -> Fetched:
-        """Batches from `offset`, none beyond `end`; Kafka's own as they were sent, the others in Kafka's words."""
+    def read(self, offset: int, bytes_max: int, end: int | None = None, *, until_ns: int = 0) -> Fetched:
+        """Batches from `offset`, none beyond `end`; Kafka's own as they were sent, the others in Kafka's words. With
+        `until_ns` it ends about then (monotonic), and tells as always where to go on."""
         offset = max(offset, self.start_offset)
         span = self._span_at(offset)
         last = span.end_offset if end is None else min(end, span.end_offset)
@@ -91,10 +96,12 @@ class PartitionReader:
             return Fetched(next_offset=offset)
         if span.shared:
             chosen = Chosen(span.log, self._topic_of, number=self._number(span.log))
-            return chosen.batches(offset, last, bytes_max)
-        return _stored_batches(span.log, offset, last, bytes_max, self._topic_of)
+            return chosen.batches(offset, last, bytes_max, until_ns=until_ns)
+        return _stored_batches(span.log, offset, last, bytes_max, self._topic_of, until_ns)
 
-    def records(self, offset: int, bytes_max: int, *, count_max: int = RECORDS_MAX) -> tuple[list[Record], int]:
+    def records(
+        self, offset: int, bytes_max: int, *, count_max: int = RECORDS_MAX, until_ns: int = 0
+    ) -> tuple[list[Record], int]:
         """Records as stored, and where to go on."""
         start = max(offset, self.start_offset)
         span = self._span_at(start)
@@ -103,7 +110,8 @@ class PartitionReader:
             return [], start
         if span.shared:
             chosen = Chosen(span.log, self._topic_of, number=self._number(span.log))
-            return chosen.records(start, span.end_offset, bytes_max, count_max=count_max)
+            return chosen.records(start, span.end_offset, bytes_max, count_max=count_max, until_ns=until_ns)
+        bytes_max = min(bytes_max, STEP_BYTES) if until_ns else bytes_max
         records, after = _stored_records(span.log, start, span.end_offset, bytes_max, self._topic_of)
         for record in records:
             record.topic = self._partition.topic.name
@@ -112,7 +120,7 @@ class PartitionReader:
         )
 
     def count(self, start: int, end: int) -> int:
-        """Records in [start, end): exact for shared logs, by offsets for dedicated ones, as Kafka counts lag."""
+        """Records in [start, end): offsets that an unclean stop left unused are none."""
         total, start = 0, max(start, self.start_offset)
         for span in self._partition.spans:
             first, last = max(start, span.first), min(end, span.end_offset)
@@ -121,7 +129,7 @@ class PartitionReader:
             if span.log.index is not None:
                 total += span.log.index.count_one(self._number(span.log), first, last)
             else:
-                total += last - max(first, span.log.start_offset)
+                total += span.log.count(first, last)
         return total
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
@@ -178,39 +186,48 @@ class Chosen:
         self._name_topic = name_topic
         self._undecodable: list[tuple[int, MainstemError]] = []  # batches of clients that cannot be read: passed over
 
-    def batches(self, offset: int, end: int, bytes_max: int) -> Fetched:
-        records, after = self.records(offset, end, bytes_max)
+    def batches(self, offset: int, end: int, bytes_max: int, *, until_ns: int = 0) -> Fetched:
+        records, after = self.records(offset, end, bytes_max, until_ns=until_ns)
         fetched = Fetched(next_offset=after)
         if records:
             fetched.add_records(records, self._log, after - 1, through_view=self._name_topic)
         return fetched
 
     def records(
-        self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX
+        self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX, until_ns: int = 0
     ) -> tuple[list[Record], int]:
         """Matching records from `offset` in order, and the offset up to which the log was looked through."""
         found: list[Record] = []
         size = 0
         at = max(offset, self._log.start_offset)
-        look_end = min(end, at + SCAN_OFFSETS_MAX)
-        offsets, scanned = self._find(at, look_end, count_max)
+        offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
         taken = 0
-        for piece, inside in pieces_of(self._log, offsets, scanned, bytes_max):
-            chosen, taken = offsets[taken:inside], inside
-            for record in decode_chosen(
-                piece,
-                self._log.id,
-                chosen,
-                inflated_bytes_max=INFLATED_BYTES_MAX,
-                topic_of=self._topic_of,
-                bad=self._undecodable,
-            ):
-                if self._holds(record):
-                    found.append(record)
-                    size += len(record.value or b"") + len(record.key or b"") + 64
+        for piece, inside in pieces_of(
+            self._log, offsets, scanned, min(bytes_max, STEP_BYTES) if until_ns else bytes_max
+        ):
+            while taken < inside:
+                step = min(inside, taken + STEP_RECORDS) if until_ns else inside
+                kept = self._decode(piece, offsets[taken:step])
+                found += kept
+                size += sum(len(record.value or b"") + len(record.key or b"") + 64 for record in kept)
+                taken = step
+                if until_ns and taken < len(offsets) and time.monotonic_ns() >= until_ns:
+                    return found, offsets[taken]
             if size >= bytes_max and taken < len(offsets):
                 return found, offsets[taken]
         return found, scanned
+
+    def _decode(self, piece: memoryview, chosen: array[int]) -> list[Record]:
+        records = decode_chosen(
+            piece,
+            self._log.id,
+            chosen,
+            inflated_bytes_max=INFLATED_BYTES_MAX,
+            inflate=inflate_soon,
+            topic_of=self._topic_of,
+            bad=self._undecodable,
+        )
+        return [record for record in records if self._holds(record)]
 
     def count(self, start: int, end: int) -> int:
         index = self._log.index
@@ -253,7 +270,9 @@ class Chosen:
         if not self._number:
             return array("q"), end
         offsets = index.find_one(self._number, start, end, limit)
-        return offsets, offsets[-1] + 1 if len(offsets) >= limit else end
+        scanned = offsets[-1] + 1 if len(offsets) >= limit else end
+        removed = self._log.low_marks.removed if self._log.low_marks is not None else None
+        return (offsets if removed is None else removed.visible(offsets)), scanned
 
     def _holds(self, record: Record) -> bool:
         return fulfils(self._condition, record)
@@ -267,7 +286,7 @@ def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterat
     """
     at, size, size_max = 0, READ_BYTES_MIN, max(READ_BYTES_MIN, min(bytes_max, READ_BYTES_MAX))
     while at < len(offsets):
-        piece = log.read(offsets[at], size, end)
+        piece = log.read_anywhere(offsets[at], size, end)
         if piece is None:
             return
         at = bisect_left(offsets, piece.end_offset, at)
@@ -276,8 +295,10 @@ def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterat
         size = min(2 * max(size, len(piece.data)), size_max) if near else READ_BYTES_MIN
 
 
-def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes]) -> Fetched:
-    piece = log.read(offset, bytes_max + FRAME_HEAD_SIZE, end)
+def _stored_batches(
+    log: Log, offset: int, end: int, bytes_max: int, topic_of: dict[int, bytes], until_ns: int = 0
+) -> Fetched:
+    piece = log.read_anywhere(offset, bytes_max + FRAME_HEAD_SIZE, end)
     if piece is None:
         return Fetched(next_offset=max(offset, end))
     fetched = Fetched(next_offset=piece.end_offset)
@@ -294,9 +315,14 @@ def _stored_batches(log: Log, offset: int, end: int, bytes_max: int, topic_of: d
         if head.origin == Origin.KAFKA or not head.payload_size:
             fetched.add(frame[FRAME_HEAD_SIZE:])
         else:
-            records = decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
+            records = decode_frames(
+                frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, inflate=inflate_soon, topic_of=topic_of
+            )
             last = head.base_offset + head.count - 1
             fetched.add_records(records, log, last)
+            if until_ns and time.monotonic_ns() >= until_ns:
+                fetched.next_offset = last + 1
+                break
     return fetched
 
 
@@ -306,7 +332,7 @@ def _stored_records(
     """Of a log of one topic, committed records only, as every reader that is not a Kafka client of the topic itself."""
     if log.hidden is not None:
         end = min(end, log.hidden.stable_end(end))
-    piece = log.read(offset, bytes_max, end)
+    piece = log.read_anywhere(offset, bytes_max, end)
     if piece is None:
         return [], max(offset, end)
     records: list[Record] = []
@@ -317,6 +343,7 @@ def _stored_records(
             start_offset=offset,
             end_offset=end,
             inflated_bytes_max=INFLATED_BYTES_MAX,
+            inflate=inflate_soon,
             topic_of=topic_of,
             bad=[],  # a client's batch that cannot be read keeps nobody from those after it
         )
@@ -347,8 +374,10 @@ def stored_records_of(
     condition: Condition | None,
     *,
     count_max: int = RECORDS_MAX,
+    until_ns: int = 0,
 ) -> tuple[list[Record], int]:
     """A dedicated log through a view: the records that fulfil its condition."""
+    bytes_max = min(bytes_max, STEP_BYTES) if until_ns else bytes_max
     records, after = _stored_records(log, offset, log.stable, bytes_max, topic_of)
     chosen: list[Record] = []
     for record in records:
@@ -361,10 +390,17 @@ def stored_records_of(
 
 
 def stored_batches_of(
-    log: Log, offset: int, bytes_max: int, topic_of: dict[int, bytes], topic: bytes, condition: Condition | None
+    log: Log,
+    offset: int,
+    bytes_max: int,
+    topic_of: dict[int, bytes],
+    topic: bytes,
+    condition: Condition | None,
+    *,
+    until_ns: int = 0,
 ) -> Fetched:
     """The same in Kafka's words; each record tells the topic it came from."""
-    records, after = stored_records_of(log, offset, bytes_max, topic_of, topic, condition)
+    records, after = stored_records_of(log, offset, bytes_max, topic_of, topic, condition, until_ns=until_ns)
     return batches_of(records, after, log)
 
 

@@ -20,6 +20,7 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.ticker import Ticker
 from mainstem.codec.batch import decode_chosen
 from mainstem.log.gather import Ticket
+from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
 from mainstem.model.record import Record
 from mainstem.model.topic_filter import is_pattern
@@ -34,6 +35,47 @@ class Pointer(NamedTuple):
     log_id: int
     offset: int
     stamp: int
+
+
+class _Pointers:
+    """Pointers by their topics' numbers, which are dense: 20 bytes each instead of a few objects."""
+
+    def __init__(self) -> None:
+        self._logs, self._offsets, self._stamps = array("I", [0]), array("q", [0]), array("q", [0])
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, number: int, log_id: int, offset: int, stamp: int) -> None:
+        if number >= len(self._logs):
+            more = bytes(8 * max(number + 1 - len(self._logs), len(self._logs) // 2))
+            self._logs.frombytes(more[: len(more) // 2])
+            self._offsets.frombytes(more)
+            self._stamps.frombytes(more)
+        self._count += self._logs[number] == 0
+        self._logs[number], self._offsets[number], self._stamps[number] = log_id, offset, stamp
+
+    def get(self, number: int) -> Pointer | None:
+        if not 0 < number < len(self._logs) or not self._logs[number]:
+            return None
+        return Pointer(self._logs[number], self._offsets[number], self._stamps[number])
+
+    def remove(self, number: int) -> None:
+        self._count -= self._logs[number] != 0
+        self._logs[number] = 0
+
+    def numbers(self) -> Iterator[int]:
+        """Of those that are there when it comes to them."""
+        return (number for number in range(1, len(self._logs)) if self._logs[number])
+
+    def packed(self) -> Iterator[tuple[int, bytes]]:
+        for number in range(1, len(self._logs)):
+            if self._logs[number]:
+                yield number, _POINTER.pack(self._logs[number], self._offsets[number], self._stamps[number])
+
+    def offsets_in(self, log_id: int) -> list[int]:
+        return [offset for log, offset in zip(self._logs, self._offsets, strict=True) if log == log_id]
 
 
 class _Noted(NamedTuple):
@@ -52,9 +94,10 @@ class Retained:
         self._ticker = ticker
         self._retained_max = retained_max
         self._topics = TopicTrie()
-        self._pointers: dict[int, Pointer] = {}  # by the topic's number
+        self._pointers = _Pointers()
         self._noted: list[_Noted] = []
         self._unsettled: dict[Ticket, list[tuple[bytes, Pointer | None]]] = {}
+        self._derived: dict[bytes, int] = {}  # while recovering: topic → stamp of the newest that set or ended it
         self.refused = 0
 
     def __len__(self) -> int:
@@ -75,15 +118,16 @@ class Retained:
             ticket = one.ticket
             if ticket.error is not None:
                 continue
-            if ticket.stamp < 0:  # not sealed in this tick
+            if ticket.stamp < 0:  # its log writes nothing before its metadata is committed
                 later.append(one)
                 continue
             topic = one.route.topic
             pointer = Pointer(ticket.log.id, ticket.base_offset + one.at, ticket.stamp + one.at)
             if self._set(topic, pointer if one.has_value else None):
                 self._settle_with(ticket, topic, pointer if one.has_value else None)
-        for one in later:
-            self.note(*one)
+        if later:
+            self._noted = later + self._noted
+            self._ticker.after_write(self._resolve)
 
     def _settle_with(self, ticket: Ticket, topic: bytes, pointer: Pointer | None) -> None:
         changes = self._unsettled.get(ticket)
@@ -97,14 +141,17 @@ class Retained:
     def released(self, ticket: Ticket) -> None:
         """The records are stable: so may the pointers be."""
         for topic, pointer in self._unsettled.pop(ticket, ()):
-            value = None if pointer is None else _POINTER.pack(*pointer)
-            self._journal.put("retained", self._namespace.name.encode() + b"\0" + topic, value)
+            self._put(topic, pointer)
+
+    def _put(self, topic: bytes, pointer: Pointer | None) -> None:
+        value = None if pointer is None else _POINTER.pack(*pointer)
+        self._journal.put("retained", self._namespace.name.encode() + b"\0" + topic, value)
 
     def _set(self, topic: bytes, pointer: Pointer | None) -> bool:
         number = self._topics.find(topic)
         if pointer is None:
             if number:
-                del self._pointers[number]
+                self._pointers.remove(number)
                 self._topics.remove(number)
             return bool(number)
         if not number:
@@ -112,7 +159,7 @@ class Retained:
                 self.refused += 1
                 return False
             number = self._topics.number(topic)
-        self._pointers[number] = pointer
+        self._pointers.put(number, *pointer)
         return True
 
     # -- reading
@@ -120,15 +167,15 @@ class Retained:
     def find(self, topic_filter: bytes) -> list[tuple[bytes, Pointer]]:
         """Topic and pointer of every retained message the filter means, in log order."""
         if not is_pattern(topic_filter):
-            number = self._topics.find(topic_filter)
-            return [(topic_filter, self._pointers[number])] if number else []
-        found = [(self._topics.name(n), self._pointers[n]) for n in self._topics.match(topic_filter)]
+            pointer = self.current(topic_filter)
+            return [(topic_filter, pointer)] if pointer is not None else []
+        matching = ((n, self._pointers.get(n)) for n in self._topics.match(topic_filter))
+        found = [(self._topics.name(n), pointer) for n, pointer in matching if pointer is not None]
         found.sort(key=lambda one: one[1].stamp)
         return found
 
     def current(self, topic: bytes) -> Pointer | None:
-        number = self._topics.find(topic)
-        return self._pointers[number] if number else None
+        return self._pointers.get(self._topics.find(topic))
 
     def read(self, found: Sequence[tuple[bytes, Pointer]]) -> list[Record]:
         """The records behind pointers; one that the log has lost is left out. Blocks: for many, call it in a thread."""
@@ -141,7 +188,7 @@ class Retained:
 
     def read_one(self, topic: bytes, pointer: Pointer) -> Record | None:
         log = self._namespace.broker.logs.by_id.get(pointer.log_id)
-        piece = log.read(pointer.offset, 1) if log is not None else None
+        piece = log.read_anywhere(pointer.offset, 1) if log is not None else None
         if piece is None or log is None:
             return None
         chosen = decode_chosen(
@@ -149,6 +196,7 @@ class Retained:
             log.id,
             array("q", [pointer.offset]),
             inflated_bytes_max=INFLATED_BYTES_MAX,
+            inflate=inflate_soon,
             topic_of=self._namespace.topic_of,
         )
         for record in chosen:
@@ -158,24 +206,48 @@ class Retained:
 
     @property
     def topics(self) -> list[bytes]:
-        return [self._topics.name(number) for number in self._pointers]
+        return [self._topics.name(number) for number in self._pointers.numbers()]
+
+    def is_of(self, namespace: Namespace) -> bool:
+        return self._namespace is namespace
+
+    def forget_all(self) -> Iterator[None]:
+        """The namespace is removed."""
+        self._noted.clear()
+        self._unsettled.clear()
+        for topic in self.topics:
+            self._set(topic, None)
+            self._put(topic, None)
+            yield
 
     # -- holding and recovering
 
     def held_offsets(self, log: Log) -> list[int]:
-        return [pointer.offset for pointer in self._pointers.values() if pointer.log_id == log.id]
+        return self._pointers.offsets_in(log.id)
 
     def apply(self, topic: bytes, value: bytes | None) -> None:
-        self._set(topic, None if value is None else Pointer(*_POINTER.unpack(value)))
+        if value is None:
+            self._set(topic, None)
+        else:
+            self._pointers.put(self._topics.number(topic), *_POINTER.unpack(value))
 
     def recover(self, topic: bytes, log: Log, record: Record) -> None:
-        """A retained record beyond the checkpoint; they come in stamp order per log."""
+        """A retained record beyond the checkpoint; they come in stamp order per log, not across logs."""
         known = self.current(topic)
-        if known is None or known.stamp < record.stamp:
+        newest = max(self._derived.get(topic, -1), known.stamp if known is not None else -1)
+        if record.stamp > newest:
             pointer = Pointer(log.id, record.offset, record.stamp)
-            self._set(topic, pointer if record.value is not None else None)
+            if self._set(topic, pointer if record.value is not None else None) or record.value is None:
+                self._derived[topic] = record.stamp
+
+    def write_derived(self) -> bool:
+        """Write down what `recover` found, before a checkpoint passes it; False if there was nothing."""
+        derived, self._derived = self._derived, {}
+        for topic in derived:
+            self._put(topic, self.current(topic))
+        return bool(derived)
 
     def dump(self) -> Iterator[tuple[bytes, bytes]]:
         prefix = self._namespace.name.encode() + b"\0"
-        for number, pointer in self._pointers.items():
-            yield prefix + self._topics.name(number), _POINTER.pack(*pointer)
+        for number, packed in self._pointers.packed():
+            yield prefix + self._topics.name(number), packed

@@ -51,7 +51,7 @@ def appended_already(logs: Logs, floors: Mapping[int, int], number: int) -> set[
     found: set[int] = set()
     for log in list(logs.by_id.values()):
         offset = max(floors.get(log.id, 0), log.start_offset)
-        while (piece := log.read(offset, READ_BYTES)) is not None:
+        while (piece := log.read_in_thread(offset, READ_BYTES)) is not None:
             found |= _places(log, piece.data, number)
             offset = piece.end_offset
     return found

@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ from mainstem.codec.batch import check_batch
 from mainstem.codec.staged import decode_staged
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import (
+    AlreadyExists,
+    ClientFault,
     DiskFull,
     InvalidArgument,
     InvalidName,
@@ -45,6 +48,8 @@ from mainstem.model.topic_filter import check_topic
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
+    from mainstem.broker.policy import Policy
+    from mainstem.broker.topics import Topic
 
 STAGED_BYTES_EACH_MAX = 32 << 20
 STAGED_BYTES_MAX = 8 << 30
@@ -146,11 +151,22 @@ class Staging:
 
     # -- topics
 
-    def topics(self, namespace: Namespace, names: Sequence[str], *, declare: bool) -> dict[str, dict[str, Any]]:
+    async def topics(self, namespace: Namespace, names: Sequence[str], *, declare: bool) -> dict[str, dict[str, Any]]:
         """How each topic's records are to be written; `declare` makes those that are not there yet."""
-        return {name: self._topic(namespace, name, declare) for name in names}
+        return {name: await self._topic(namespace, name, declare) for name in names}
 
-    def _topic(self, namespace: Namespace, name: str, declare: bool) -> dict[str, Any]:
+    async def topics_each(self, namespace: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The same, but one that cannot be written to is told as such, and does not stand in the others' way."""
+        found: dict[str, dict[str, Any]] = {}
+        refused: dict[str, str] = {}
+        for name in names:
+            try:
+                found[name] = await self._topic(namespace, name, declare=False)
+            except ClientFault as error:
+                refused[name] = error.message
+        return {"topics": found, "refused": refused}
+
+    async def _topic(self, namespace: Namespace, name: str, declare: bool) -> dict[str, Any]:
         canonical = canonical_topic(namespace, name)
         check_topic(canonical)
         if canonical in namespace.views:
@@ -158,7 +174,8 @@ class Staging:
         topic = namespace.topics.get(canonical)
         policy = topic.policy if topic is not None else namespace.policy(canonical)
         if topic is None and (declare or policy.dedicated):
-            topic = self._broker.create_topic(namespace, canonical, policy)
+            topic = await self._declared(namespace, canonical, policy)
+            policy = topic.policy
         return {
             "canonical": canonical.decode(),
             "kafka": kafka_topic(topic) if topic is not None else name,
@@ -166,6 +183,16 @@ class Staging:
             "names_topic": topic is None,
             "record_bytes_max": policy.message_bytes_max,
         }
+
+    async def _declared(self, namespace: Namespace, name: bytes, policy: Policy) -> Topic:
+        """Made, or found where another task of the same batch, or a client, made it meanwhile."""
+        try:
+            return await self._broker.declare_topic(namespace, name, policy)
+        except AlreadyExists:
+            found = namespace.topics.get(name)
+            if found is None:  # a view took the name
+                raise
+            return found
 
     # -- staging
 
@@ -206,6 +233,11 @@ class Staging:
         elif run != known.run:
             past = [known.run, *known.past][:PAST_RUNS_MAX]
             await durable(self._keep(batch.key, msgspec.structs.replace(known, run=run, past=past)))
+
+    def last_batch(self, namespace: str, query: str, sink: str) -> int:
+        """The last batch of the query that is, or will be, in the sink's topics; -1 for none."""
+        known = self._sinks.get(BatchId(namespace, query, sink, 0).key)
+        return known.batch if known is not None else -1
 
     # -- committing
 
@@ -251,6 +283,14 @@ class Staging:
         await durable(self._keep(batch.key, ended))
         await asyncio.to_thread(self._drop, batch)
         return records
+
+    def forget_namespace(self, name: str) -> Iterator[None]:
+        """It is removed: its jobs' decisions and what they staged."""
+        for key in [one for one in self._sinks if one.partition(b"\0")[0] == name.encode()]:
+            path = self._path(_batch_of(key, self._sinks.pop(key))).parent
+            threading.Thread(target=shutil.rmtree, args=(path, True), name="remove staged", daemon=True).start()
+            self._broker.journal.put(KIND, key, None)
+            yield
 
     async def abort(self, batch: BatchId, run: str) -> None:
         """Drop what was staged for a batch; nothing happens to one that is committed, or being so."""

@@ -3,6 +3,9 @@
     read sockets → (records gathered, connections marked) → tick: write logs → deliver live → flush connections → commit
 
 One write per log, one `transport.write` per connection, one wake-up of the committer, however many messages came.
+
+Delivering and flushing end after a slice of a millisecond each; the rest is the next tick's, after sockets were read. While
+what waits to be delivered is more than BEHIND_BYTES nothing is read from connections that bring much of it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mainstem.broker.live import Dispatcher
+from mainstem.broker.turns import SLICE_NS
 from mainstem.log.committer import Committer, end_process
 from mainstem.log.log import Appended, Log
 from mainstem.model.errors import StorageFault
@@ -26,6 +30,10 @@ UNHURRIED_SYNC_S = 0.2  # what nobody waits for is synced at least this often; e
 UNHURRIED_BYTES_MAX = 16 << 20
 CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
+BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
+SHARE_BYTES = 4 << 10
+WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
+FLUSHES_UNCLOCKED = 64
 
 
 class Flushable(Protocol):
@@ -40,22 +48,37 @@ class Pressed(Protocol):
     def release_from_log(self) -> None:
         """Read on."""
 
+    def hold_for_delivery(self) -> None:
+        """Stop reading: what it published goes to many, who come first."""
+
+    def release_from_delivery(self) -> None:
+        """Read on."""
+
+
+MakeCommitter = Callable[[Callable[[list[tuple[Log, int]]], None]], Committer]  # given where to post what is durable
+
 
 class Ticker:
-    def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, make_committer: MakeCommitter | None = None
+    ) -> None:
         self.loop = loop
         self._dispatcher = dispatcher
         self._requested = False
         self._logs: list[Log] = []
         self._connections: list[Flushable] = []
         self._after: list[Callable[[], None]] = []
-        self.committer = Committer(self._post_synced, threads=COMMITTER_THREADS)
+        self._after_write: list[Callable[[], None]] = []
+        self.committer = (make_committer or _committer)(self._post_synced)
         self.committer.listen(loop, self.on_synced)
         self.ticks = 0
         self.head_stamp = 0  # all records below it were offered to the live sinks
         self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it
         self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
+        self.slice_ns = SLICE_NS  # 0: all at once
+        self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
         self._held: set[Pressed] = set()
+        self._ahead: set[Pressed] = set()
         self._syncing: set[Log] = set()
         self._unhurried: set[Log] = set()
         self._quiet_since: dict[Log, tuple[float, int]] = {}  # when each log was last synced, and up to where
@@ -78,8 +101,13 @@ class Ticker:
         self._requested = True
         return True
 
+    @property
+    def _has_more(self) -> bool:
+        waits = self._dispatcher.waiting_bytes > 0
+        return bool(waits or self._logs or self._connections or self._after or self._undelivered)
+
     def end_turn(self) -> None:
-        if self._logs or self._connections or self._after or self._undelivered:
+        if self._has_more:
             self.tick()
         else:
             self._requested = False
@@ -103,10 +131,20 @@ class Ticker:
             self._held.add(connection)
             connection.hold_for_log()
 
+    def outrun(self, connection: Pressed) -> None:
+        """A publisher brought much while `behind`: it reads no more until that is delivered."""
+        if connection not in self._ahead:
+            self._ahead.add(connection)
+            connection.hold_for_delivery()
+
     def after_tick(self, callback: Callable[[], None]) -> None:
         """Run once, after the next tick's delivery and before its flush."""
         self._after.append(callback)
         self.request()
+
+    def after_write(self, callback: Callable[[], None]) -> None:
+        """Run once, after the next tick that writes records; does not ask for one, so the loop may rest until then."""
+        self._after_write.append(callback)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 
@@ -119,7 +157,7 @@ class Ticker:
             self._tick()
         finally:
             self._requested = self._ticking = False
-            if self._logs or self._connections or self._after or self._undelivered:
+            if self._has_more:
                 self.request()
 
     def _tick(self) -> None:
@@ -127,16 +165,30 @@ class Ticker:
         appended = self._write_logs() if self._logs else []
         if self._undelivered:
             appended, self._undelivered = self._undelivered + appended, []
-        if appended:
+        if appended or self._dispatcher.waiting_bytes:
             self._deliver(appended)
+        if appended and self._after_write:
+            self._after += self._after_write
+            self._after_write = []
         if self._after:
             self._run_after()
+        if self._connections:
+            self._flush()
+
+    def _flush(self) -> None:
         connections, self._connections = self._connections, []
-        for connection in connections:
+        until_ns = self._until_ns() if len(connections) > FLUSHES_UNCLOCKED else 0
+        for place, connection in enumerate(connections):
             try:
                 connection.flush()
             except Exception:  # one connection's failure is its own
                 logger.exception("a connection could not be flushed")
+            if until_ns and place % FLUSHES_UNCLOCKED == FLUSHES_UNCLOCKED - 1 and time.monotonic_ns() > until_ns:
+                self._connections = connections[place + 1 :] + self._connections
+                return
+
+    def _until_ns(self) -> int:
+        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
 
     def _run_after(self) -> None:
         after, self._after = self._after, []
@@ -147,7 +199,16 @@ class Ticker:
                 logger.exception("work after a tick failed")
 
     def write_now(self) -> None:
-        """Tick at once if anything is gathered: what follows shall come after it."""
+        """Tick at once if anything is gathered, and deliver all of it: what follows shall come after it."""
+        if self._logs or self._dispatcher.waiting_bytes:
+            slice_ns, self.slice_ns = self.slice_ns, 0
+            try:
+                self.tick()
+            finally:
+                self.slice_ns = slice_ns
+
+    def write_early(self) -> None:
+        """Tick at once if anything is gathered: it is in the processor's cache still."""
         if self._logs:
             self.tick()
 
@@ -162,6 +223,9 @@ class Ticker:
                 end_process(log, error)
                 continue
             if not written:
+                if log.held:  # what it gathers counts as unsynced: publishers wait when it is too much
+                    self._syncing.add(log)
+                    self.pressed = self._too_much()
                 continue
             appended += written
             if log.durability.acks_wait:
@@ -187,7 +251,7 @@ class Ticker:
         self.committer.submit([(log, log.written) for log in logs])
         self._unhurried.difference_update(logs)
         self._syncing.update(logs)
-        self.pressed = self._too_much_unsynced()
+        self.pressed = self._too_much()
 
     def _sync_unhurried(self, log: Log) -> None:
         """Nobody waits (QoS 0, acks=0, positions): a few more ticks may share its sync."""
@@ -204,16 +268,35 @@ class Ticker:
         if not log.removed and not self._stopped:
             self.committer.submit([(log, log.written)])
 
-    def _too_much_unsynced(self) -> bool:
+    def _too_much(self) -> bool:
         if sum(log.unsynced_bytes for log in self._syncing) > self.unsynced_bytes_max:
+            return True
+        if self._dispatcher.waiting_bytes > WAITING_BYTES_MAX:
             return True
         return any(log.unsynced_bytes > log.unsynced_bytes_max for log in self._syncing)
 
     def _deliver(self, appended: list[Appended]) -> None:
         if len(appended) > 1:
             appended.sort(key=_stamp)
-        self._dispatcher.deliver(appended)
-        self.head_stamp = max(self.head_stamp, appended[-1].stamp_end)
+        self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+        waiting = self._dispatcher.waiting_bytes
+        self.behind = waiting > BEHIND_BYTES
+        if waiting > WAITING_BYTES_MAX:
+            self.pressed = True
+        elif self.pressed or self._held:
+            self._ease()
+        if self._ahead and not self.behind:
+            ahead, self._ahead = self._ahead, set()
+            for connection in ahead:
+                connection.release_from_delivery()
+
+    def _ease(self) -> None:
+        """Publishers go on once neither the disk nor the readers are too far behind."""
+        self.pressed = self._too_much()
+        if not self.pressed and self._held:
+            held, self._held = self._held, set()
+            for connection in held:
+                connection.release_from_log()
 
     # -- durability ------------------------------------------------------------------------------------------------
 
@@ -242,11 +325,8 @@ class Ticker:
                 self._quiet_since[log] = (now_s, end)
             if not log.unsynced_bytes:
                 self._syncing.discard(log)
-        if self.pressed and not self._too_much_unsynced():
-            self.pressed = False
-            held, self._held = self._held, set()
-            for connection in held:
-                connection.release_from_log()
+        if self.pressed:
+            self._ease()
 
     def checkpoint_quiet(self) -> None:
         """Sync once more what was last synced a while ago: its engine then notes how far it is durable.
@@ -263,7 +343,7 @@ class Ticker:
 
     def drain(self) -> None:
         """Tick until nothing is left to write; for shutting down."""
-        while self._logs or self._connections or self._after or self._undelivered:
+        while self._has_more:
             self.tick()
 
     def stop(self) -> None:
@@ -285,6 +365,10 @@ class Ticker:
         ends = [(log, log.written) for log in logs]
         while any(log.stable < end for log, end in ends) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
+
+
+def _committer(post: Callable[[list[tuple[Log, int]]], None]) -> Committer:
+    return Committer(post, threads=COMMITTER_THREADS)
 
 
 def _is_awaited(log: Log, written: list[Appended]) -> bool:

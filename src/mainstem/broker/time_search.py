@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, decode_frames
+from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
 from mainstem.log.part_times import NO_TIME, frames_newer, newest_in
 from mainstem.model.condition import Condition
@@ -90,5 +91,6 @@ def _records_since(log: Log, start: int, end: int, time_ms: int) -> Iterator[Rec
                 start_offset=start,
                 end_offset=end,
                 inflated_bytes_max=INFLATED_BYTES_MAX,
+                inflate=inflate_soon,
                 bad=[],
             )

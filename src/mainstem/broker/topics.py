@@ -55,6 +55,9 @@ class Partition:
     def log(self) -> Log:
         return self.spans[-1].log
 
+    def log_at(self, offset: int) -> Log:
+        return next(span.log for span in self.spans if offset < span.limit)
+
     @property
     def start_offset(self) -> int:
         start = 0

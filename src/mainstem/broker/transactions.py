@@ -6,9 +6,11 @@ The order that makes all or nothing hold:
 
 1. the partitions of a transaction are journaled before (or with) its first record there;
 2. to end it, all logs it wrote to are synced, then the decision is journaled and synced: that is the commit point;
-3. offsets committed with it count from the decision on; each partition gets a marker, derived from it.
+3. offsets committed with it count from the decision on; each partition gets a marker, derived from it;
+4. where the markers were written is journaled with the end, and forgotten once they are durable.
 
-A start after a crash finds a decision without its end: the markers are written (again: a repeat changes nothing). An
+A start after a crash finds a decision without its end: the markers are written (again: a repeat changes nothing). It finds
+an end whose markers a power cut took from their logs: these are written again, as they were decided. An
 open transaction in a log that no journaled transaction claims is aborted: its journal entry was lost with the crash.
 
 Clients of KIP-890 get a new epoch with each transaction, so that a late write of an older one is always fenced;
@@ -82,20 +84,37 @@ class Transaction(msgspec.Struct):
         return self.state is TransactionState.PREPARE_COMMIT
 
 
+class MarkersOf(msgspec.Struct, frozen=True, array_like=True):
+    """The markers of one ended transaction that may not be durable yet: partition, log id and offset of each."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    places: list[tuple[TopicPartition, int, int]]
+
+    def lies_in(self, log_ids: set[int]) -> bool:
+        return any(log_id in log_ids for _, log_id, _ in self.places)
+
+
 class Work(Protocol):
     """What the coordinator needs done in the world."""
 
     def sync_logs(self, partitions: set[TopicPartition], done: Callable[[], None]) -> None:
         """Call `done` once everything written so far to these partitions is durable."""
 
-    def write_markers(self, transaction: Transaction, *, commit: bool) -> None:
+    def write_markers(self, transaction: Transaction, *, commit: bool) -> dict[TopicPartition, Ticket]:
         """Append a marker to each partition of the transaction."""
+
+    def write_marker_again(self, at: TopicPartition, log_id: int, offset: int, end: MarkersOf) -> Ticket | None:
+        """After a crash: unless the marker at that offset is still there, or its log is gone."""
 
     def next_producer_id(self) -> int: ...
 
 
 class Transactions:
     KIND = "kafka-transaction"
+    KIND_JOINED = "kafka-joined"  # a partition joined the open transaction: key = id 0x00 topic 0x00 partition
+    KIND_MARKERS = "kafka-markers"  # key: u64 stamp of the first
 
     def __init__(self, journal: StateKeeper, work: Work, finish_offsets: Callable[[int, bool], None]) -> None:
         """`finish_offsets(producer id, commit)` settles the offsets that were sent with the transaction."""
@@ -104,9 +123,13 @@ class Transactions:
         self._work = work
         self._finish_offsets = finish_offsets
         self._kept: dict[str, bytes] = {}  # as last journaled: a snapshot must not tell of a decision not yet made
+        self._joined: set[str] = set()  # ids that partitions joined since they were kept
         self._undecided: list[Transaction] = []  # the decision could not be written; tried again with the next tick
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # who waits for the end of an id's transaction
+        self._markers: dict[bytes, MarkersOf] = {}
         journal.register(self.KIND, self._apply, self._dump)
+        journal.register(self.KIND_JOINED, self._apply_joined, lambda: ())
+        journal.register(self.KIND_MARKERS, self._apply_markers, self._dump_markers)
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -207,7 +230,9 @@ class Transactions:
         if group is not None:
             known.groups.add(group)
         known.update_ms = now_ms
-        return TransactionFault.NONE, self._keep(known)
+        if begins or group is not None:
+            return TransactionFault.NONE, self._keep(known)
+        return TransactionFault.NONE, self._keep_joined(known, new)
 
     def takes(self, transaction_id: str, at: TopicPartition) -> bool:
         """Whether a record for that partition belongs to the open transaction."""
@@ -282,6 +307,7 @@ class Transactions:
         bump: bool = False,
         done: Callable[[], None] = lambda: None,
     ) -> None:
+        self._refresh_kept(known)
         known.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         known.update_ms = now_ms
         known.marker_producer_id, known.marker_epoch = known.producer_id, known.epoch
@@ -305,7 +331,8 @@ class Transactions:
         """The decision is durable: offsets count, markers are written, and the id is free for the next one."""
         commit = known.commits
         self._finish_offsets(known.marker_producer_id, commit)
-        self._work.write_markers(known, commit=commit)
+        markers = self._work.write_markers(known, commit=commit)
+        self._await_markers(known.marker_producer_id, known.marker_epoch, commit, markers)
         known.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
         known.partitions, known.groups, known.start_ms = set(), set(), -1
         self._keep(known)
@@ -314,9 +341,36 @@ class Transactions:
 
     def roll_forward(self) -> None:
         """After recovery: decisions whose end was not journaled get their markers."""
+        for key, end in list(self._markers.items()):
+            again = {at: self._work.write_marker_again(at, log_id, offset, end) for at, log_id, offset in end.places}
+            self._await_markers(
+                end.producer_id, end.epoch, end.commit, {at: one for at, one in again.items() if one is not None}
+            )
+            self._forget_markers(key)
         for known in list(self.by_id.values()):
             if known.state in ENDING:
                 self._complete(known)
+
+    def _await_markers(self, producer_id: int, epoch: int, commit: bool, markers: dict[TopicPartition, Ticket]) -> None:
+        if not markers:
+            return
+        key = min(ticket.stamp for ticket in markers.values()).to_bytes(8, "big")
+        places = [(at, ticket.log.id, ticket.base_offset) for at, ticket in markers.items()]
+        end = self._markers[key] = MarkersOf(producer_id, epoch, commit, places)
+        self._journal.put(self.KIND_MARKERS, key, msgspec.msgpack.encode(end))
+        waiting = _Markers(self, key, len(markers))
+        for ticket in markers.values():
+            ticket.wait(waiting)
+
+    def _forget_markers(self, key: bytes) -> None:
+        if self._markers.pop(key, None) is not None:
+            self._journal.put(self.KIND_MARKERS, key, None)
+
+    def unkept_markers(self) -> Iterable[MarkersOf]:
+        return self._markers.values()
+
+    def markers_durable(self, key: bytes) -> None:
+        self._forget_markers(key)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -329,9 +383,19 @@ class Transactions:
                 known.previous_producer_id, known.previous_epoch = known.producer_id, known.epoch  # it may begin anew
                 self._fence(known, now_ms)
             elif known.state not in (*ENDING, TransactionState.ONGOING) and known.update_ms + IDLE_MS_MAX < now_ms:
-                del self.by_id[known.id]
-                self._kept.pop(known.id, None)
-                self._journal.put(self.KIND, known.id.encode(), None)
+                self._drop(known)
+
+    def forget(self, start: str) -> Iterator[None]:
+        """Ids that begin so: their tenant is gone, and with it every log that a marker could be written to."""
+        for known in [one for one in self.by_id.values() if one.id.startswith(start)]:
+            self._drop(known)
+            yield
+
+    def _drop(self, known: Transaction) -> None:
+        del self.by_id[known.id]
+        self._joined.discard(known.id)
+        self._kept.pop(known.id, None)
+        self._journal.put(self.KIND, known.id.encode(), None)
 
     def next_ms(self) -> int | None:
         open_ones = [t for t in self.by_id.values() if t.state is TransactionState.ONGOING]
@@ -340,23 +404,73 @@ class Transactions:
     # -- journal ---------------------------------------------------------------------------------------------------
 
     def _keep(self, known: Transaction) -> Ticket:
-        kept = self._kept[known.id] = msgspec.msgpack.encode(known)
-        return self._journal.put(self.KIND, known.id.encode(), kept)
+        self._kept[known.id] = msgspec.msgpack.encode(known)
+        self._joined.discard(known.id)
+        return self._journal.put(self.KIND, known.id.encode(), _changed(known))
+
+    def _keep_joined(self, known: Transaction, partitions: Iterable[TopicPartition]) -> Ticket | None:
+        """However many it has already, one entry for each that is new."""
+        self._joined.add(known.id)
+        ticket = None
+        for topic, partition in sorted(partitions):
+            key = b"\0".join((known.id.encode(), topic.encode(), b"%d" % partition))
+            ticket = self._journal.put(self.KIND_JOINED, key, b"")
+        return ticket
+
+    def _refresh_kept(self, known: Transaction) -> None:
+        if known.id in self._joined:
+            self._joined.discard(known.id)
+            self._kept[known.id] = msgspec.msgpack.encode(known)
+
+    def _apply_joined(self, key: bytes, value: bytes | None) -> None:
+        transaction_id, topic, partition = key.decode().rsplit("\0", 2)
+        known = self.by_id.get(transaction_id)
+        if known is not None:
+            known.partitions.add((topic, int(partition)))
+            self._joined.add(known.id)
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self.by_id.pop(key.decode(), None)
             self._kept.pop(key.decode(), None)
+            self._joined.discard(key.decode())
             return
-        known = msgspec.msgpack.decode(value, type=Transaction)
+        known = _read(value)
         self.by_id[known.id] = known
-        self._kept[known.id] = value
+        self._kept[known.id] = msgspec.msgpack.encode(known)
+        self._joined.discard(known.id)
         if known.state in ENDING:
             self._finish_offsets(known.marker_producer_id, known.commits)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
+        for transaction_id in list(self._joined):
+            self._refresh_kept(self.by_id[transaction_id])
         for transaction_id, kept in self._kept.items():
             yield transaction_id.encode(), kept
+
+    def _apply_markers(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._markers.pop(key, None)
+        else:
+            self._markers[key] = msgspec.msgpack.decode(value, type=MarkersOf)
+
+    def _dump_markers(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, end in self._markers.items():
+            yield key, msgspec.msgpack.encode(end)
+
+
+class _Changed(Transaction, array_like=True):
+    """As an entry of the journal: without the names of its fields, which a snapshot (and format 1) has."""
+
+
+def _changed(known: Transaction) -> bytes:
+    return msgspec.msgpack.encode(_Changed(*msgspec.structs.astuple(known)))
+
+
+def _read(value: bytes) -> Transaction:
+    if value[0] & 0xF0 == 0x90 or value[0] in (0xDC, 0xDD):  # an array
+        return Transaction(*msgspec.structs.astuple(msgspec.msgpack.decode(value, type=_Changed)))
+    return msgspec.msgpack.decode(value, type=Transaction)
 
 
 class _Decision:
@@ -369,3 +483,18 @@ class _Decision:
 
     def released(self, ticket: Ticket) -> None:
         self._owner.decided(self._known, ticket.error)
+
+
+class _Markers:
+    """Waits until all markers of a transaction are durable."""
+
+    __slots__ = ("_key", "_left", "_owner")
+
+    def __init__(self, owner: Transactions, key: bytes, left: int) -> None:
+        self._owner, self._key, self._left = owner, key, left
+
+    def released(self, ticket: Ticket) -> None:
+        if ticket.error is None:  # else they are still owed, and written at the next start
+            self._left -= 1
+            if not self._left:
+                self._owner.markers_durable(self._key)

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: depends = src/mainstem/codec/crc32c.h
-"""Writing batches and frames, compiled. `_batch_reference.py` is the same in plain Python; FORMAT.md draws the bytes.
+"""Writing batches and frames; FORMAT.md draws the bytes. The plain `tests/oracles/batch.py` says the same.
 
 An open batch is one growing buffer with both heads reserved in front, so sealing fills them in place and hands the
 buffer over: from the socket's bytes to the disk a record is copied once.

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Arrow buffers to RecordBatches, compiled. columns.py holds the contract, _column_batches_reference.py the oracle."""
+"""Arrow buffers to RecordBatches. columns.py holds the contract, tests/oracles/column_batches.py the oracle."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

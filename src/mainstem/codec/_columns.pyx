@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Frames to Arrow buffers without an object per record. columns.py holds the contract, _columns_reference.py the oracle."""
+"""Frames to Arrow buffers without an object per record. columns.py holds the contract, tests/oracles/columns.py the oracle."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

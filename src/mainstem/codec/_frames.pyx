@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Reading frames and batches, compiled. `_frames_reference.py` is the same in plain Python; FORMAT.md draws the bytes.
+"""Reading frames and batches; FORMAT.md draws the bytes. The plain `tests/oracles/frames.py` says the same.
 
 Nothing is believed before it is checked: head checksum, bounds, batch checksum; records are `_records.pyx`'s.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Stored records as objects, compiled. `_records_reference.py` is the same in plain Python; FORMAT.md draws the bytes.
+"""Stored records as objects; FORMAT.md draws the bytes. The plain `tests/oracles/records.py` says the same.
 
 Frames and batches are checked first (`_frames.pyx`), then the records one by one. What passes its checksum and still
 does not decode was sent so by a client; it goes to `bad`, where the caller gives one.
@@ -46,6 +46,7 @@ cdef class Reading:
     cdef const int64_t* chosen  # sorted offsets still wanted, NULL where all between start and end are
     cdef const int64_t* chosen_end
     cdef object inflated_bytes_max
+    cdef object inflate  # (codec, data, bytes_max)
 
     cdef int records(self, const uint8_t* batch, Py_ssize_t size, list out) except -1:
         """Appends the wanted records of a checked batch to `out`."""
@@ -54,7 +55,7 @@ cdef class Reading:
         cdef const uint8_t* at = batch + BATCH_HEAD_SIZE
         cdef const uint8_t* end = batch + size
         if attributes & CODEC_MASK:
-            inflated = inflate(
+            inflated = (inflate if self.inflate is None else self.inflate)(
                 attributes & CODEC_MASK, PyBytes_FromStringAndSize(<const char*>at, end - at), self.inflated_bytes_max
             )
             at = <const uint8_t*>PyBytes_AS_STRING(inflated)
@@ -187,19 +188,20 @@ def decode_batch(buf, Py_ssize_t pos=0, *, inflated_bytes_max, bint verify=True)
 
 def decode_frames(
     buf, uint64_t log_id, *, int64_t start_offset=0, end_offset=None, bint data_only=True, inflated_bytes_max,
-    dict topic_of=None, bint verify=True, list bad=None,
+    dict topic_of=None, bint verify=True, list bad=None, inflate=None,
 ):
     """The records from `start_offset` to before `end_offset` of a buffer of whole frames, each told where it lies."""
     cdef Reading reading = Reading.__new__(Reading)
     reading.start_offset = start_offset
     reading.end_offset = OFFSET_MAX if end_offset is None else end_offset
     reading.inflated_bytes_max = inflated_bytes_max
+    reading.inflate = inflate
     return walk_frames(buf, log_id, reading, data_only, topic_of, verify, bad)
 
 
 def decode_chosen(
     buf, uint64_t log_id, offsets, *, bint data_only=True, inflated_bytes_max, dict topic_of=None, bint verify=True,
-    list bad=None,
+    list bad=None, inflate=None,
 ):
     """The records at `offsets` (sorted int64, an array('q') or a view of one); all others are stepped over in place."""
     cdef Reading reading = Reading.__new__(Reading)
@@ -215,6 +217,7 @@ def decode_chosen(
         reading.start_offset = reading.chosen[0]
         reading.end_offset = (reading.chosen_end - 1)[0] + 1
         reading.inflated_bytes_max = inflated_bytes_max
+        reading.inflate = inflate
         return walk_frames(buf, log_id, reading, data_only, topic_of, verify, bad)
     finally:
         PyBuffer_Release(&view)
@@ -283,3 +286,54 @@ cdef int begin_frame(Reading reading, const FrameFields* fields, dict topic_of, 
     if fields.topic_id != 0:
         reading.topic = topic_of.get(fields.topic_id, b"") if topic_of is not None else b""
     return 0
+
+
+cdef int check_walk(const uint8_t* at, const uint8_t* end, int count, int last_delta, int* place) noexcept nogil:
+    """0, or what is wrong with the record at `place[0]`: 1 it is malformed, 2 a header of it is, 3 it is longer than its
+    headers, 4 it lies outside its batch or out of order, 5 bytes follow the last."""
+    cdef const uint8_t* header
+    cdef const uint8_t* name = NULL
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t name_size = 0, value_size = 0
+    cdef RecordParts parts
+    cdef int64_t before = -1
+    cdef bint dense = last_delta == count - 1
+    cdef int n, h
+    for n in range(count):
+        place[0] = n
+        at = read_record(at, end, &parts)
+        if at == NULL:
+            return 1
+        header = parts.headers
+        for h in range(parts.header_count):
+            header = next_header(header, at, &name, &name_size, &value, &value_size)
+            if header == NULL:
+                return 2
+        if header != at:
+            return 3
+        if not dense:
+            if parts.offset_delta <= before or parts.offset_delta > last_delta:
+                return 4
+            before = parts.offset_delta
+    return 5 if at != end else 0
+
+
+cdef object _FAULTS = (
+    "", "is malformed", "has a malformed header", "is longer than its headers", "lies outside its batch or out of order",
+    "is the last, and bytes follow it",
+)
+
+
+cdef object records_fault(int fault, int place, int count):
+    return CorruptFrame(f"record {place} of {count} {_FAULTS[fault]}")
+
+
+def check_records(bytes records, int count, int last_delta):
+    """Whether a client's records decode to their end. What a checksum covers may still be nonsense."""
+    cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(records)
+    cdef const uint8_t* end = at + PyBytes_GET_SIZE(records)
+    cdef int place = 0, fault
+    with nogil:
+        fault = check_walk(at, end, count, last_delta, &place)
+    if fault:
+        raise records_fault(fault, place, count)

@@ -1,4 +1,4 @@
-"""The door to frames and batches: compiled where the build has it, plain Python otherwise. FORMAT.md draws the bytes.
+"""The door to frames and batches, which are read and written by compiled code. FORMAT.md draws the bytes.
 
 Written by `BatchBuilder` (broker-encoded records) or `make_frame` (a Kafka client's batch as it came); read by
 `frame_heads`, `decode_frames`, `decode_chosen`; checked by `check_batch` before and `verify_frame` after it was stored.
@@ -6,63 +6,32 @@ Written by `BatchBuilder` (broker-encoded records) or `make_frame` (a Kafka clie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from mainstem.codec._batch import (
+    BatchBuilder,
+    SealedFrame,
+    crc32c,
+    decode_headers,
+    encode_headers,
+    make_frame,
+    make_marker,
+    rebuild_batches,
+)
+from mainstem.codec._frames import (
+    BatchHead,
+    FrameHead,
+    check_batch,
+    frame_heads,
+    frames_since,
+    pack_batches,
+    read_batch_head,
+    read_frame_head,
+    record_count,
+    sent_batches,
+    split_batches,
+    verify_frame,
+)
+from mainstem.codec._records import check_records, decode_batch, decode_chosen, decode_frames
 from mainstem.codec.compression import Codec, deflate, inflate
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.codec._batch_reference import (
-        BatchBuilder,
-        SealedFrame,
-        crc32c,
-        decode_headers,
-        encode_headers,
-        make_frame,
-        make_marker,
-        rebuild_batches,
-    )
-    from mainstem.codec._frames_reference import (
-        BatchHead,
-        FrameHead,
-        check_batch,
-        frame_heads,
-        frames_since,
-        pack_batches,
-        read_batch_head,
-        read_frame_head,
-        record_count,
-        sent_batches,
-        split_batches,
-        verify_frame,
-    )
-    from mainstem.codec._records_reference import decode_batch, decode_chosen, decode_frames
-else:
-    from mainstem.codec._batch import (
-        BatchBuilder,
-        SealedFrame,
-        crc32c,
-        decode_headers,
-        encode_headers,
-        make_frame,
-        make_marker,
-        rebuild_batches,
-    )
-    from mainstem.codec._frames import (
-        BatchHead,
-        FrameHead,
-        check_batch,
-        frame_heads,
-        frames_since,
-        pack_batches,
-        read_batch_head,
-        read_frame_head,
-        record_count,
-        sent_batches,
-        split_batches,
-        verify_frame,
-    )
-    from mainstem.codec._records import decode_batch, decode_chosen, decode_frames
 
 FRAME_HEAD_SIZE = 48
 BATCH_HEAD_SIZE = 61
@@ -80,6 +49,7 @@ __all__ = [
     "FrameHead",
     "SealedFrame",
     "check_batch",
+    "check_records",
     "crc32c",
     "decode_batch",
     "decode_chosen",

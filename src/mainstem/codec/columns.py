@@ -36,19 +36,14 @@ it takes to build a batch again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntFlag
-from typing import TYPE_CHECKING
 
-from mainstem.model.compiled import COMPILED
+from mainstem.codec._column_batches import encode_rows, key_partitions
+from mainstem.codec._columns import ColumnDecoder
 
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.codec._column_batches_reference import encode_rows, key_partitions
-    from mainstem.codec._columns_reference import ColumnDecoder, TopicRow
-else:
-    from mainstem.codec._column_batches import encode_rows, key_partitions
-    from mainstem.codec._columns import ColumnDecoder
-
-    TopicRow = tuple  # for checkers only; the plain twin says what it holds, and is not worth importing for it
+# What a row says of its topic: Kafka's spelling, the canonical one, its levels, the partition and the offsets wanted.
+TopicRow = tuple[bytes, bytes, Sequence[bytes], int, int, int]
 
 __all__ = ["Column", "ColumnDecoder", "TopicRow", "encode_rows", "key_partitions"]
 

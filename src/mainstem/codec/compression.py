@@ -25,6 +25,7 @@ XERIAL_HEAD = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 XERIAL_BLOCK_BYTES = 32 * 1024
 CHUNK_BYTES_MIN = 64 * 1024
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
+FRAMES_MAX = 64  # gzip members or lz4 frames of one batch; producers write one, and each costs a copy of the rest
 ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
 
 
@@ -94,6 +95,8 @@ def _inflate_gzip(data: bytes, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while data:
+        if len(parts) == FRAMES_MAX:
+            raise ValueError(f"more than {FRAMES_MAX} members")
         member = zlib.decompressobj(31)
         part = member.decompress(data, bytes_max - size + 1)
         size += len(part)
@@ -142,8 +145,11 @@ def _inflate_block(block: memoryview, size_before: int, bytes_max: int) -> bytes
 def _inflate_lz4(data: bytes, bytes_max: int) -> bytes:
     """In chunks: the library allocates its `max_length` before it looks at the data."""
     parts: list[bytes] = []
-    size, chunk_bytes = 0, _chunk_bytes(data)
+    size, frames, chunk_bytes = 0, 0, _chunk_bytes(data)
     while data:
+        frames += 1
+        if frames > FRAMES_MAX:
+            raise ValueError(f"more than {FRAMES_MAX} frames")
         frame = lz4.frame.LZ4FrameDecompressor()
         while not frame.eof:
             part = frame.decompress(data, max_length=min(chunk_bytes, bytes_max - size + 1))

@@ -1,5 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The first leases of a queue. See `leases.py`."""
+"""The first leases of a queue: positions that were handed out once and are not settled yet.
+
+They are handed out in ascending order and mostly acked in that order too, thousands in a loop turn. So they lie in one
+array, in order: what is new goes to its end, what is settled is crossed out in place, and the crossed out leave when the
+lowest are gone or they outnumber the others.
+
+    at     [ ~3 | 5 | 6 | ~9 | 12 ]        ~: crossed out (the position's complement, which is negative)
+              ^ head             ^ tail
+
+Positions are not negative.
+"""
 
 from array import array
 

@@ -23,6 +23,9 @@ positions whose key another consumer holds are set aside. To everybody else, and
 
 Every delivery that does not end in an ack counts as one attempt, however it came back. Who holds a lease is the
 business of the queue above; the cursor ignores settling of positions that are not leased.
+
+Leases are journaled with the acks or a moment later, never waited for: of a broker that was killed the newest are not
+known. So whatever lay below the head then is `doubtful`: it may have been delivered before, without a count.
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ class QueueCursor(QueueCore):
     def _reset(self, start: int) -> None:
         super()._reset(start)
         self._is_released: set[int] = set()  # what `_released` holds
+        self.estimated = False  # whether `unread` is only known not to be too low
+        self.doubtful = 0  # what lies below it may have been delivered by a run that did not say so
 
     # -- what there is
 
@@ -261,6 +266,23 @@ class QueueCursor(QueueCore):
         self._forget(done)
         return done
 
+    def settle(self, positions: Iterable[int]) -> list[int]:
+        """Settle positions wherever they are: leased, or given back and not yet leased again; those that were there."""
+        done = [position for position in positions if self.holds(position)]
+        for position in done:
+            self._leave(position)
+        self._end_keys(done)
+        self._forget(done)
+        return done
+
+    def holds(self, position: int) -> bool:
+        """Whether it was handed out and is not settled."""
+        return self.is_leased(position) or position in self._is_released or position in self._delayed
+
+    def drop_unread(self) -> None:
+        """Whoever reads on from `next` counts by itself."""
+        self.unread = 0
+
     def ack_range(self, first: int, last: int) -> list[int]:
         """Settle every lease from `first` to `last`."""
         return self.ack_many([p for p in chain(self._leased, self._leased_again) if first <= p <= last])
@@ -377,6 +399,10 @@ class QueueCursor(QueueCore):
                 state.append((op, positions))
         state.extend((Op.DELAY, (p, self._attempts.get(p, 0), due)) for p, due in sorted(self._delayed.items()))
         state.extend((Op.BURY, (p, d.attempts, d.time_ms, d.reason)) for p, d in sorted(self.dead.items()))
+        if self.doubtful > self.floor:
+            state.append((Op.DOUBT, (self.doubtful,)))
+        if self.estimated:
+            state.append((Op.ESTIMATED, (1,)))
         state.extend((Op.ATTEMPTS, (p, count)) for p, count in sorted(self._attempts.items()) if p not in self._delayed)
         return encode_change(state)
 
@@ -388,6 +414,17 @@ class QueueCursor(QueueCore):
     def recover(self, now_ms: int) -> Returned:
         """After the journal is applied: nobody holds a lease any more, each was one attempt."""
         return self.release(self.lease_positions(), now_ms)
+
+    def estimate(self, estimated: bool) -> None:
+        if estimated != self.estimated:
+            self.estimated = estimated
+            self._note(Op.ESTIMATED, (int(estimated),))
+
+    def doubt(self, position: int) -> None:
+        """The run before did not end well: what lies below, and is not settled, may have been delivered."""
+        if position > self.doubtful:
+            self.doubtful = position
+            self._note(Op.DOUBT, (position,))
 
     def _apply(self, op: Op, a: Sequence[int] | tuple[int, int, int, str]) -> None:
         """Repeating an op whose effect is there already changes nothing: a snapshot may hold what is journaled after it."""
@@ -419,6 +456,10 @@ class QueueCursor(QueueCore):
                 self.dead[int(a[0])] = Dead(str(a[3]), int(a[1]), int(a[2]))
             case Op.ATTEMPTS:
                 self._attempts[int(a[0])] = int(a[1])
+            case Op.DOUBT:
+                self.doubtful = max(self.doubtful, int(a[0]))
+            case Op.ESTIMATED:
+                self.estimated = bool(a[0])
 
     def _apply_moves(self, op: Op, positions: set[int]) -> None:
         if op is Op.WAKE or op is Op.REDRIVE:

@@ -6,13 +6,6 @@ consumers simply ack is a few calls, whatever it brought.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.cursor._queue_core_reference import QueueCore
-else:
-    from mainstem.cursor._queue_core import QueueCore
+from mainstem.cursor._queue_core import QueueCore
 
 __all__ = ["QueueCore"]

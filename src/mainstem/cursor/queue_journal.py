@@ -19,6 +19,8 @@ code  op                body
 11    DELAY             position, varint attempts, varint due ms  (0: released at once)
 12    BURY              position, varint attempts, varint time ms, varint length, reason in UTF-8
 13    ATTEMPTS          position, varint attempts
+14    DOUBT             position                                  (what lies below may have been delivered)
+15    ESTIMATED         varint 1: the count of unread ones is too high, 0: it is right
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Op(IntEnum):
     DELAY = 11
     BURY = 12
     ATTEMPTS = 13
+    DOUBT = 14
+    ESTIMATED = 15
 
 
 Arguments = Sequence[int] | tuple[int, int, int, str]
@@ -61,6 +65,8 @@ _BODIES = {
     Op.DELAY: "pvv",
     Op.BURY: "pvvs",
     Op.ATTEMPTS: "pv",
+    Op.DOUBT: "p",
+    Op.ESTIMATED: "v",
 }
 
 

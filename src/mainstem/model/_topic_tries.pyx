@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The tries, compiled. `_topic_tries_reference.py` says the same in plain Python; `_level_tree.pyx` holds the nodes."""
+"""The tries; `_level_tree.pyx` holds the nodes. The plain `tests/oracles/topic_tries.py` says the same."""
 
 from array import array
 
@@ -10,7 +10,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from mainstem.model._level_tree cimport HAS_MANY, HAS_ONE, IS_MANY, LevelSearch, LevelTree, Node, grown
 
-from mainstem.model._topic_tries_reference import TOPICS_MAX, checked_dump, dump_head
+from mainstem.model.topic_dump import TOPICS_MAX, checked_dump, dump_head
 from mainstem.model.errors import CorruptFrame, InvalidName, NotFound, Overloaded
 from mainstem.model.topic_filter import MANY, MQTT_BYTES_MAX, ONE, filter_levels
 

@@ -20,13 +20,16 @@ it is passed on as it was sent.
     retain            RETAIN                        ms-retain                 ms-retain
     type, app id ...  amqp-type, amqp-app-id ...    the same                  type, app_id, user_id, cluster_id
 
-Marks (MQTT): a value that is not UTF-8 has `;b64` behind its name, a null one `;null`. Of `ms-*` names a client may set
-ms-key, ms-ts, ms-expires-at, ms-deliver-at and ms-priority; any other of its own appears elsewhere as `client.ms-...`.
+NATS says the same in header lines: Content-Type, Content-Encoding, Correlation-Id, Nats-Msg-Id, Nats-TTL (seconds), Ms-Key,
+Ms-Ts, Ms-Null, Ms-Priority, Ms-Format, Ms-Retain, Ms-Origin; the reply subject is reply to.
+
+Marks (MQTT, NATS): a value that is not UTF-8 has `;b64` behind its name, a null one `;null`. Of `ms-*` names a client may
+set ms-key, ms-ts, ms-expires-at, ms-deliver-at and ms-priority; any other of its own appears elsewhere as `client.ms-...`.
 """
 
 from __future__ import annotations
 
-from mainstem.model import crossing_amqp, crossing_kafka, crossing_mqtt
+from mainstem.model import crossing_amqp, crossing_kafka, crossing_mqtt, crossing_nats
 from mainstem.model.crossing_message import Message
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
@@ -39,9 +42,10 @@ __all__ = [
     "kafka_record",
     "kafka_records",
     "mqtt_properties",
+    "nats_message",
 ]
 
-_READERS = {Origin.MQTT: crossing_mqtt.read, Origin.AMQP: crossing_amqp.read}
+_READERS = {Origin.MQTT: crossing_mqtt.read, Origin.AMQP: crossing_amqp.read, Origin.NATS: crossing_nats.read}
 
 
 def canonical(record: Record) -> Message:
@@ -90,3 +94,9 @@ def amqp_properties(record: Record, now_ns: int) -> bytes:
     Of an expired one too, with nothing left of its time: a dead letter tells what it was.
     """
     return crossing_amqp.write(canonical(record), max(now_ns, record.stamp))
+
+
+def nats_message(record: Record, now_ns: int) -> tuple[bytes, bytes] | None:
+    """For a NATS subscriber: header block and reply subject of another protocol's record; None if it has expired."""
+    message, now_ns = canonical(record), max(now_ns, record.stamp)
+    return None if message.expired(now_ns) else crossing_nats.write(message, now_ns)

@@ -8,10 +8,12 @@ MainstemError
 │   ├── InvalidArgument    a setting or argument that makes no sense
 │   ├── NotAuthorized
 │   ├── OffsetOutOfRange
-│   └── MessageTooLarge
+│   ├── MessageTooLarge
+│   └── Conflict           what it was to change was changed by someone else meanwhile
 ├── PeerViolation      the bytes break the protocol: say so if it can be said, then close
 ├── Overloaded         a bounded resource is full: refuse, and let the peer retry
-│   └── DiskFull
+│   ├── DiskFull
+│   └── QuotaExceeded      of a namespace or a user
 ├── ConfigError        the operator's file, flag or data directory: say all of it, then exit 78
 └── StorageFault       a promise to the disk was not kept
     ├── CorruptFrame       bytes that do not validate
@@ -71,6 +73,10 @@ class MessageTooLarge(ClientFault):
     code = "MS-1007"
 
 
+class Conflict(ClientFault):
+    code = "MS-1008"
+
+
 class PeerViolation(MainstemError):
     code = "MS-2000"
 
@@ -81,6 +87,10 @@ class Overloaded(MainstemError):
 
 class DiskFull(Overloaded):
     code = "MS-3001"
+
+
+class QuotaExceeded(Overloaded):
+    code = "MS-3003"
 
 
 class ConfigError(MainstemError):

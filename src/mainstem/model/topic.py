@@ -1,15 +1,16 @@
-"""One topic, three spellings: MQTT's is canonical, Kafka's and AMQP's are made from it and lead back to it.
+"""One topic, four spellings: MQTT's is canonical; Kafka's, AMQP's and NATS's are made from it and lead back to it.
 
-    MQTT                 Kafka                  AMQP routing key
-    sensors/dev_1/temp   sensors.dev_1.temp     sensors.dev_1.temp
-    10.0.0.1/x           10_.0_.0_.1.x          10%2E0%2E0%2E1.x
-    /a//b                .a..b                  .a..b
-    a b/c                a_x20b.c               a b.c
+    MQTT                 Kafka                  AMQP routing key      NATS subject
+    sensors/dev_1/temp   sensors.dev_1.temp     sensors.dev_1.temp    sensors.dev_1.temp
+    10.0.0.1/x           10_.0_.0_.1.x          10%2E0%2E0%2E1.x      10%2E0%2E0%2E1.x
+    /a//b                .a..b                  .a..b                 %.a.%.b
+    a b/c                a_x20b.c               a b.c                 a%20b.c
 
 A topic is a list of levels; a level is any text. MQTT joins levels by `/` and writes `/ + #`, U+0000 and bytes that are not
-UTF-8 as `%XX`. AMQP joins them by `.` and writes `.` as `%2E`. Both write `%25` for a `%` that would else read as an
-escape. Kafka has few characters, so its codec works on the whole MQTT spelling: `/` is `.`, `.` is `_.`, `_` is `_` or,
-where it would else read as an escape, `__`, and any other byte `_xHH`.
+UTF-8 as `%XX`. AMQP joins them by `.` and writes `.` as `%2E`. NATS joins them by `.` too, writes `.` and white space as
+`%XX`, an empty level as `%`, and the levels `*` and `>` as `%2A` and `%3E`. All write `%25` for a `%` that would else read
+as an escape. Kafka has few characters, so its codec works on the whole MQTT spelling: `/` is `.`, `.` is `_.`, `_` is `_`
+or, where it would else read as an escape, `__`, and any other byte `_xHH`.
 
 Some names no codec ever writes: `a__b` in Kafka, `%C3%A9` in MQTT. Such a name stands for the text as it is, and that text
 is spelled so. (Then the text that is spelled like the codec's answer for it must give way, and so on: `_Codec` follows
@@ -36,6 +37,7 @@ AMQP_BYTES_MAX = 255
 _KAFKA_LEGAL = re.compile(rb"[A-Za-z0-9._-]+")
 _AMQP_PLAIN = re.compile(rb"[A-Za-z0-9._:$ -]*")
 _MQTT_PLAIN = re.compile(rb"[A-Za-z0-9/_:$ -]*")
+_NATS_PLAIN = re.compile(rb"[A-Za-z0-9_:$-]+(?:[/.][A-Za-z0-9_:$-]+)*")
 
 
 def kafka_name(topic: bytes) -> str:
@@ -92,6 +94,42 @@ def filter_of_amqp(pattern: bytes) -> bytes:
         else:
             levels.append(escape_level(_MQTT.spell(_AMQP.read(word))))
     return b"/".join(levels)
+
+
+def nats_subject(topic: bytes) -> bytes:
+    """The topic as a NATS subject."""
+    if _NATS_PLAIN.fullmatch(topic) and b"." not in topic:
+        return topic.replace(b"/", b".")
+    return b".".join(_NATS.spell(_MQTT.read(level)) for level in topic.split(b"/"))
+
+
+def topic_of_nats(subject: bytes) -> bytes:
+    """The topic that a subject stands for. InvalidName where it has an empty token: NATS delivers that to nobody."""
+    if _NATS_PLAIN.fullmatch(subject) and b"/" not in subject:
+        return subject.replace(b".", b"/")
+    return b"/".join(_MQTT.spell(_NATS.read(token)) for token in _tokens(subject))
+
+
+def filter_of_nats(subject: bytes) -> bytes:
+    """A subscription's subject as a filter: `*` is one token, `>` at the end one or more, all else literal."""
+    tokens, levels = _tokens(subject), []
+    for place, token in enumerate(tokens):
+        if token == b"*":
+            levels.append(b"+")
+        elif token == b">":
+            if place != len(tokens) - 1:
+                raise InvalidName(f"subject {subject[:60]!r}: '>' may only be the last token")
+            levels.append(b">")
+        else:
+            levels.append(escape_level(_MQTT.spell(_NATS.read(token))))
+    return b"/".join(levels)
+
+
+def _tokens(subject: bytes) -> list[bytes]:
+    tokens = subject.split(b".")
+    if b"" in tokens:
+        raise InvalidName(f"subject {subject[:60]!r} has an empty token")
+    return tokens
 
 
 def spelled_level(text: bytes) -> bytes:
@@ -209,8 +247,26 @@ def _is_kafka_text(text: bytes) -> bool:
     return bool(_KAFKA_LEGAL.fullmatch(text)) and text not in (b".", b"..")
 
 
+_NATS_ESCAPE = re.compile(rb"%(00|09|0A|0C|0D|20|25|2A|2E|3E)")
+_NATS_ESCAPED = re.compile(rb"[\0\t\n\f\r .]|%(?=00|09|0A|0C|0D|20|25|2A|2E|3E)")
+_NATS_WHOLE = {b"": b"%", b"%": b"%25", b"*": b"%2A", b">": b"%3E"}
+
+
+def _nats_encode(text: bytes) -> bytes:
+    return _NATS_WHOLE.get(text) or _NATS_ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], text)
+
+
+def _nats_decode(name: bytes) -> bytes:
+    return b"" if name == b"%" else _NATS_ESCAPE.sub(_unpercent, name)
+
+
+def _is_nats_token(text: bytes) -> bool:
+    return text not in _NATS_WHOLE and not re.search(rb"[\0\t\n\f\r .]", text)
+
+
 _MQTT = _Codec(_mqtt_encode, _mqtt_decode, _is_mqtt_level)
 _AMQP = _Codec(_amqp_encode, _amqp_decode, lambda text: b"." not in text)
+_NATS = _Codec(_nats_encode, _nats_decode, _is_nats_token)
 _KAFKA = _Codec(_kafka_encode, _kafka_decode, _is_kafka_text)
 
 

@@ -12,13 +12,6 @@ Depth first, a topic parts from the one before it at a level that is new: loadin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.model._topic_tries_reference import FilterTrie, TopicTrie
-else:
-    from mainstem.model._topic_tries import FilterTrie, TopicTrie
+from mainstem.model._topic_tries import FilterTrie, TopicTrie
 
 __all__ = ["FilterTrie", "TopicTrie"]

@@ -215,6 +215,7 @@ async def test_a_sink_goes_on_inside_a_frame_with_more_matches_than_one_search_r
         for n in range(15_000):
             ticket = namespace.publish(b"x", b"%d" % n)
         await durable(ticket)
+        await until(lambda: not sink.live)
         assert len(sink.seen) == 9_000
         sink.room = 1 << 30
         namespace.resume(sink)
@@ -231,14 +232,14 @@ async def test_catching_up_reads_what_it_needs_and_not_the_log(tmp_path: Path, m
                 broker.ticker.tick()
         await durable(ticket)
         read: list[int] = []
-        real = Log.read
+        real = Log.read_now
 
         def noted(self: Log, offset: int, bytes_max: int, end_offset: int | None = None):  # type: ignore[no-untyped-def]
             piece = real(self, offset, bytes_max, end_offset)
             read.append(len(piece.data) if piece is not None else 0)
             return piece
 
-        monkeypatch.setattr(Log, "read", noted)
+        monkeypatch.setattr(Log, "read_now", noted)
         sink = Collector(namespace, [b"rare"])
         sink.live, sink.position = False, 0
         namespace.resume(sink)

@@ -161,14 +161,14 @@ async def test_a_damaged_snapshot_is_refused_by_name(tmp_path: Path) -> None:
     broker, state = await started(tmp_path)
     await put(broker, state, (b"a", b"1"))
     await broker.close()
-    path = tmp_path / "state.snapshot"
+    path = tmp_path / "state" / "all.snapshot"
     whole = path.read_bytes()
     for at in (0, 9, 20, len(whole) // 2, len(whole) - 1):
         damaged = bytearray(whole)
         damaged[at] ^= 4
         path.write_bytes(damaged)
         broker = Broker(BrokerOptions(tmp_path))
-        with pytest.raises(StorageFault, match=r"state\.snapshot is damaged"):
+        with pytest.raises(StorageFault, match=r"all\.snapshot is damaged"):
             await broker.open()
         broker.ticker.stop()
         broker.store.close()
@@ -187,7 +187,30 @@ async def test_a_snapshot_that_a_thread_was_late_with_does_not_replace_the_last_
     late = broker.journal.take_snapshot()
     await put(broker, state, (b"k", b"new"))
     await broker.close()
-    broker.journal.store_snapshot(*late)
+    broker.journal.store_snapshot(late)
     again, state = await started(tmp_path)
     assert state.applied == [(b"k", b"new")], "the last snapshot is all there is to apply"
+    await again.close()
+
+
+async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_the_same(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    broker, state = Broker(BrokerOptions(data)), State()
+    await broker.open()
+    broker.journal.register("test", state.apply, state.dump, many=True)
+    broker.recover_journal()
+    await put(broker, state, *((b"%d" % n, b"old") for n in range(6)))
+    snapshot = broker.journal.begin_snapshot()
+    assert not snapshot.go_on(3)
+    await put(broker, state, (b"0", None), (b"1", b"new"), (b"5", b"new"), (b"9", b"new"))
+    while not snapshot.go_on(3):
+        pass
+    broker.journal.store_snapshot(snapshot)
+    shutil.copytree(data, copy)
+    await broker.close()
+    again, found = Broker(BrokerOptions(copy)), State()
+    await again.open()
+    again.journal.register("test", found.apply, found.dump, many=True)
+    again.recover_journal()
+    assert found.table == {b"1": b"new", b"2": b"old", b"3": b"old", b"4": b"old", b"5": b"new", b"9": b"new"}
     await again.close()

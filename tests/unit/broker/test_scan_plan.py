@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
 from mainstem.broker.scans import plan as plan_module
+from mainstem.broker.scans.gaps import Gaps
+from mainstem.broker.scans.lanes import Lane, Selection
 from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
 from mainstem.codec.batch import frame_heads
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
@@ -19,6 +24,7 @@ from mainstem.codec.compression import inflate
 from mainstem.model.clock import ManualClock
 from mainstem.model.errors import NotFound, OffsetOutOfRange
 from mainstem.model.origin import Origin
+from mainstem.storage.engine import Part
 
 SEGMENT_BYTES = 64 << 10
 
@@ -53,7 +59,7 @@ async def offsets_of(broker: Broker, piece: dict[str, Any]) -> list[int]:
     else:
         start = piece["start"]
         while start < piece["end"]:
-            frames, start = await broker.scans.frames(piece["log"], start, piece["end"], 1 << 20)
+            frames, start = await broker.scans.frames(broker.namespace("/"), piece["log"], start, piece["end"], 1 << 20)
             data += frames
     decoder = ColumnDecoder(
         int(Column.OFFSET),
@@ -189,7 +195,7 @@ async def test_a_stamp_is_the_place_of_its_very_record(tmp_path: Path) -> None:
         assert isinstance(found, int)
         return found
 
-    piece = stem.read(0, 1 << 20)
+    piece = stem.read_now(0, 1 << 20)
     assert piece is not None
     heads = frame_heads(piece.data, stem.id)
     assert max(head.count for head in heads) > 1
@@ -212,7 +218,7 @@ async def test_what_aged_out_is_told(tmp_path: Path) -> None:
     plan = await planned(broker, 0, stem.stable)
     assert plan["lost"] == [["#", stem.id, 0, edge]]
     with pytest.raises(OffsetOutOfRange):
-        await broker.scans.frames(stem.id, 0, 10, 1000)
+        await broker.scans.frames(broker.namespace("/"), stem.id, 0, 10, 1000)
     await broker.close()
 
 
@@ -230,4 +236,62 @@ async def test_stretches_without_a_match_are_not_planned(tmp_path: Path) -> None
     assert sum(piece["rows"] for piece in plan["slices"]) == 20
     assert sum(piece["bytes"] for piece in plan["slices"]) < stem.engine.stat().size_bytes // 2
     await asyncio.sleep(0)
+    await broker.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_ranges_of_a_large_plan_are_cut_by_who_reads_them_and_hold_every_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(plan_module, "SLICES_FINE_MAX", 8)
+    monkeypatch.setattr(plan_module, "RANGES_MAX", 8)
+    dice = random.Random(seed)
+    broker = await opened(tmp_path)
+    publish(broker, range(6000))
+    stem = next(iter(broker.namespace("/").stems.values()))
+    start, end = dice.randrange(3000), stem.stable
+    plan = await planned(broker, start, end, slice_bytes=SEGMENT_BYTES, ranged=True)
+    ranges = plan["slices"]
+    assert 2 <= len(ranges) <= 10
+    assert all(one["ranged"] and "path" not in one for one in ranges)
+    assert [one["start"] for one in ranges[1:]] == [one["end"] for one in ranges[:-1]]
+    assert sum(one["rows"] for one in ranges) == end - start
+    found: list[int] = []
+    for one in ranges:
+        cut = broker.scans.cut(broker.namespace("/"), plan["plan"], one["log"], one["start"], one["end"], SEGMENT_BYTES)
+        for piece in cut["slices"]:
+            assert "path" in piece
+            found += await offsets_of(broker, piece)
+    assert found == list(range(start, end))
+    broker.scans.release(plan["plan"])
+    with pytest.raises(NotFound, match="has ended"):
+        broker.scans.cut(broker.namespace("/"), plan["plan"], stem.id, start, end, SEGMENT_BYTES)
+    await broker.close()
+
+
+async def test_ten_terabytes_are_planned_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated catalog: 160,000 segments of 64 MiB, in a log that has none of them."""
+    segments, size, records = 160_000, 64 << 20, 100_000
+    broker = await opened(tmp_path)
+    topic = broker.create_topic(broker.namespace("/"), b"big", Policy(layout="dedicated"))
+    log = topic.partitions[0].log
+    parts = tuple(Part(f"{n}.log", 0, n * records, (n + 1) * records, n, n, size, sealed=True) for n in range(segments))
+    stat = replace(log.engine.stat(), parts=parts, size_bytes=segments * size, end_offset=segments * records)
+    lane = Lane("big", 0, b"big", 0, segments * records, [(log, 0, segments * records)], topic.id)
+    monkeypatch.setattr(type(log.engine), "stat", lambda _: stat)
+    monkeypatch.setattr(broker.scans, "_select", lambda *_: Selection([lane]))
+    monkeypatch.setattr(broker.scans, "_gaps", Gaps())
+    monkeypatch.setattr(Gaps, "load", lambda *_: None)
+    tracemalloc.start()
+    plan = await broker.scans.plan(broker.namespace("/"), {}, [["big", 0, 0, segments * records]], ranged=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    ranges = plan["slices"]
+    assert len(ranges) <= plan_module.RANGES_MAX
+    assert (ranges[0]["start"], ranges[-1]["end"]) == (0, segments * records)
+    assert [one["start"] for one in ranges[1:]] == [one["end"] for one in ranges[:-1]]
+    assert sum(one["rows"] for one in ranges) == segments * records
+    assert len(json.dumps(plan)) < 4 << 20
+    assert peak < 32 << 20
+    monkeypatch.undo()
     await broker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,7 @@ async def test_one_stem_for_each_distinct_policy(tmp_path: Path) -> None:
         assert stems[b"short/1"] == stems[b"also-short/2"]
         assert len({stems[b"a"], stems[b"short/1"], stems[b"fast/1"]}) == 3
         assert stem_of(broker, b"own/1") != stem_of(broker, b"own/2")
+        await broker.store.flush()
         assert namespace.topics[b"own/1"].policy.dedicated
         for name in stems:
             ticket = namespace.publish(name, name)
@@ -287,13 +288,13 @@ async def test_a_change_that_meets_a_limit_half_way_changes_nothing(tmp_path: Pa
         topic = broker.create_topic(namespace, b"t", Policy(partitions=3))
         before = [partition.log for partition in topic.partitions]
         broker.logs.limits.dedicated_logs_max = len(broker.logs.by_id) + 2
-        changes: dict[str, Callable[[], object]] = {
-            "create": lambda: broker.create_topic(namespace, b"u", Policy(partitions=3)),
+        changes: dict[str, Callable[[], Awaitable[object]]] = {
+            "create": lambda: broker.begin_topic(namespace, b"u", Policy(partitions=3)),
             "grow": lambda: broker.add_partitions(namespace, topic, 6),
             "move": lambda: broker.move_topic(namespace, topic, Policy(partitions=3, engine="rocksdb")),
         }
         with pytest.raises(Overloaded):
-            changes[change]()
+            await changes[change]()
         assert [partition.log for partition in topic.partitions] == before
         assert (topic.policy.partitions, topic.policy.engine) == (3, "segment")
         assert namespace.find_topic(b"u") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,12 @@ async def test_a_commit_fails_if_a_full_log_refused_any_of_its_batches(tmp_path:
         engine._bytes_max = 10 * LARGE
         await broker.staging.commit(namespace, batch, "run", [attempt])
         assert sorted(values(everything(reader_of(namespace, b"t")))) == rows
+
+
+async def test_tasks_that_declare_one_topic_at_once_all_learn_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        asked = (broker.staging.topics(namespace, ["new"], declare=True) for _ in range(4))
+        told = await asyncio.gather(*asked)
+        assert told == [told[0]] * 4
+        assert told[0]["new"]["names_topic"] is False

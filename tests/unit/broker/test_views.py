@@ -63,7 +63,7 @@ async def test_making_a_view_reads_nothing(
         raise AssertionError("a view is made without reading")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "read", never)
+        patch.setattr(Log, "read_now", never)
         for n in range(100):
             broker.create_view(namespace, b"view-%d" % n, b"a/#")
 

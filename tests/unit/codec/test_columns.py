@@ -1,4 +1,4 @@
-"""The compiled column codec against its plain twin, and both against what was put in."""
+"""The compiled column codec against its oracle, and both against what was put in."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.codec import _column_batches_reference, _columns_reference
-from mainstem.codec._batch_reference import BatchBuilder, crc32c, make_frame, make_marker
+from mainstem.codec import columns
 from mainstem.codec.columns import Column
 from mainstem.codec.compression import inflate
 from mainstem.model.errors import CorruptFrame, MessageTooLarge, UnreadableBatch
 from mainstem.model.origin import Origin, RecordFlag
-
-compiled = pytest.importorskip("mainstem.codec._columns")
-compiled_batches = pytest.importorskip("mainstem.codec._column_batches")
+from tests.oracles import column_batches
+from tests.oracles import columns as oracle
+from tests.oracles.batch import BatchBuilder, crc32c, make_frame, make_marker
 
 LOG_ID = 77
 ALL = int(sum(Column))
-DECODERS = (compiled.ColumnDecoder, _columns_reference.ColumnDecoder)
-PARTITIONERS = (compiled_batches.key_partitions, _column_batches_reference.key_partitions)
-ENCODERS = (compiled_batches.encode_rows, _column_batches_reference.encode_rows)
+DECODERS = (columns.ColumnDecoder, oracle.ColumnDecoder)
+PARTITIONERS = (columns.key_partitions, column_batches.key_partitions)
+ENCODERS = (columns.encode_rows, column_batches.encode_rows)
 
 
 @dataclass
@@ -42,7 +41,7 @@ def bounded(method: int, data: bytes) -> bytes:
     return inflate(method, data, 1 << 20)
 
 
-def resolve(topic: bytes | int) -> _columns_reference.TopicRow | None:
+def resolve(topic: bytes | int) -> columns.TopicRow | None:
     name = b"numbered/%d" % topic if isinstance(topic, int) else topic
     if name.startswith(b"no"):
         return None
@@ -189,7 +188,7 @@ def test_records_come_back_as_they_were_put(make: Any, method: int) -> None:
 def test_a_shared_log_is_filtered_by_topic_and_asks_once_for_each(make: Any) -> None:
     asked: list[bytes | int] = []
 
-    def ask(topic: bytes | int) -> _columns_reference.TopicRow | None:
+    def ask(topic: bytes | int) -> columns.TopicRow | None:
         asked.append(topic)
         return resolve(topic)
 
@@ -204,7 +203,7 @@ def test_a_shared_log_is_filtered_by_topic_and_asks_once_for_each(make: Any) -> 
 
 @pytest.mark.parametrize("make", DECODERS)
 def test_each_topic_may_have_its_own_range(make: Any) -> None:
-    def ranged(topic: bytes | int) -> _columns_reference.TopicRow:
+    def ranged(topic: bytes | int) -> columns.TopicRow:
         return b"t", b"t", [b"t"], 0, 2 if topic == b"a" else 0, 4 if topic == b"b" else 9
 
     put = [Stored(b"a" if i % 2 else b"b", None, [], 0, RecordFlag.KEY_IS_TOPIC) for i in range(8)]
@@ -309,7 +308,7 @@ def test_times_beyond_every_calendar_are_shown_as_the_nearest_and_kept_whole(mak
 
 def column_of(values: list[bytes | None], shift: int = 0) -> tuple[Any, ...]:
     """A binary column whose first `shift` rows belong to someone else, as slices of Arrow arrays do."""
-    valid, offsets, data, _ = _columns_reference.binary_buffers([b"other"] * shift + values)
+    valid, offsets, data, _ = oracle.binary_buffers([b"other"] * shift + values)
     return valid, offsets, data, shift
 
 
@@ -346,17 +345,17 @@ def test_rows_become_batches_and_rows_again(
     answers = [encode(rows, 0, len(items), **arguments) for encode in ENCODERS]
     assert answers[0] == answers[1]
     assert sum(count for count, _ in answers[0]) == len(items)
-    offset, columns = 0, []
+    offset, found = 0, []
     for count, batch in answers[0]:
         number = 6 if topic is None else 0
         frame = b"".join(make_frame(batch, LOG_ID, offset, offset, 0, Origin.SPARK, number, 0))
-        columns += decode_all(compiled.ColumnDecoder(ALL, resolve, bounded, log_id=LOG_ID), frame)
+        found += decode_all(columns.ColumnDecoder(ALL, resolve, bounded, log_id=LOG_ID), frame)
         offset += count
     expected = [items[row] for row in order] if order is not None else items
-    assert values_of(columns, Column.CANONICAL) == [topic or b"numbered/6"] * len(items)
-    assert values_of(columns, Column.KEY) == [item.key for item in expected]
-    assert values_of(columns, Column.VALUE) == [item.value for item in expected]
-    assert numbers_of(columns, Column.TIMESTAMP) == [item.time_ms * 1000 for item in expected]
+    assert values_of(found, Column.CANONICAL) == [topic or b"numbered/6"] * len(items)
+    assert values_of(found, Column.KEY) == [item.key for item in expected]
+    assert values_of(found, Column.VALUE) == [item.value for item in expected]
+    assert numbers_of(found, Column.TIMESTAMP) == [item.time_ms * 1000 for item in expected]
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
@@ -380,7 +379,7 @@ def test_more_topics_than_are_remembered_lose_no_row_its_own() -> None:
         builder.add(names[number], None, [], 1, RecordFlag.KEY_IS_TOPIC)
     data = b"".join(make_frame(builder.seal_batch(0), LOG_ID, 0, 1, 0, Origin.MQTT, 0, 0))
     wanted = Column.TOPIC | Column.CANONICAL | Column.LEVELS | Column.ORIGIN | Column.PARTITION
-    decoder = compiled.ColumnDecoder(int(wanted), resolve, bounded, log_id=LOG_ID)
+    decoder = columns.ColumnDecoder(int(wanted), resolve, bounded, log_id=LOG_ID)
     decoder.feed(data)
     assert not decoder.decode(1 << 20, 1 << 30)
     taken = [plain(decoder.take())]

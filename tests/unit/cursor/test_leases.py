@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.cursor.leases import Leases
+from mainstem.cursor._leases import Leases
+from tests.oracles.leases import Leases as Plain
 
-PLAIN = importlib.import_module("mainstem.cursor._leases_reference").Leases
-KINDS = [PLAIN] if Leases is PLAIN else [PLAIN, Leases]
+KINDS = [Plain, Leases]
 
 
 def made(kind: Any, *positions: int) -> Any:
@@ -40,7 +39,6 @@ def test_a_repeated_or_late_position_finds_its_place(kind: Any) -> None:
     assert not len(leases)
 
 
-@pytest.mark.skipif(Leases is PLAIN, reason="compiled modules are not in use")
 def test_one_lease_that_stays_does_not_keep_the_places_of_those_that_went() -> None:
     leases = made(Leases, 1)
     for start in range(2, 200_000, 100):
@@ -50,7 +48,6 @@ def test_one_lease_that_stays_does_not_keep_the_places_of_those_that_went() -> N
     assert leases.capacity < 1_000
 
 
-@pytest.mark.skipif(Leases is PLAIN, reason="compiled modules are not in use")
 @given(
     st.lists(
         st.one_of(
@@ -64,7 +61,7 @@ def test_one_lease_that_stays_does_not_keep_the_places_of_those_that_went() -> N
     )
 )
 def test_compiled_and_plain_leases_are_equal(steps: list[tuple[str, list[int]]]) -> None:
-    plain, compiled, last = PLAIN(), Leases(), 0
+    plain, compiled, last = Plain(), Leases(), 0
     for what, numbers in steps:
         if what == "clear":
             plain.clear()

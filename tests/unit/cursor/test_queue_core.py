@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from typing import Any
 
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 
 from mainstem.cursor.key_order import KeyOrder
 from mainstem.cursor.queue_core import QueueCore
+from tests.oracles import queue_core
 
-PLAIN = importlib.import_module("mainstem.cursor._queue_core_reference").QueueCore
-KINDS = [PLAIN] if QueueCore is PLAIN else [PLAIN, QueueCore]
+PLAIN = queue_core.QueueCore
+KINDS = [PLAIN, QueueCore]
 
 
 def made(kind: Any, *, exceptions_max: int = 100, journaled: bool = True, order: KeyOrder | None = None) -> Any:
@@ -63,7 +63,6 @@ def test_where_a_lease_is_not_a_first_one_it_is_settled_in_full(kind: Any) -> No
         assert (core.ack_plainly(array("q", [0])), list(core._leased)) == (-1, [0, 1])
 
 
-@pytest.mark.skipif(QueueCore is PLAIN, reason="compiled modules are not in use")
 @pytest.mark.parametrize("journaled", [True, False])
 @given(
     steps=st.lists(

@@ -139,6 +139,20 @@ def test_recovery_gives_leases_back_with_an_attempt() -> None:
     assert (again.attempts(11), again.ready, again.floor) == (1, 1, 11)
 
 
+def test_a_doubt_is_kept_until_everything_below_it_is_settled() -> None:
+    cursor = cursor_with(3, journaled=True)
+    cursor.doubt(12)
+    for change in (cursor.changes(), cursor.snapshot()):
+        replica = QueueCursor(10)
+        replica.apply(change or b"")
+        assert replica.doubtful == 12
+    cursor.lease_many([10, 11, 12])
+    cursor.ack_many([10, 11])
+    restored = QueueCursor()
+    restored.apply(cursor.snapshot())
+    assert restored.doubtful == 0
+
+
 def test_a_dense_batch_costs_a_few_bytes_of_journal() -> None:
     cursor = QueueCursor(journaled=True)
     positions = list(range(1_763_000_000_000_000_000, 1_763_000_000_000_010_000))

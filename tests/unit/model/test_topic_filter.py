@@ -16,6 +16,7 @@ from mainstem.model.topic_filter import (
     matches,
     overlap,
 )
+from mainstem.model.topic_tries import FilterTrie
 
 
 @pytest.mark.parametrize(
@@ -94,8 +95,9 @@ def test_what_is_no_topic_is_refused(topic: bytes) -> None:
 
 
 @pytest.mark.parametrize("topic", [b"a", b"/", b"//", b"a b/c.d", b"\xc3\xa9", b"*", b">", b"x" * 1024, b"/" * 255])
-def test_what_is_a_topic_is_accepted(topic: bytes) -> None:
+def test_what_is_a_topic_is_accepted_and_is_meant_by_all_filters_of_everything(topic: bytes) -> None:
     check_topic(topic)
+    assert matches(b"#", topic)
 
 
 @pytest.mark.parametrize("topic_filter", [b"", b"a+/b", b"a/b#", b"##", b"a/>/b", b"\0", b"\xff", b"#/" * 256])
@@ -105,8 +107,11 @@ def test_what_is_no_filter_is_refused(topic_filter: bytes) -> None:
 
 
 @pytest.mark.parametrize("topic_filter", [b"#", b"+", b"*", b">", b"a/#/b/#", b"a*/b>", b"/+/", b"$share"])
-def test_what_is_a_filter_is_accepted(topic_filter: bytes) -> None:
+def test_what_is_a_filter_is_accepted_and_can_be_asked(topic_filter: bytes) -> None:
     check_filter(topic_filter)
+    trie = FilterTrie()
+    trie.add(topic_filter, "it")
+    assert trie.match(b"a/b") == (["it"] if matches(topic_filter, b"a/b") else [])
 
 
 def test_limits_are_arguments_up_to_what_mqtt_can_carry() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import weakref
 from types import ModuleType
 from typing import Any
@@ -13,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mainstem.model import _topic_tries_reference as plain
-from mainstem.model.compiled import missing_modules
+from mainstem.model import _topic_tries as compiled
 from mainstem.model.errors import CorruptFrame, InvalidName, NotFound, Overloaded
 from mainstem.model.topic_filter import matches
+from tests.oracles import topic_tries as plain
 
-IMPLEMENTATIONS = [plain]
-if "mainstem.model._topic_tries" not in missing_modules():
-    IMPLEMENTATIONS.append(importlib.import_module("mainstem.model._topic_tries"))
+IMPLEMENTATIONS = [plain, compiled]
 
 either = pytest.mark.parametrize("tries", IMPLEMENTATIONS, ids=lambda module: module.__name__.rpartition(".")[2])
 
@@ -269,9 +266,7 @@ def test_a_damaged_dump_is_refused_and_leaves_an_empty_trie(tries: ModuleType) -
 
 
 def test_the_compiled_trie_is_small() -> None:
-    if len(IMPLEMENTATIONS) == 1:
-        pytest.skip("the compiled tries are not built")
-    trie = IMPLEMENTATIONS[-1].TopicTrie()
+    trie = compiled.TopicTrie()
     for i in range(200_000):
         trie.number(b"fleet/%06d/temp" % i)
     assert trie.memory_bytes() / len(trie) <= 150

@@ -8,20 +8,20 @@ ever with two members, and nobody stops for the others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from mainstem.broker.groups.assign import ASSIGNORS, TopicPartition, assign
 from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.groups.fault import GroupFault
+from mainstem.model.errors import InvalidArgument
+from mainstem.model.pattern import Pattern
 
 SESSION_MS = 45_000
 HEARTBEAT_MS = 3_000
 HEARTBEAT_MOVING_MS = 500  # while the member has not reached the target
 MEMBERS_MAX = 10_000
-PATTERN_LENGTH_MAX = 1_000
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 
 
@@ -29,8 +29,8 @@ class TopicLookup(Protocol):
     def find(self, name: str) -> tuple[bytes, int] | None:
         """Topic id and number of partitions."""
 
-    def names(self) -> Iterable[str]:
-        """All topics a pattern may match."""
+    def names(self, user: str) -> Iterable[str]:
+        """All topics a pattern of this user's may match: those that it may see."""
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class Beat:
     owned: set[TopicPartition] | None = None
     client_id: str = ""
     client_host: str = ""
+    user: str = ""
 
 
 @dataclass(slots=True)
@@ -76,7 +77,8 @@ class ConsumerMember:
     client_host: str = ""
     rebalance_ms: int = 300_000
     topics: set[str] = field(default_factory=set)
-    pattern: str = ""
+    pattern: Pattern | None = None
+    user: str = ""  # whose pattern it is
     assignor: str = ""
     epoch: int = 0
     previous_epoch: int = -1
@@ -127,8 +129,10 @@ class ConsumerGroup:
         if beat.assignor and beat.assignor not in ASSIGNORS:
             known = ", ".join(ASSIGNORS)
             return BeatAnswer(GroupFault.UNSUPPORTED_ASSIGNOR, f"assignor {beat.assignor}; known are {known}")
-        if beat.pattern and (why := pattern_fault(beat.pattern)) is not None:
-            return BeatAnswer(GroupFault.INVALID_REGULAR_EXPRESSION, why)
+        try:
+            pattern = Pattern(beat.pattern) if beat.pattern else None
+        except InvalidArgument as fault:
+            return BeatAnswer(GroupFault.INVALID_REGULAR_EXPRESSION, fault.message)
         if beat.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(beat, lookup, now_ms)
         joins = beat.epoch == JOIN_EPOCH
@@ -137,7 +141,7 @@ class ConsumerGroup:
             return found
         member = found
         if joins or beat.topics is not None or beat.pattern is not None:
-            self._describe(member, beat)
+            self._describe(member, beat, pattern)
         member.deadline_ms = now_ms + SESSION_MS
         self.refresh(lookup)
         self.move(member, beat, now_ms)
@@ -187,19 +191,20 @@ class ConsumerGroup:
             return BeatAnswer(GroupFault.UNKNOWN_MEMBER_ID, f"{beat.member_id} is not a member of {self.group_id}")
         return holder
 
-    def _describe(self, member: ConsumerMember, beat: Beat) -> None:
-        before = (member.topics, member.pattern, member.assignor)
+    def _describe(self, member: ConsumerMember, beat: Beat, pattern: Pattern | None) -> None:
+        before = (member.topics, _text_of(member.pattern), member.assignor)
         member.client_id, member.client_host = beat.client_id, beat.client_host
         if beat.rebalance_ms > 0:
             member.rebalance_ms = beat.rebalance_ms
         member.rack_id = beat.rack_id if beat.rack_id is not None else member.rack_id
         if beat.topics is not None:
             member.topics = set(beat.topics)
-        if beat.pattern is not None:  # "" means: no pattern
-            member.pattern = beat.pattern
+        if beat.pattern is not None and beat.pattern != _text_of(member.pattern):  # "" means: no pattern
+            member.pattern = pattern
+        member.user = beat.user
         if beat.assignor is not None:
             member.assignor = beat.assignor
-        if before != (member.topics, member.pattern, member.assignor):
+        if before != (member.topics, _text_of(member.pattern), member.assignor):
             self.epoch += 1
             self.changed = True
 
@@ -221,10 +226,9 @@ class ConsumerGroup:
     def refresh(self, lookup: TopicLookup) -> None:
         """Look at the subscribed topics again; a change of them or of the members makes a new target."""
         seen: dict[str, tuple[bytes, int]] = {}
-        matched: dict[str, set[str]] = {}
+        matched: dict[tuple[str, str], set[str]] = {}
         for member in self.members.values():
-            names = member.topics | self._matching(member.pattern, lookup, matched)
-            for name in names:
+            for name in member.topics | _matching(member, lookup, matched):
                 if name not in seen and (found := lookup.find(name)) is not None:
                     seen[name] = found
         if seen != self.topics:
@@ -236,23 +240,12 @@ class ConsumerGroup:
         partitions = dict(seen.values())
         wants = {
             member.member_id: {
-                seen[name][0]
-                for name in member.topics | self._matching(member.pattern, lookup, matched)
-                if name in seen
+                seen[name][0] for name in member.topics | _matching(member, lookup, matched) if name in seen
             }
             for member in self.members.values()
         }
         self.target = assign(self.assignor, wants, partitions, self.target)
         self.target_epoch = self.epoch
-
-    @staticmethod
-    def _matching(pattern: str, lookup: TopicLookup, known: dict[str, set[str]]) -> set[str]:
-        if not pattern:
-            return set()
-        if pattern not in known:
-            compiled = re.compile(pattern)
-            known[pattern] = {name for name in lookup.names() if compiled.fullmatch(name)}
-        return known[pattern]
 
     def move(self, member: ConsumerMember, beat: Beat, now_ms: int) -> None:
         """One step of this member towards the target."""
@@ -333,36 +326,15 @@ class ConsumerGroup:
         return min(times, default=None)
 
 
-def pattern_fault(pattern: str) -> str | None:
-    """Why a pattern is refused: a broken one, or one that could take exponential time on some topic name."""
-    if len(pattern) > PATTERN_LENGTH_MAX:
-        return f"a pattern of {len(pattern)} characters; the limit is {PATTERN_LENGTH_MAX}"
-    try:
-        tree = re._parser.parse(pattern)  # type: ignore[attr-defined]
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"{pattern!r} is no regular expression: {error}"
-    return _slow_part(tree, inside_repeat=False)
+def _text_of(pattern: Pattern | None) -> str:
+    return pattern.text if pattern is not None else ""
 
 
-def _slow_part(tree: Any, *, inside_repeat: bool) -> str | None:
-    for operation, argument in tree:
-        name = str(operation)
-        if name in ("ASSERT", "ASSERT_NOT", "GROUPREF", "GROUPREF_EXISTS"):
-            return "look-around and back-references are not supported in subscriptions"
-        repeats = name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
-        if repeats and inside_repeat and argument[1] > 1:
-            return "a repetition inside a repetition is not supported in subscriptions"
-        for inner in _inner_trees(argument):
-            fault = _slow_part(inner, inside_repeat=inside_repeat or (repeats and argument[1] > 1))
-            if fault is not None:
-                return fault
-    return None
-
-
-def _inner_trees(argument: Any) -> list[Any]:
-    kind = type(re._parser.parse(""))  # type: ignore[attr-defined]
-    if isinstance(argument, kind):
-        return [argument]
-    if isinstance(argument, tuple | list):
-        return [tree for item in argument for tree in _inner_trees(item)]
-    return []
+def _matching(member: ConsumerMember, lookup: TopicLookup, known: dict[tuple[str, str], set[str]]) -> set[str]:
+    """What the member's pattern chooses; members of one user that have the same share the answer."""
+    if member.pattern is None:
+        return set()
+    key = (member.pattern.text, member.user)
+    if key not in known:
+        known[key] = member.pattern.chosen(lookup.names(member.user))
+    return known[key]

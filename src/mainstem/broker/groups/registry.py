@@ -58,8 +58,9 @@ class Groups:
         self.limits = limits or GroupLimits()
         self._make_id = make_id
         self._journal = journal
+        self.subscribed: Callable[[Group], set[str] | None] = lambda group: None  # what members say is Kafka's to read
         journal.register("kafka-group", self._apply_group, self._dump_groups)
-        journal.register("kafka-offset", self._apply_offset, self._dump_offsets)
+        journal.register("kafka-offset", self._apply_offset, self._dump_offsets, many=True)
         journal.register("kafka-pending-offset", self._apply_pending, self._dump_pending)
 
     # -- finding groups --------------------------------------------------------------------------------------------
@@ -178,6 +179,22 @@ class Groups:
         self.offsets.pop(group_id, None)
         return GroupFault.NONE, self._journal.put("kafka-group", group_id.encode(), None)
 
+    def forget(self, start: str) -> Iterator[None]:
+        """Groups whose key begins so, members, offsets and all: their tenant is gone."""
+        for producer_id, held in list(self.pending.items()):
+            for group_id, at in [one for one in held if one[0].startswith(start)]:
+                del held[group_id, at]
+                self._journal.put("kafka-pending-offset", str(producer_id).encode() + b"\0" + _key(group_id, at), None)
+                yield
+        for group_id in [one for one in {**self.groups, **self.offsets} if one.startswith(start)]:
+            for at in list(self.offsets.get(group_id, ())):
+                self.delete_offsets(group_id, [at])
+                yield
+            self.groups.pop(group_id, None)
+            self.offsets.pop(group_id, None)
+            self._journal.put("kafka-group", group_id.encode(), None)
+            yield
+
     def delete_topic(self, topic: str, is_ours: Callable[[str], bool] = lambda group_id: True) -> None:
         """The topic is gone; its offsets mean nothing in one made again under its name."""
         for group_id, held in self.offsets.items():
@@ -252,8 +269,9 @@ class Groups:
             yield group_id.encode(), _pack_group(group)
 
     def _dump_offsets(self) -> Iterator[tuple[bytes, bytes]]:
-        for group_id, held in self.offsets.items():
-            for at, commit in held.items():
+        """In slices, while commits go on."""
+        for group_id, held in list(self.offsets.items()):
+            for at, commit in list(held.items()):
                 yield _key(group_id, at), commit.pack()
 
     def _dump_pending(self) -> Iterator[tuple[bytes, bytes]]:

@@ -37,6 +37,7 @@ cdef class Lane(Sink):
     cdef public bint dirty
     cdef public int64_t room
     cdef public int64_t newest
+    cdef public int64_t doubtful
     cdef public list groups
     cdef public list turns
     cdef int64_t entered

@@ -213,7 +213,7 @@ cdef class Lane(Sink):
         return False
 
     cpdef bint give(self, Taker taker, RecordRef record, bint redelivered, int attempts) except -1:
-        if not taker.take(record, redelivered, attempts):
+        if not taker.take(record, redelivered or record.stamp < self.doubtful, attempts):
             return False
         taker.credit -= 1
         if record.value_len > 0:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.queues.exchanges import carbon_copies
 from mainstem.broker.queues.lane import Backlog
+from mainstem.log.away import bring
 from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.levels import Level
@@ -54,7 +56,11 @@ class DeadLetters:
     def write(self, queue: Queue, level: Level, positions: list[int], reason: str) -> None:
         """Write the letters; what has nowhere to go, or is no longer stored, leaves at once."""
         records = Backlog(queue.lane)
-        level.plan_positions(records, sorted(positions))
+        try:
+            level.plan_positions(records, sorted(positions))
+        except NotLocal as missing:
+            bring(missing, lambda: None if queue.deleted else self.write(queue, level, positions, reason))
+            return
         gone = set(positions)
         while (record := records.first()) is not None:
             position = record.stamp

@@ -30,6 +30,7 @@ _COMPARED = (
     "x-queue-type",
     "x-queue-mode",
     "x-delivery-limit",
+    "x-consumer-timeout",
     "x-max-age",
     "x-stream-max-segment-size-bytes",
     "x-view",
@@ -45,6 +46,7 @@ _NUMBERS = frozenset(
         "x-max-length-bytes",
         "x-max-priority",
         "x-delivery-limit",
+        "x-consumer-timeout",
         "x-stream-max-segment-size-bytes",
     )
 )
@@ -101,6 +103,7 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
     limit = _number(arguments, "x-delivery-limit", named, low=-1)
     if limit is None and kind is Kind.QUORUM:
         limit = DELIVERY_LIMIT_QUORUM
+    _number(arguments, "x-consumer-timeout", named)
     dead_letter_exchange = _name(arguments, "x-dead-letter-exchange", named)
     dead_letter_key = _name(arguments, "x-dead-letter-routing-key", named)
     if dead_letter_key is not None and dead_letter_exchange is None:
@@ -113,14 +116,13 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
         raise _invalid("x-mainstem-order-by-key", named, _unacceptable(by_key))
     if by_key and ("x-max-priority" in arguments or kind is Kind.STREAM):
         raise _invalid("x-mainstem-order-by-key", named, "not with priorities, nor for streams")
-    if (max_age := arguments.get("x-max-age")) is not None and age_seconds(max_age) is None:
-        raise _invalid("x-max-age", named, "invalid_max_age")
+    max_age = _max_age_ms(arguments, named)
     return QueueSettings(
         durable=a["durable"],
         exclusive=a["exclusive"],
         auto_delete=a["auto_delete"],
         kind=kind,
-        message_ttl_ms=_number(arguments, "x-message-ttl", named, high=TTL_MAX_MS),
+        message_ttl_ms=_number(arguments, "x-message-ttl", named, high=TTL_MAX_MS) if max_age is None else max_age,
         expires_ms=_number(arguments, "x-expires", named, low=1, high=TTL_MAX_MS),
         length_max=_number(arguments, "x-max-length", named),
         bytes_max=_number(arguments, "x-max-length-bytes", named),
@@ -134,6 +136,15 @@ def queue_settings(a: dict[str, Any], vhost: str) -> QueueSettings:
         view=_text(arguments, "x-view", named) or "",
         arguments=json.loads(json.dumps(arguments, default=_shown)),
     )
+
+
+def _max_age_ms(arguments: dict[str, Any], named: str) -> int | None:
+    """How long a stream keeps its records, unless it is longer than any queue can say."""
+    if (asked := arguments.get("x-max-age")) is None:
+        return None
+    if (seconds := age_seconds(asked)) is None:
+        raise _invalid("x-max-age", named, "invalid_max_age")
+    return seconds * 1000
 
 
 def _kind(arguments: dict[str, Any], named: str) -> Kind:

@@ -17,6 +17,7 @@ from mainstem.broker.queues.bindings import DEFAULT as DEFAULT_REACH
 from mainstem.broker.queues.bindings import NAMED, Reach
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
 from mainstem.broker.queues.lane import Lane
+from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
@@ -344,14 +345,22 @@ class Exchanges:
 
     def publish(
         self, name: str, key: str, properties: bytes, value: bytes | None, time_ms: int | None = None
-    ) -> Ticket:
-        """Route and store, as a client's publish would be."""
+    ) -> Ticket | None:
+        """Route and store, as a client's publish would be. Full queues that refuse do not get it; None: no other would."""
         content = Content.parse(properties)
         keys = [key, *carbon_copies(content, blind=True)]
         content.remove_header("BCC")
         plain = len(keys) == 1 and self.is_simple(name, key)
-        targets = None if plain else self.route(name, keys, content)
-        return self.append(name, key, content.encode(), value, time_ms, targets=targets)
+        targets = self.route(name, keys, content)
+        full = [queue for queue in targets if queue.settings.refuses and queue.limits.refuses(len(value or b""))]
+        for queue in full:
+            self.queues.service.drops["maxlen"] += 1
+            if queue.settings.overflow is Overflow.REJECT_DEAD_LETTER:
+                self.queues.dead_letters.send_refused(queue, name, key, content, value or b"")
+        if full and len(full) == len(targets):
+            return None
+        named = [queue for queue in targets if queue not in full] if full or not plain else None
+        return self.append(name, key, content.encode(), value, time_ms, targets=named)
 
     def append(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.lane import Backlog, Lane, Taker
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.levels import Level
@@ -40,7 +41,12 @@ def _serve_released(queue: Queue, level: Level) -> int:
     positions = cursor.lease_released(RELEASED_AT_ONCE)
     left = set(positions)
     records = Backlog(queue.lane)
-    level.plan_positions(records, positions)
+    try:
+        level.plan_positions(records, positions)
+    except NotLocal as missing:
+        cursor.release(set(positions), 0, counted=False)
+        level.bring(missing)
+        return 0
     while queue.lane.wanted and cursor.room > 0 and (record := records.first()) is not None:
         position, attempts = record.stamp, cursor.attempts(record.stamp)
         if queue.limits.expiring and queue.limits.expired(record):

@@ -15,13 +15,6 @@ exchange (its name in `exchanges`). Kafka's batches are clients' bytes: their `m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.broker.queues._lane_reference import Backlog, Entry, Lane, Taker, may_expire
-else:
-    from mainstem.broker.queues._lane import Backlog, Entry, Lane, Taker, may_expire
+from mainstem.broker.queues._lane import Backlog, Entry, Lane, Taker, may_expire
 
 __all__ = ["Backlog", "Entry", "Lane", "Taker", "may_expire"]

@@ -33,7 +33,7 @@ class LetterMarks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._marks: dict[int, int] = {}
-        broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
+        broker.journal.register(JOURNAL_KIND, self._apply, self._dump, lambda key: broker.queues.namespace_of(key))
 
     def put(self, queue: Queue) -> Ticket:
         """Letters of the queue are about to be written; the ticket covers everything journaled before, too."""

@@ -17,7 +17,9 @@ from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads
 from mainstem.cursor.queue import QueueCursor
+from mainstem.log.away import bring
 from mainstem.log.committed import taken_stamps
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.queue import Queue
@@ -52,13 +54,32 @@ class Level:
     # -- reading ahead
 
     def read_on(self) -> bool:
-        """Read the next stretch into the backlog, on the loop. False when the log has been looked through to its head."""
-        if self.index is not None:
-            return self._read_index(self.index)
-        while not len(self.backlog) and self._begin() < self.queue.head_stamp:
-            pieces, complete = self._reader_on().read(self.queue.head_stamp)
-            self.take_read(pieces, complete)
+        """Read the next stretch into the backlog, on the loop. False when the log has been looked through to its head, or
+        when what comes next lies elsewhere: the queue is woken when it is here."""
+        if self.reading:
+            return False
+        try:
+            if self.index is not None:
+                return self._read_index(self.index)
+            while not len(self.backlog) and self._begin() < self.queue.head_stamp:
+                pieces, complete = self._reader_on().read(self.queue.head_stamp)
+                self.take_read(pieces, complete)
+        except NotLocal as missing:
+            self.bring(missing)
         return len(self.backlog) > 0
+
+    def bring(self, missing: NotLocal) -> None:
+        """Have a thread fetch what lies elsewhere; then the queue goes on. One at a time."""
+        if self.reading:
+            return
+        self.reading = True
+
+        def again() -> None:
+            self.reading = False
+            if not self.queue.deleted:
+                self.queue.wake()
+
+        bring(missing, again)
 
     def begin_read(self) -> CatchUp | None:
         """A reader to be run in a thread, where the next records are old and may lie on the disk only."""
@@ -69,9 +90,11 @@ class Level:
         """Plan what a read brought."""
         self.plan_pieces(self.backlog, pieces, self._begin(), complete)
         self.scanned = max(self.scanned, complete)
-        if complete >= self.cursor.head and self.cursor.unread != len(self.backlog):
-            # Retention or erasing took some of what was counted, or the count of a crashed run was behind.
-            self.cursor.recount(len(self.backlog))
+        if complete >= self.cursor.head:
+            self.cursor.estimate(False)
+            if self.cursor.unread != len(self.backlog):
+                # Retention or erasing took some of what was counted, or the count of a crashed run was behind.
+                self.cursor.recount(len(self.backlog))
 
     def forget_read(self) -> None:
         """Give the memory back; what was planned is read again."""
@@ -129,9 +152,12 @@ class Level:
         """How many stored records the queue's filters mean, from a stamp on: counted in the index, not read."""
         total = 0
         for log in dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f)):
-            first = log.offset_of_stamp(start)
+            try:
+                first = log.offset_of_stamp(start)
+            except NotLocal as missing:  # a count of history: the part's beginning is near enough
+                first = missing.offset
             if log.index is None:
-                total += max(0, log.written - first)
+                total += log.count(first, log.written)
                 continue
             numbers = 0
             for topic_filter in self.queue.filters:
@@ -147,7 +173,12 @@ class Level:
 
     def _read_index(self, index: ReadyIndex) -> bool:
         while not len(self.backlog) and (positions := index.take(INDEXED_AT_ONCE)):
-            self.plan_positions(self.backlog, [p for p in positions if p >= self.cursor.next])
+            try:
+                self.plan_positions(self.backlog, [p for p in positions if p >= self.cursor.next])
+            except NotLocal:
+                self.backlog.clear()
+                index.rewind(max(self.cursor.next, positions[0]))
+                raise
             self.scanned = max(self.scanned, positions[-1] + 1)
         if not len(self.backlog) and self.cursor.unread:  # retention or erasing took what was counted
             self.cursor.recount(0)
@@ -166,6 +197,7 @@ class Level:
     def purge(self, head: int) -> int:
         """Everything ready is settled; how many there were."""
         count = self.cursor.purge(head)
+        self.cursor.estimate(False)
         if self.index is not None:
             self.index.clear()
         self.forget_read()
@@ -239,7 +271,7 @@ def _frames_at(logs: list[Log], stamp: int) -> tuple[Log, memoryview, list[tuple
     for log in logs:
         if log.last_stamp < stamp:
             continue
-        piece = log.read(log.offset_of_stamp(stamp), POSITION_READ_BYTES)
+        piece = log.read_now(log.offset_of_stamp(stamp), POSITION_READ_BYTES)
         if piece is None:
             continue
         stretches = _stretches(log, piece.data)

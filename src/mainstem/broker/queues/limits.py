@@ -16,6 +16,7 @@ from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.levels import stored_records
 from mainstem.broker.queues.properties import expires_at_ms
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.levels import Level
@@ -101,8 +102,8 @@ class HeadLimits:
     def enforce(self) -> None:
         """Drop the oldest records over the limits, where publishers are not refused instead."""
         settings = self._queue.settings
-        if settings.refuses:
-            return
+        if settings.refuses or any(level.cursor.estimated for level in self._queue.levels):
+            return  # a count that is too high would drop what has its place
         while (settings.length_max is not None and self._queue.ready > settings.length_max) or (
             settings.bytes_max is not None and self._queue.ready_bytes > settings.bytes_max and self._queue.ready
         ):
@@ -171,10 +172,16 @@ class HeadLimits:
                 return due_ms
         if first is not None:
             records = Backlog(self._queue.lane)
-            level.plan_positions(records, [first])
+            try:
+                level.plan_positions(records, [first])
+            except NotLocal as missing:
+                level.bring(missing)
+                return None
             record = records.first()
         else:
             record = level.backlog.first() if len(level.backlog) or level.read_on() else None
+            if record is None and level.reading:
+                return None  # known when it is here
         due_ms = self._due_of(record) if record is not None else None
         self._dues[level.priority] = (seen, due_ms)
         return due_ms
@@ -189,7 +196,11 @@ class HeadLimits:
 
 def _stored_bytes(level: Level, positions: list[int]) -> int:
     records = Backlog(level.queue.lane)
-    level.plan_positions(records, sorted(positions))
+    try:
+        level.plan_positions(records, sorted(positions))
+    except NotLocal as missing:  # what came back and lies elsewhere is not counted against the limit
+        level.bring(missing)
+        return 0
     size = 0
     while (record := records.first()) is not None:
         size += record.value_size

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.access import Access, Action, Kind, Principal
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, topic_of
+from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.registry import Queues
 from mainstem.broker.queues.settings import QueueSettings
-from mainstem.model.errors import NotFound
+from mainstem.model.errors import NotAuthorized, NotFound
 from mainstem.model.topic_filter import literal_filter
 
 
@@ -34,9 +35,12 @@ def opening_reaches(
     return reaches, view.condition.text if view.condition is not None else ""
 
 
-def opening_rights(name: str, settings: QueueSettings, vhost: str) -> Iterator[tuple[Action, bytes, str]]:
-    """(action, filter, what a refusal calls it): all that each filter means must be allowed."""
-    yield Action.CREATE, literal_filter(topic_of(DEFAULT, name)), quoted("queue", name, vhost)
+def opening_rights(
+    name: str, settings: QueueSettings, vhost: str, *, enters: bytes = b""
+) -> Iterator[tuple[Action, bytes, str]]:
+    """(action, filter, what a refusal calls it): all that each filter means must be allowed, besides making the queue."""
+    if enters:
+        yield Action.CONSUME, enters, enters.decode(errors="replace")
     if settings.view:
         yield Action.CONSUME, literal_filter(topic_of(DEFAULT, settings.view)), quoted("view", settings.view, vhost)
     exchange, key = settings.dead_letter_exchange, settings.dead_letter_key
@@ -44,3 +48,22 @@ def opening_rights(name: str, settings: QueueSettings, vhost: str) -> Iterator[t
         return
     goal = literal_filter(topic_of(exchange, key)) if key else anything_to(exchange)
     yield Action.PUBLISH, goal, quoted("exchange", exchange, vhost)
+
+
+def may_queue(access: Access, principal: Principal, action: Action, name: str) -> bool:
+    """By a rule of queues, or of the topic that its name is."""
+    return access.allows_named(principal, action, Kind.QUEUE, name, topic_of(DEFAULT, name))
+
+
+def check_taker(access: Access, principal: Principal, queue: Queue) -> None:
+    """Whoever takes from a queue takes whatever is in it: nothing that may enter it must be denied to them.
+
+    Passing over single records instead would leave them in the queue for ever, where nobody else consumes it.
+    """
+    for topic_filter in queue.filters:
+        if access.denies_some(principal, Action.CONSUME, topic_filter):
+            raise NotAuthorized(
+                f"queue {queue.name} takes in {topic_filter.decode(errors='replace')}, of which a rule denies "
+                f"user {principal.name} some",
+                fix=f"mainstem user may {principal.name} consume '{topic_filter.decode(errors='replace')}' --why",
+            )

@@ -22,6 +22,7 @@ class Taken:
     record: Record
     attempts: int
     log_id: int = 0  # where it lies, for those who tell offsets
+    redelivered: bool = False  # it may have been delivered before, also where no attempt is known
 
 
 class Collector(Taker):
@@ -39,7 +40,7 @@ class Collector(Taker):
             return False
         self._bytes_left -= record.value_size + 64
         log_id = record.log.id if record.log is not None else 0
-        self.taken.append(Taken(record.stamp, record.copy(), attempts, log_id))
+        self.taken.append(Taken(record.stamp, record.copy(), attempts, log_id, redelivered))
         return True
 
 

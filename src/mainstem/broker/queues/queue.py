@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
+from mainstem.broker.queues.counting import count_history, resume_count
 from mainstem.broker.queues.dead_letters import LettersOnTheWay
 from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
 from mainstem.broker.queues.levels import Level, load_indexes, stored_records
@@ -29,22 +29,22 @@ from mainstem.broker.queues.properties import priority_of
 from mainstem.broker.queues.pulling import Collector, Taken, first_dead, first_ready
 from mainstem.broker.queues.serving import Serving
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.queues.totals import Totals
 from mainstem.log.gather import Ticket
-from mainstem.model.condition import Condition
+from mainstem.model.condition import parse_condition
 from mainstem.model.crossing import headers_for_conditions
 from mainstem.model.errors import Overloaded
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.registry import Queues
+    from mainstem.broker.queues.stream_numbers import StreamNumbers
     from mainstem.log.log import Log
 
 __all__ = ["Outcome", "Queue", "Taken", "Totals"]
 
 logger = logging.getLogger("mainstem.broker")
 
-SERVE_RECORDS_MAX = 10_000  # of one turn; the rest in the next
 DEAD_LETTERS_MAX = 100_000  # kept in the state of a queue without a dead-letter exchange; the oldest go first
-NS_PER_MS = 1_000_000
 
 
 class Outcome(Enum):
@@ -53,21 +53,10 @@ class Outcome(Enum):
     REJECT = "reject"
 
 
-@dataclass(slots=True)
-class Totals:
-    """Since the start; the management page makes rates of them."""
-
-    entered: int = 0
-    delivered: int = 0
-    delivered_no_ack: int = 0
-    redelivered: int = 0
-    pulled: int = 0
-    acked: int = 0
-    dead: int = 0
-
-
 class Queue:
-    def __init__(self, queues: Queues, queue_id: int, name: str, settings: QueueSettings, created: int) -> None:
+    def __init__(
+        self, queues: Queues, queue_id: int, name: str, settings: QueueSettings, created: int, condition: str = ""
+    ) -> None:
         self.queues = queues
         self.namespace = queues.namespace
         self.id = queue_id
@@ -76,7 +65,7 @@ class Queue:
         self.created = created
         self.owner: object | None = None  # of an exclusive queue: its connection
         self.exclusive_taker: Taker | None = None
-        self.condition: Condition | None = None
+        self.condition = parse_condition(condition)
         self.reaches = Reaches()
         self.lane = Lane(self.namespace, queue_id, self)
         self.takers: list[Taker] = []
@@ -84,8 +73,8 @@ class Queue:
         self.deleted = False
         self.totals = Totals()
         self.ready_bytes = 0
-        self.used_ms = queues.now_ms()
-        self.letters = LettersOnTheWay()
+        self.used_ms, self.letters = queues.now_ms(), LettersOnTheWay()
+        self.numbers: StreamNumbers | None = None  # of a declared stream
         self._levels: dict[int, Level] = {}
         self._holders: dict[int, object] = {}  # pulled records: who may settle them
         self._watchers: list[Callable[[], None]] = []
@@ -105,8 +94,8 @@ class Queue:
         if count and start < self.created:
             if self.settings.priority_max:
                 self._count_news(start)
-            elif unread := level.count_history(start):
-                level.cursor.enter(self.created - 1, unread)
+            else:
+                count_history(level, start)
         self.lane.newest = max(self.created - 1, level.cursor.head - 1)
         self._stand()
 
@@ -117,13 +106,18 @@ class Queue:
         for level in self.levels:
             level.scanned = level.cursor.next
             level.cursor.ack_many(sent)
+            if not self.queues.service.broker.stamps.clean:
+                level.cursor.doubt(self.head_stamp)
             self.dead_letter(level, level.cursor.recover(now_ms).dead, "delivery_limit")
         if self.settings.priority_max:
             load_indexes(self)
         self._count_news(max(level.cursor.head for level in self._levels.values()))
         self.limits.count_bytes()
         self.lane.newest = self.head_stamp - 1
+        self.lane.doubtful = max(level.cursor.doubtful for level in self._levels.values())
         self.used_ms = now_ms
+        self.queues.journal_changes(self)  # before the mark of its letters goes, or a second crash sends them again
+        resume_count(self._first)
         self._stand()
 
     def _count_news(self, begin: int) -> None:
@@ -278,9 +272,9 @@ class Queue:
     def takes(self, record: RecordRef) -> bool:
         """The whole predicate on a stored record."""
         entry = self.entry_of(record.topic, record.stamp)
-        return entry is not None and self.lane.accepts(record, entry) and self._holds(record)
+        return entry is not None and self.lane.accepts(record, entry) and self.holds(record)
 
-    def _holds(self, record: RecordRef) -> bool:
+    def holds(self, record: RecordRef) -> bool:
         return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.copy()))
 
     def priority_of(self, record: RecordRef) -> int:
@@ -301,7 +295,7 @@ class Queue:
 
     def inspect(self, record: RecordRef) -> bool:
         """A record is about to enter a picky queue. False: it does not go on through the lane."""
-        if not self._holds(record):
+        if not self.holds(record):
             return False
         if not self.settings.priority_max:
             return True
@@ -320,6 +314,8 @@ class Queue:
         """A committed transaction's record, older than what entered already."""
         self.level(self.priority_of(record)).cursor.admit(record.stamp)
         self.totals.entered += 1
+        if self.numbers is not None:
+            self.numbers.advance(1, self._first.cursor.head)
         if self.settings.bytes_max is not None:
             self.ready_bytes += record.value_size
         self.wake()
@@ -366,7 +362,10 @@ class Queue:
             return 0
         level = level or self._first
         cursor = level.cursor
+        unread = cursor.unread
         handed = self.lane.tell(cursor)
+        if self.numbers is not None:
+            self.numbers.advance(cursor.unread - unread + handed, cursor.head)
         if handed:
             if not cursor.unread and not len(level.backlog):
                 level.caught_up()

@@ -19,19 +19,22 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.catch_up import CatchUp, Piece
+from mainstem.broker.catch_up import CatchUp, Piece, threads_for
+from mainstem.broker.journal import DEFAULT_NAMESPACE
 from mainstem.broker.queues.bindings import NOW, Reach
 from mainstem.broker.queues.dead_letters import DeadLetters
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchanges
 from mainstem.broker.queues.letter_marks import LetterMarks
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
+from mainstem.broker.queues.stream_numbers import JOURNAL_KIND as STREAM_KIND
+from mainstem.broker.queues.stream_numbers import StreamJournal, StreamNumbers
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
 from mainstem.metadata.rows import Item, ItemKind, Sequence
 from mainstem.metadata.store import Written
-from mainstem.model.condition import parse_condition
 from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
 
 if TYPE_CHECKING:
@@ -69,15 +72,29 @@ class QueueService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._checkpoint: asyncio.TimerHandle | None = None
-        broker.journal.register(JOURNAL_KIND, self._apply, self._dump)
+        broker.journal.register(JOURNAL_KIND, self._apply, self._dump, self.namespace_of)
+        self.stream_journal = StreamJournal(self.by_id)
+        broker.journal.register(STREAM_KIND, self.stream_journal.apply, self.stream_journal.dump, self.namespace_of)
         self.letter_marks = LetterMarks(broker)
         broker.maintenance.holders["queues"] = self.holds
 
+    def namespace_of(self, key: bytes) -> str:
+        """Whose state a key of the journal is that begins with a queue's id."""
+        queue = self.by_id.get(int.from_bytes(key[:4], "big"))
+        return queue.namespace.name if queue is not None else DEFAULT_NAMESPACE
+
     def of(self, namespace: Namespace) -> Queues:
         found = self._namespaces.get(namespace.name)
-        if found is None:
+        if found is None or found.namespace is not namespace:
             found = self._namespaces[namespace.name] = Queues(self, namespace)
         return found
+
+    def forget_namespace(self, name: str) -> Iterator[None]:
+        """It is removed: so are its queues. What the journal tells of them means nobody from then on."""
+        found = self._namespaces.pop(name, None)
+        for queue in found or ():
+            queue.queues.delete(queue)
+            yield
 
     def now_ms(self) -> int:
         return self.broker.clock.now_ns() // NS_PER_MS
@@ -97,6 +114,10 @@ class QueueService:
         self._remove_strange_indexes()
         for queue in list(self.by_id.values()):
             queue.recover()
+            if queue.numbers is not None:
+                queue.numbers.recover()
+        if any(queue.ready for queue in self.by_id.values()):
+            self.broker.stamps.extend()  # from now on a kill leaves in doubt what was delivered
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
 
     def close(self) -> None:
@@ -138,6 +159,7 @@ class QueueService:
         if not queue.settings.durable:
             return None
         self._pending.discard(queue)
+        self.stream_journal.put(queue, self.broker.journal.put)
         ticket = None
         for level in queue.levels:
             if level.index is not None:
@@ -152,11 +174,11 @@ class QueueService:
             self._pending.add(queue)
 
     def _on_checkpoint(self) -> None:
-        self.letter_marks.move(self.by_id)
         pending, self._pending = self._pending, set()
         for queue in pending:
             if not queue.deleted:
                 self.journal_changes(queue)
+        self.letter_marks.move(self.by_id)
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
@@ -175,6 +197,11 @@ class QueueService:
     def touch(self, queue: Queue) -> None:
         """Its lane has acks; `flush_settled` applies them when the read they came with is done."""
         self._touched.append(queue)
+
+    def settled_ticket(self) -> Ticket | None:
+        """Released once everything settled so far is durable; None if it is."""
+        self.flush_settled()
+        return self.broker.journal.unsynced()
 
     def flush_settled(self) -> None:
         if self._touched:
@@ -245,7 +272,8 @@ class QueueService:
     def read_in_thread(self, reader: CatchUp, done: Callable[[list[Piece], int], None]) -> None:
         """Old records are read beside the loop; `done` runs on it."""
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(None, reader.fetch, reader.look(self.broker.ticker.head_stamp))
+        looked = reader.look(self.broker.ticker.head_stamp)
+        future = loop.run_in_executor(threads_for(looked), reader.fetch, looked)
 
         def finish(future: asyncio.Future[tuple[list[Piece], int]]) -> None:
             if not future.cancelled():
@@ -294,20 +322,26 @@ class Queues:
         """Make a queue; it takes what is published from now on, and what its reaches say of the past."""
         if name in self.by_name:
             raise AlreadyExists(f"queue {name!r} already exists")
+        if topic_of(DEFAULT, name) in self.namespace.views:
+            raise AlreadyExists(
+                f"{name!r} is a view; a queue needs a name of its own", fix=f"mainstem view describe {name}"
+            )
         if len(self.service.by_id) >= QUEUES_MAX:
-            raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue delete NAME")
+            raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue rm NAME")
         broker = self.service.broker
+        broker.quotas.check_queues(self.namespace, len(self.by_name))
         if settings.durable and not settings.exclusive:
             broker.store.check_room()
         broker.ticker.write_now()  # what was published before belongs before
         created = broker.stamps.take(1)
-        queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created)
-        queue.condition = parse_condition(condition)
+        queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created, condition)
         self._add(queue)
         for reach in reaches:
             reach.start = created if reach.start == NOW else reach.start
             queue.add_reach(reach)
         queue.begin(min((reach.start for reach in queue.reaches.all), default=created), count=True)
+        if queue.numbers is not None:
+            queue.numbers.advance(queue.ready, created)
         return queue, self.save(queue)
 
     def alter(self, queue: Queue, settings: QueueSettings) -> Written | None:
@@ -320,6 +354,8 @@ class Queues:
         return self.save(queue)
 
     def _add(self, queue: Queue) -> None:
+        if queue.settings.kind is Kind.STREAM:
+            queue.numbers = StreamNumbers(queue)
         self.by_name[queue.name] = queue
         self.service.by_id[queue.id] = queue
 
@@ -332,8 +368,8 @@ class Queues:
     def load(self, item: Item) -> None:
         document: dict[str, Any] = item.body
         settings = QueueSettings.from_document(document["settings"])
-        queue = Queue(self, int(document["id"]), item.name, settings, int(document["created"]))
-        queue.condition = parse_condition(document.get("condition", ""))
+        condition = document.get("condition", "")
+        queue = Queue(self, int(document["id"]), item.name, settings, int(document["created"]), condition)
         self._add(queue)
         for reach in document["reaches"]:
             queue.add_reach(
@@ -355,6 +391,3 @@ class Queues:
         if not queue.settings.durable or queue.settings.exclusive:
             return None
         return self.service.broker.store.delete_item(ItemKind.QUEUE, self.namespace.name, queue.name)
-
-    def streams(self) -> list[Queue]:
-        return [queue for queue in self if queue.settings.kind is Kind.STREAM]

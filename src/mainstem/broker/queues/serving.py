@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.queues.key_serving import serve_by_key
 from mainstem.broker.queues.lane import Backlog
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.levels import Level
@@ -33,7 +34,7 @@ class Serving:
             if level.cursor.order is not None:
                 handed = serve_by_key(self._queue, level)
             elif level.cursor.released:
-                handed = self._serve_released(level)
+                handed = self._serve_released(level) if not level.reading else 0
             else:
                 handed = self._serve_unread(level, on_loop)
             if handed == 0:
@@ -46,7 +47,12 @@ class Serving:
         cursor = level.cursor
         positions = cursor.lease_released(min(RELEASED_AT_ONCE, self._queue.lane.credit))
         records = Backlog(self._queue.lane)
-        level.plan_positions(records, positions)
+        try:
+            level.plan_positions(records, positions)
+        except NotLocal as away:
+            cursor.release(set(positions), 0, counted=False)
+            level.bring(away)
+            return 0
         handed = gone = 0
         left = set(positions)
         expiring = self._queue.limits.expiring
@@ -98,7 +104,6 @@ class Serving:
         reader = None if on_loop else level.begin_read()
         if reader is None:
             return level.read_on()
-        level.reading = True
 
         def done(pieces: list[Any], complete: int) -> None:
             level.reading = False
@@ -106,5 +111,9 @@ class Serving:
                 level.take_read(pieces, complete)
                 self._queue.wake()
 
-        self._queue.queues.read_in_thread(reader, done)
+        try:
+            self._queue.queues.read_in_thread(reader, done)
+            level.reading = True
+        except NotLocal as missing:
+            level.bring(missing)
         return False

@@ -7,7 +7,6 @@ logs of its own: new ones appear as such topics are made, and are read from thei
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.errors import InvalidArgument, InvalidName, NotFound, Overloaded
+from mainstem.model.pattern import Pattern
 from mainstem.model.topic import kafka_name, topic_of_kafka
 from mainstem.model.topic_filter import check_filter, matches
 
@@ -51,11 +51,14 @@ class Selection:
     low_marks: dict[bytes, int] = field(default_factory=dict)
     aliases: dict[bytes, str] = field(default_factory=dict)  # names whose Kafka spelling is their own
     ids: dict[int, bytes] = field(default_factory=dict)  # topics that frames of shared logs name by number
+    _by_key: dict[tuple[str, int], Lane] = field(default_factory=dict)
 
     def lane(self, topic: str, partition: int) -> Lane:
-        for lane in self.lanes:
-            if lane.key == (topic, partition):
-                return lane
+        if len(self._by_key) != len(self.lanes):
+            self._by_key = {lane.key: lane for lane in reversed(self.lanes)}
+        found = self._by_key.get((topic, partition))
+        if found is not None:
+            return found
         raise NotFound(f"partition {partition} of {topic!r} is not part of this scan", fix="mainstem topic ls")
 
 
@@ -104,16 +107,13 @@ def _find(namespace: Namespace, name: str) -> Topic:
 
 
 def _by_pattern(namespace: Namespace, pattern: str) -> list[Topic]:
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise InvalidArgument(f"pattern {pattern!r} is no regular expression: {error}") from None
-    found = {topic.name: topic for topic in namespace.topics.values() if wanted.fullmatch(kafka_topic(topic))}
+    wanted = Pattern(pattern)
+    found = {topic.name: topic for topic in namespace.topics.values() if wanted.matches(kafka_topic(topic))}
     for stem in namespace.stems.values():
         assert stem.index is not None
         for number in stem.index.topics.match(b"#"):
             name = stem.index.topics.name(number)
-            if name not in found and wanted.fullmatch(kafka_name(name)):
+            if name not in found and wanted.matches(kafka_name(name)):
                 topic = namespace.find_topic(name)
                 if topic is None:  # deleted; its records are still stored
                     continue

@@ -1,9 +1,11 @@
 """Scan plans: which bytes hold the records that a Spark job asks for, so that its tasks read them in parallel.
 
 A plan lists slices. A task reads a slice straight from the segment file where it can reach it (same path, and the frame
-named stands at the byte named) and through the broker where it cannot: the same offsets either way. A plan is a lease:
-the files it names are not unlinked for LEASE_MS, renewed up to LEASE_MS_MAX in all; a restart ends all leases, and tasks
-then read through the broker. Plans end at the last stable offset.
+named stands at the byte named) and through the broker where it cannot: the same offsets either way. A plan of more than
+SLICES_FINE_MAX slices names ranges of segments instead, at most about RANGES_MAX; a task has its range cut into slices when
+it comes to it (`cut`). So the size of a plan, and the time to make it, are bounded however much there is to read. A plan is
+a lease: the files it names are not unlinked for LEASE_MS, renewed up to LEASE_MS_MAX in all; a restart ends all leases,
+and tasks then read through the broker. Plans end at the last stable offset.
 """
 
 from __future__ import annotations
@@ -12,26 +14,30 @@ import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.scans.gaps import Gaps
 from mainstem.broker.scans.lanes import Lane, Selection, select
-from mainstem.broker.scans.slices import LogSlice, slices_of
+from mainstem.broker.scans.slices import LogSlice, ranges_of, slices_of
 from mainstem.broker.scans.times import TimeFinder
-from mainstem.codec.batch import frame_heads
+from mainstem.codec.batch import KIND_STATE, frame_heads
+from mainstem.log.away import pool, when_local
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
-from mainstem.storage.engine import Part
+from mainstem.storage.engine import FileParts, Part
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespace import Namespace
-    from mainstem.broker.producers import Producers
 
 LEASE_MS = 10 * 60_000
 LEASE_MS_MAX = 60 * 60_000
 PLANS_MAX = 1_000
 SLICES_MAX = 100_000
+SLICES_FINE_MAX = 10_000
+RANGES_MAX = 10_000
 SLICE_BYTES = 32 << 20
 READ_BYTES_MAX = 16 << 20
 COUNT_STEP = 1 << 20  # offsets counted without a break: a chunk of the topic index
@@ -44,7 +50,8 @@ class Lease:
     id: str
     born_ms: int
     expires_ms: int
-    held: list[tuple[Log, Part]] = field(default_factory=list)
+    namespace: str = "/"
+    held: list[tuple[FileParts, Part]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +69,15 @@ class ScanPlans:
         self._broker = broker
         self._leases: dict[str, Lease] = {}
         self._times = TimeFinder()
+        self._gaps = Gaps()
         self._timer: asyncio.TimerHandle | None = None
-        self.producers: Producers | None = None  # transactions are the Kafka adapter's; without it there are none
+        self.producers = broker.coordinator.producers
 
     def _select(self, namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
         """The selection, its lanes ending before the first transaction that is still open."""
         selection = select(namespace, wanted)
-        if self.producers is not None:
-            for lane in selection.lanes:
-                lane.end = min(lane.end, self.producers.committed_end(lane.spans[-1][0])) if lane.spans else lane.end
+        for lane in selection.lanes:
+            lane.end = min(lane.end, self.producers.committed_end(lane.spans[-1][0])) if lane.spans else lane.end
         return selection
 
     # -- where lanes begin and end
@@ -99,7 +106,9 @@ class ScanPlans:
     ) -> dict[str, Any]:
         """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
         selection = self._select(namespace, wanted)
-        chosen = [self._without_gap(_range(selection, one)) for one in ranges]
+        asked = [_range(selection, one) for one in ranges]
+        chosen = [await when_local(partial(self._without_gap, one)) for one in asked]
+        await self._find_gaps(chosen)
         counts = [await self._count(selection, one) for one in chosen]
         total = sum(counts)
         if total <= rows:
@@ -110,19 +119,25 @@ class ScanPlans:
         kept = [[*one.lane.key, end] for one, end in zip(chosen, ends, strict=True)]
         return {"ends": kept, "rows": total}
 
+    async def _find_gaps(self, chosen: Sequence[Range]) -> None:
+        """Of the logs that are counted by offsets."""
+        logs = {log for one in chosen for log, *_ in _stretches(one.lane, one.start, one.end) if log.index is None}
+        for log in logs:
+            await asyncio.to_thread(self._gaps.load, log)
+
     @staticmethod
     def _without_gap(one: Range) -> Range:
         """The range from its first stored record on: an unclean stop may leave many offsets unused, which are no rows."""
         for log, start, end in _stretches(one.lane, one.start, one.end):
             if log.index is not None:  # the topic index counts
                 return one
-            piece = log.read(start, 1, end)
+            piece = log.read_now(start, 1, end)
             if piece is not None:
                 return Range(one.lane, max(start, piece.base_offset), one.end, one.asked_end)
         return one
 
     async def _count(self, selection: Selection, one: Range) -> int:
-        """Records in the range; exact for shared logs (they count topics), by offsets for the others, as Kafka does."""
+        """Records in the range; exact for shared logs (they count topics), by offsets less the gaps for the others."""
         total = 0
         for log, start, end in _stretches(one.lane, one.start, one.end):
             for first, last in _steps(log, start, end):
@@ -130,14 +145,13 @@ class ScanPlans:
                 await asyncio.sleep(0)  # each step is a chunk of the topic index; others get their turn between them
         return total
 
-    @staticmethod
-    def _rows(selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int) -> int:
+    def _rows(self, selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int) -> int:
         """Of lanes that all lie in the log."""
         start = max(start, log.start_offset)
         if start >= end:
             return 0
         if log.index is None:
-            return end - start
+            return self._gaps.count(log, start, end)
         total = 0
         for lane in lanes:
             if lane.canonical is not None:
@@ -164,7 +178,7 @@ class ScanPlans:
         self, selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int, rows: int
     ) -> int:
         if log.index is None:
-            return min(max(start, log.start_offset) + rows, end)
+            return self._gaps.end_after(log, max(start, log.start_offset), end, rows)
         low, high = start, end
         while low + 1 < high:
             middle = (low + high) // 2
@@ -186,25 +200,36 @@ class ScanPlans:
         slice_bytes: int = SLICE_BYTES,
         rows_max: int = 0,
         files: bool = True,
+        ranged: bool = False,
     ) -> dict[str, Any]:
         """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files.
+
+        `ranged`: the caller can have entries of a large plan cut; else such a plan is refused.
 
         With `rows_max` they are cut after each so many rows: neighbours fit together into tasks of exactly that.
         """
         selection = self._select(namespace, wanted)
         chosen = [_range(selection, one) for one in ranges]
+        await self._find_gaps(chosen)
         if rows_max:  # most cuts by rows are then near a cut in the file, where reading can begin
             rows = sum([await self._count(selection, one) for one in chosen])
             slices_min = max(slices_min, -(-rows // rows_max))
         slice_bytes = self._slice_bytes(chosen, slices_min, slice_bytes)
-        lease = self._open_lease()
+        lease = self._open_lease(namespace.name)
         slices: list[dict[str, Any]] = []
         lost: list[list[Any]] = []
         room = rows_max
-        for (log, start, end), lanes in self._by_log(chosen, lost).items():
-            for piece in self._cut(lease, log, start, end, slice_bytes, files):
+        stretches = self._by_log(chosen, lost)
+        range_bytes = _range_bytes(stretches, slice_bytes) if ranged and not rows_max else 0
+        for (log, start, end), lanes in stretches.items():
+            read_by = [[lane.topic, lane.partition, (lane.canonical or b"").decode()] for lane in lanes]
+            path = log.engine.stat().path
+            for piece in self._cut(lease, log, start, end, slice_bytes, files, range_bytes):
                 for part, rows in self._by_rows(selection, lanes, log, piece, room, rows_max):
-                    slices.append(self._describe(log, part, lanes, rows))
+                    told = _described(log, part, path)
+                    if range_bytes:
+                        told["ranged"] = True
+                    slices.append({**told, "rows": rows, "lanes": read_by})
                     room = (room - rows) or rows_max
                     self._check_count(lease, len(slices))
                 await asyncio.sleep(0)  # a plan may count millions of records: others get their turn
@@ -263,44 +288,39 @@ class ScanPlans:
                 found.setdefault((log, start, end), []).append(one.lane)
         return found
 
-    def _cut(self, lease: Lease, log: Log, start: int, end: int, slice_bytes: int, files: bool) -> list[LogSlice]:
+    def cut(
+        self, namespace: Namespace, plan: str, log_id: int, start: int, end: int, slice_bytes: int
+    ) -> dict[str, Any]:
+        """A range of a plan as slices of files, which the plan's lease now holds; NotFound if that has ended."""
+        lease = self._leases.get(plan)
+        log = self._broker.logs.by_id.get(log_id)
+        if lease is None or lease.namespace != namespace.name or log is None or not namespace.has_log(log):
+            raise NotFound(f"scan plan {plan} has ended", fix="read through the broker, or make a new plan")
+        pieces = self._cut(lease, log, max(start, log.start_offset), min(end, log.stable), slice_bytes, files=True)
+        path = log.engine.stat().path
+        return {"slices": [_described(log, piece, path) for piece in pieces[:SLICES_FINE_MAX]]}
+
+    def _cut(
+        self, lease: Lease, log: Log, start: int, end: int, slice_bytes: int, files: bool, range_bytes: int = 0
+    ) -> list[LogSlice]:
         stat = log.engine.stat()
-        cuts = getattr(log.engine, "cuts", None) if files and stat.path is not None else None
+        engine = log.engine
+        if range_bytes:
+            return ranges_of(stat.parts, start, end, range_bytes=range_bytes)
+        if not (files and stat.path is not None and isinstance(engine, FileParts)):
+            return slices_of(stat.parts, start, end, slice_bytes=slice_bytes, cuts_of=None)
         held: dict[str, bool] = {}
 
         def cuts_of(part: Part, step: int) -> Sequence[tuple[int, int]]:
             if part.name not in held:
-                held[part.name] = bool(log.engine.hold(part))  # type: ignore[attr-defined]
+                held[part.name] = engine.hold(part)
                 if held[part.name]:
-                    lease.held.append((log, part))
-            return cuts(part, step) if held[part.name] and cuts is not None else ()
+                    lease.held.append((engine, part))
+            return engine.cuts(part, step) if held[part.name] else ()
 
-        return slices_of(stat.parts, start, end, slice_bytes=slice_bytes, cuts_of=cuts_of if cuts is not None else None)
-
-    @staticmethod
-    def _describe(log: Log, piece: LogSlice, lanes: Sequence[Lane], rows: int) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "log": log.id,
-            "start": piece.start,
-            "end": piece.end,
-            "bytes": piece.size_bytes,
-            "rows": rows,
-            "shared": log.index is not None,
-            "lanes": [[lane.topic, lane.partition, (lane.canonical or b"").decode()] for lane in lanes],
-        }
-        path = log.engine.stat().path
-        if piece.part is not None and path is not None:
-            told |= {
-                "path": str(Path(path).absolute() / piece.part.name),
-                "generation": piece.part.generation,
-                "at": piece.at,
-                "frame": piece.frame_offset,
-            }
-        return told
+        return slices_of(stat.parts, start, end, slice_bytes=slice_bytes, cuts_of=cuts_of)
 
     def _aborted(self, slices: Sequence[Mapping[str, Any]]) -> dict[str, list[Aborted]]:
-        if self.producers is None:
-            return {}
         ends: dict[int, tuple[int, int]] = {}
         for one in slices:
             start, end = ends.get(one["log"], (one["start"], one["end"]))
@@ -317,30 +337,36 @@ class ScanPlans:
     def _now_ms(self) -> int:
         return self._broker.clock.monotonic_ns() // 1_000_000
 
-    def _open_lease(self) -> Lease:
+    def _open_lease(self, namespace: str) -> Lease:
         self.expire()
         if len(self._leases) >= PLANS_MAX:
             # A batch read never says that it has ended. Its tasks, if there still are any, read through the broker.
             self.release(min(self._leases.values(), key=lambda lease: lease.expires_ms).id)
         now = self._now_ms()
-        lease = Lease(secrets.token_hex(8), now, now + LEASE_MS)
+        lease = Lease(secrets.token_hex(8), now, now + LEASE_MS, namespace)
         self._leases[lease.id] = lease
         return lease
 
-    def renew(self, plan: str) -> int:
+    def renew(self, plan: str, namespace: str = "/") -> int:
         """Another LEASE_MS from now, within LEASE_MS_MAX of the plan's making; returns what is left."""
         self.expire()
         lease = self._leases.get(plan)
-        if lease is None:
+        if lease is None or lease.namespace != namespace:
             raise NotFound(f"scan plan {plan} has ended", fix="read through the broker, or make a new plan")
         now = self._now_ms()
         lease.expires_ms = max(lease.expires_ms, min(now + LEASE_MS, lease.born_ms + LEASE_MS_MAX))
         return lease.expires_ms - now
 
+    def end(self, plan: str, namespace: str) -> None:
+        """Release it, if it is this namespace's."""
+        lease = self._leases.get(plan)
+        if lease is not None and lease.namespace == namespace:
+            self.release(plan)
+
     def release(self, plan: str) -> None:
         lease = self._leases.pop(plan, None)
-        for log, part in lease.held if lease is not None else ():
-            log.engine.release(part)  # type: ignore[attr-defined]
+        for engine, part in lease.held if lease is not None else ():
+            engine.release(part)
 
     def expire(self) -> int:
         """End the leases whose time is over; returns how many are left. Called before each plan, and by maintenance."""
@@ -351,16 +377,65 @@ class ScanPlans:
 
     # -- reading through the broker
 
-    async def frames(self, log_id: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        """Whole frames from `start` on, and where to go on; what aged out meanwhile is OffsetOutOfRange."""
+    async def frames(
+        self, namespace: Namespace, log_id: int, start: int, end: int, bytes_max: int
+    ) -> tuple[bytes, int]:
+        """Whole frames from `start` on, and where to go on; what aged out meanwhile is OffsetOutOfRange.
+
+        Only of the namespace's own logs, and without the broker's state, which lies between the records of one of them.
+        """
         log = self._broker.logs.by_id.get(log_id)
-        if log is None:
+        if log is None or not namespace.has_log(log):
             raise NotFound(f"log {log_id} is gone: its topic was deleted", fix="mainstem topic ls")
         end = min(end, log.stable)
         if start < log.start_offset:
             raise OffsetOutOfRange(start, log.start_offset, end)
-        piece = await asyncio.to_thread(log.read, start, min(bytes_max, READ_BYTES_MAX), end)
-        return (bytes(piece.data), min(piece.end_offset, end)) if piece is not None else (b"", end)
+        loop, size = asyncio.get_running_loop(), min(bytes_max, READ_BYTES_MAX)
+        threads = None if log.engine.is_local else pool()  # large and often cold: never on the loop
+        piece = await loop.run_in_executor(threads, log.read_in_thread, start, size, end)
+        if piece is None:
+            return b"", end
+        return await asyncio.to_thread(_without_state, piece.data, log), min(piece.end_offset, end)
+
+
+def _described(log: Log, piece: LogSlice, path: str | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "log": log.id,
+        "start": piece.start,
+        "end": piece.end,
+        "bytes": piece.size_bytes,
+        "last_stamp": log.last_stamp,
+        "shared": log.index is not None,
+    }
+    if piece.part is not None and path is not None:
+        told |= {
+            "path": str(Path(path).absolute() / piece.part.name),
+            "generation": piece.part.generation,
+            "at": piece.at,
+            "frame": piece.frame_offset,
+        }
+    return told
+
+
+def _range_bytes(stretches: Mapping[tuple[Log, int, int], object], slice_bytes: int) -> int:
+    """How much one entry of the plan should hold, if slices would be too many; else 0."""
+    total = slices = 0
+    for log, start, end in stretches:
+        for part in log.engine.stat().parts:
+            if part.end_offset > start and part.base_offset < end:
+                total += part.size_bytes
+                slices += max(part.size_bytes // slice_bytes, 1)
+    return max(total // RANGES_MAX, slice_bytes) if slices > SLICES_FINE_MAX else 0
+
+
+def _without_state(data: bytes | memoryview, log: Log) -> bytes:
+    if log.index is None:
+        return bytes(data)
+    view = memoryview(data)
+    heads = frame_heads(view, log.id)
+    if all(head.kind != KIND_STATE for head in heads):
+        return bytes(view)
+    return b"".join(view[head.pos : head.pos + head.size] for head in heads if head.kind != KIND_STATE)
 
 
 def _offset_of_stamp(lane: Lane, stamp: int) -> int:
@@ -375,7 +450,7 @@ def _offset_of_stamp(lane: Lane, stamp: int) -> int:
 def _offset_in(log: Log, stamp: int) -> int:
     """The log names the frame; record i of it has the frame's stamp + i."""
     offset = log.offset_of_stamp(stamp)
-    piece = log.read(offset, 1)
+    piece = log.read_in_thread(offset, 1)
     if piece is None:
         return offset
     head = frame_heads(piece.data, log.id)[0]

@@ -46,6 +46,21 @@ def slices_of(
     return found
 
 
+def ranges_of(parts: Sequence[Part], start: int, end: int, *, range_bytes: int) -> list[LogSlice]:
+    """Neighbouring parts together until they have `range_bytes`: to be cut into slices by whoever reads one of them."""
+    inside = [part for part in parts if part.end_offset > start and part.base_offset < end]
+    found: list[LogSlice] = []
+    first, size = start, 0
+    for index, part in enumerate(inside):
+        is_last = index + 1 == len(inside)
+        size += part.size_bytes
+        if is_last or size >= range_bytes:
+            last = end if is_last else inside[index + 1].base_offset
+            found.append(LogSlice(first, last, size))
+            first, size = last, 0
+    return found
+
+
 def _by_file(part: Part, start: int, end: int, cuts: Sequence[tuple[int, int]]) -> list[LogSlice]:
     found: list[LogSlice] = []
     for index, (at, base) in enumerate(cuts):

@@ -93,7 +93,7 @@ def _columns(
         topic=None if log.index is not None else _ITS_TOPIC,
         log_id=log.id,
     )
-    while decoder.position < end and (piece := log.read(decoder.position, READ_BYTES, end)) is not None:
+    while decoder.position < end and (piece := log.read_in_thread(decoder.position, READ_BYTES, end)) is not None:
         decoder.feed(piece.data)
         more = True
         while more:

@@ -1,0 +1,191 @@
+"""Rules: what somebody is allowed and denied, on which objects. Pure; `access.py` says whose rules they are.
+
+A rule names actions, a kind of object and a pattern of names:
+
+    topic                  a topic filter (`sensors/+/temp`, `#`)
+    queue, exchange,       the name itself, or the beginning of it and a `*` (`orders-*`, `*`)
+    group, transaction,
+    namespace
+
+With `match` literal or prefix (Kafka's ACLs) the pattern is a name as it stands, or the beginning of one. In a pattern `%u`
+is the user, `%c` the client id, `%n` the namespace. One of these whose value could read as a pattern itself (`/ + # * > %`)
+lets a topic rule allow nothing, and deny whatever it could mean.
+
+Deny wins; no rule is no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from mainstem.model.errors import InvalidArgument
+from mainstem.model.topic_filter import MANY, ONE, check_filter, covers, filter_levels, literal_filter, overlap
+
+PATTERN, LITERAL, PREFIX = MATCHES = ("pattern", "literal", "prefix")
+NAME_CHARACTERS_MAX = 1024
+_UNSAFE = frozenset("/+#*>%")
+
+
+class Action(StrEnum):
+    PUBLISH = "publish"
+    CONSUME = "consume"
+    CREATE = "create"
+    CONFIGURE = "configure"
+    DELETE = "delete"
+    DESCRIBE = "describe"
+    MANAGE = "manage"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Action | None:
+        return cls.CONFIGURE if value == "alter" else None
+
+
+class Kind(StrEnum):
+    TOPIC = "topic"
+    QUEUE = "queue"
+    EXCHANGE = "exchange"
+    GROUP = "group"
+    TRANSACTION = "transaction"
+    NAMESPACE = "namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a pattern's `%u`, `%c` and `%n` stand for."""
+
+    user: str
+    client: str = ""
+    namespace: str = "/"
+
+    def fill(self, text: str) -> str:
+        for mark, value in self._marks():
+            text = text.replace(mark, value)
+        return text
+
+    def unsafe_in(self, text: str) -> bool:
+        """Whether a mark of the text stands for something that reads as a pattern, or for nothing."""
+        return any(mark in text and (not value or not _UNSAFE.isdisjoint(value)) for mark, value in self._marks())
+
+    def _marks(self) -> tuple[tuple[str, str], ...]:
+        return ("%u", self.user), ("%c", self.client), ("%n", self.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    allow: bool
+    actions: frozenset[Action]
+    filter: str
+    kind: Kind = Kind.TOPIC
+    match: str = PATTERN
+
+    @classmethod
+    def make(
+        cls, *, allow: bool, actions: Iterable[str], pattern: str, kind: str = "topic", match: str = PATTERN
+    ) -> Self:
+        """Checked: whatever is wrong with it is told to whoever gives it."""
+        try:
+            wanted, of = frozenset(Action(one) for one in actions), Kind(kind)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{error}; actions are {', '.join(Action)}, kinds of object {', '.join(Kind)}"
+            ) from None
+        if not wanted:
+            raise InvalidArgument(f"a rule needs an action: {', '.join(Action)}")
+        if match not in MATCHES:
+            raise InvalidArgument(f"match is one of {', '.join(MATCHES)}, not {match!r}")
+        if not 0 < len(pattern) <= NAME_CHARACTERS_MAX:
+            raise InvalidArgument(f"a rule's pattern has 1 to {NAME_CHARACTERS_MAX} characters")
+        if of is Kind.TOPIC and match == PATTERN:
+            check_filter(Names("u", "c", "n").fill(pattern).encode())
+        return cls(allow, wanted, pattern, of, match)
+
+    @classmethod
+    def of_document(cls, document: dict[str, Any]) -> Self:
+        actions = frozenset(Action(action) for action in document["actions"])
+        kind, match = Kind(document.get("kind", "topic")), document.get("match", PATTERN)
+        return cls(document["allow"], actions, document["filter"], kind, match)
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"allow": self.allow, "actions": sorted(self.actions), "filter": self.filter}
+        if self.kind is not Kind.TOPIC:
+            document["kind"] = self.kind.value
+        if self.match != PATTERN:
+            document["match"] = self.match
+        return document
+
+    def __str__(self) -> str:
+        what = "" if self.kind is Kind.TOPIC else f"{self.kind} "
+        how = "" if self.match == PATTERN else f" ({self.match})"
+        return f"{'allow' if self.allow else 'deny'} {', '.join(sorted(self.actions))} {what}{self.filter}{how}"
+
+    def covers_topics(self, levels: list[bytes], names: Names) -> bool:
+        """Whether everything these levels (of a topic, or of a filter) mean is meant by this rule of topics."""
+        if self.match == PREFIX:
+            return _head(levels).startswith(names.fill(self.filter).encode())
+        own = self._levels(names)
+        return own is not None and covers(own, levels)
+
+    def overlaps_topics(self, levels: list[bytes], names: Names) -> bool:
+        """Whether something these levels mean may be meant by this rule of topics."""
+        if self.match == PREFIX:
+            head, prefix = _head(levels), names.fill(self.filter).encode()
+            return head.startswith(prefix) or (head != _whole(levels) and prefix.startswith(head))
+        own = self._levels(names)
+        return own is not None and overlap(own, levels)
+
+    def topic_filter(self, names: Names) -> bytes | None:
+        """As one filter; for a prefix, that of the whole levels it lies in: wider, never narrower."""
+        if self.match == PREFIX:
+            above, slash, _ = names.fill(self.filter).encode().rpartition(b"/")
+            return literal_filter(above) + b"/#" if slash else b"#"
+        if self.match == LITERAL:
+            return literal_filter(names.fill(self.filter).encode())
+        text = self._spelled(names)
+        return text.encode() if text is not None else None
+
+    def _levels(self, names: Names) -> list[bytes] | None:
+        """None: for these names it means nothing."""
+        if self.match == LITERAL:
+            return filter_levels(literal_filter(names.fill(self.filter).encode()))
+        text = self._spelled(names)
+        return filter_levels(text.encode()) if text is not None else None
+
+    def _spelled(self, names: Names) -> str | None:
+        text = self.filter
+        if names.unsafe_in(text):
+            if self.allow:
+                return None
+            kept = []
+            for level in text.split("/"):
+                if names.unsafe_in(level):
+                    kept.append("#")
+                    break
+                kept.append(level)
+            text = "/".join(kept)
+        return names.fill(text)
+
+    def covers_name(self, name: str, names: Names) -> bool:
+        """Whether the name is meant by this rule of anything but topics."""
+        if self.match == LITERAL:
+            return name == names.fill(self.filter)
+        if self.match == PREFIX:
+            return name.startswith(names.fill(self.filter))
+        if self.filter.endswith("*"):
+            return name.startswith(names.fill(self.filter[:-1]))
+        return name == names.fill(self.filter)
+
+
+def _head(levels: list[bytes]) -> bytes:
+    """The text that everything the levels mean begins with."""
+    for at, level in enumerate(levels):
+        if level in (ONE, MANY):
+            return b"".join(one + b"/" for one in levels[:at]) if level == ONE else b"/".join(levels[:at])
+    return b"/".join(levels)
+
+
+def _whole(levels: list[bytes]) -> bytes | None:
+    """The one topic that the levels mean; None if they have wildcards."""
+    return None if ONE in levels or MANY in levels else b"/".join(levels)

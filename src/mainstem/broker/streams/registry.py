@@ -1,0 +1,529 @@
+"""All streams and their consumers: declaring, finding and deleting them, their journal, their clock.
+
+Declarations are metadata (items of kinds `stream` and `consumer`); what happened to them is journaled in the default stem:
+
+    journal kind "stream":    key = u32 log id;  value = u8 what, then
+                              1  offsets removed: i64 …
+                              2  the first record: i64 offset
+                              3  a snapshot: i64 first, i64 last sequence, i64 bytes, i64 counted up to, i64 … removed
+    journal kind "consumer":  key = u32 id;  value = i64 consumer sequence, i64 delivered, a change of the cursor
+
+A consumer that is not durable is in no journal: it ends with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.commits import Commit
+from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.expiry import ttl_of
+from mainstem.broker.streams.settings import StreamSettings
+from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
+from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
+from mainstem.metadata.store import Written
+from mainstem.model.errors import InvalidArgument, Overloaded
+from mainstem.model.topic_filter import filter_levels, matches, overlap
+from mainstem.model.topic_tries import FilterTrie
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.log.gather import Ticket
+
+logger = logging.getLogger("mainstem.broker")
+
+STREAMS_MAX = 10_000
+CONSUMERS_MAX = 100_000
+CHECKPOINT_S = 1.0
+STREAM_KIND, CONSUMER_KIND = "stream", "consumer"
+REMOVED, FIRST, SNAPSHOT = b"\1", b"\2", b"\3"
+_KEY = struct.Struct(">I")
+_OFFSET = struct.Struct(">q")
+_STATE = struct.Struct(">qqqq")
+_PLACE = struct.Struct(">qq")
+LOG_KIND = "stream"
+
+
+class Streams:
+    """Of one namespace."""
+
+    def __init__(self, service: StreamService, namespace: Namespace) -> None:
+        self.service = service
+        self.namespace = namespace
+        self.by_name: dict[str, Stream] = {}
+        self._by_filter = FilterTrie()
+        self._found: dict[bytes, Stream | None] = {}
+
+    def capture(self, topic: bytes) -> Stream | None:
+        """The stream that the topic belongs to."""
+        if not self.by_name:
+            return None
+        if topic in self._found:
+            return self._found[topic]
+        found = self._by_filter.match(topic)
+        stream = found[0] if found else None
+        assert stream is None or isinstance(stream, Stream)
+        if len(self._found) >= 65_536:
+            self._found.clear()
+        self._found[topic] = stream
+        return stream
+
+    def add(self, stream: Stream) -> None:
+        self.by_name[stream.name] = stream
+        for topic_filter in stream.settings.filters:
+            self._by_filter.add(topic_filter, stream)
+        stream.attach()
+        self._changed()
+
+    def remove(self, stream: Stream) -> None:
+        stream.detach()
+        for topic_filter in stream.settings.filters:
+            self._by_filter.remove(topic_filter, stream)
+        del self.by_name[stream.name]
+        self._changed()
+
+    def change(self, stream: Stream, config: dict[str, Any]) -> None:
+        for topic_filter in stream.settings.filters:
+            self._by_filter.remove(topic_filter, stream)
+        stream.change(config)
+        for topic_filter in stream.settings.filters:
+            self._by_filter.add(topic_filter, stream)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._found.clear()
+        self.namespace.routes.clear()
+        self.namespace.route_clears += 1
+
+    def overlapping(self, filters: tuple[bytes, ...], other_than: str = "") -> Stream | None:
+        for stream in self.by_name.values():
+            if stream.name != other_than and any(
+                overlap(filter_levels(one), filter_levels(other))
+                for one in filters
+                for other in stream.settings.filters
+            ):
+                return stream
+        return None
+
+    def check_topics(self, filters: tuple[bytes, ...]) -> None:
+        """Topics that were declared have logs, partitions or a policy of their own."""
+        for topic_filter in filters:
+            declared = next(iter(self.namespace.declared(topic_filter)), None)
+            if declared is not None:
+                name = declared.name.decode(errors="replace")
+                raise InvalidArgument(
+                    f"topic {name!r} was declared and has a layout of its own; a stream keeps its subjects in its own log",
+                    fix=f"mainstem topic delete {name}, or leave it out of the stream's subjects",
+                )
+
+    def begin_offset(self, filters: tuple[bytes, ...]) -> int:
+        """Past everything that the stream's topics ever had: their history stays where it is."""
+        begin = 0
+        for stem in self.namespace.stems.values():
+            assert stem.bitmaps is not None and stem.index is not None
+            if any(stem.index.count(stem.bitmaps.of(f), stem.start_offset, stem.written) for f in filters):
+                begin = max(begin, stem.next_offset)
+        return begin
+
+
+class StreamService:
+    """What the streams of all namespaces share: journal, timers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._namespaces: dict[str, Streams] = {}
+        self.by_log: dict[int, Stream] = {}
+        self.by_id: dict[int, Consumer] = {}
+        self._pending: set[Consumer] = set()
+        self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+        self._checkpoint: asyncio.TimerHandle | None = None
+        self._counted: dict[int, tuple[int, int]] = {}  # log id → bytes, counted up to
+        broker.journal.register(STREAM_KIND, self._apply_stream, self._dump_streams, self._stream_namespace)
+        broker.journal.register(CONSUMER_KIND, self._apply_consumer, self._dump_consumers, self._consumer_namespace)
+
+    def of(self, namespace: Namespace) -> Streams:
+        found = self._namespaces.get(namespace.name)
+        if found is None or found.namespace is not namespace:
+            found = self._namespaces[namespace.name] = Streams(self, namespace)
+            namespace.streams = found
+        return found
+
+    def now_ns(self) -> int:
+        return self.broker.clock.now_ns()
+
+    def now_ms(self) -> int:
+        return self.broker.clock.now_ns() // 1_000_000
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def load(self, items: list[Item]) -> None:
+        """Before the journal is recovered."""
+        for namespace in self.broker.namespaces.values():
+            self.of(namespace)
+        for item in items:
+            if item.kind == ItemKind.STREAM and item.namespace in self.broker.namespaces:
+                self._load_stream(item)
+        for item in items:
+            if item.kind == ItemKind.CONSUMER and item.namespace in self.broker.namespaces:
+                self._load_consumer(item)
+
+    def _load_stream(self, item: Item) -> None:
+        log = self.broker.logs.by_id.get(item.body["log"])
+        if log is None or log.index is None:
+            logger.error("stream %r: its log %s is not there", item.name, item.body["log"])
+            return
+        streams = self.of(self.broker.namespace(item.namespace))
+        stream = Stream(self, streams.namespace, item.name, log, item.body["config"], item.body["created"])
+        stream.first = log.start_offset
+        stream.last_seq = item.body.get("begin", 0)
+        self.by_log[log.id] = stream
+        streams.add(stream)
+
+    def _load_consumer(self, item: Item) -> None:
+        name, _, durable = item.name.partition("/")
+        stream = self.of(self.broker.namespace(item.namespace)).by_name.get(name)
+        if stream is not None:
+            body = item.body
+            consumer = Consumer(stream, durable, body["id"], body["config"], body["created"], body["start"])
+            self.by_id[consumer.id] = stream.consumers[durable] = consumer
+
+    def start(self) -> None:
+        """After the journal is recovered: count what it does not know."""
+        for stream in self.by_log.values():
+            self._recover(stream)
+        for consumer in self.by_id.values():
+            consumer.recover()
+        self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def _recover(self, stream: Stream) -> None:
+        log = stream.log
+        stored = log.engine.stat()
+        if stored.end_offset > stored.start_offset:
+            stream.last_seq = max(stream.last_seq, stored.end_offset)
+        stream.first = max(stream.first, log.start_offset)
+        log.move_start(stream.first)
+        log.low_mark = max(log.low_mark, min(stream.first, log.stable))
+        stream.messages = stream.count((), stream.first, stream.written)
+        known, at = self._counted.pop(log.id, (0, stream.first))
+        stream.bytes, at = known, max(at, stream.first)
+        last = None
+        for record in stream.walk((), at, stream.written):
+            block = record.header(b"ms-nats")
+            stream.bytes += OVERHEAD_BYTES + len(record.topic) + len(record.value or b"")
+            stream.bytes += 4 + len(block) if block else 0
+            last = record
+        stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
+        if last is None and stream.last_seq:
+            last = stream.read_one(stream.last_seq - 1)
+        stream.last_stamp = last.stamp if last is not None else 0
+        self._recover_ids(stream)
+        if stream.config.get("allow_msg_ttl"):
+            for record in stream.walk((), stream.first, stream.written):
+                if left_ns := ttl_of(record.header(b"ms-nats")):
+                    stream.expiring.add(record.offset, record.stamp + left_ns)
+            stream.expire_single()
+        stream.enforce()
+
+    def _recover_ids(self, stream: Stream) -> None:
+        """Message ids within the duplicate window, as the records have them."""
+        window = stream.settings.duplicate_window_ns
+        since = self.now_ns() - window
+        if window <= 0 or stream.last_stamp < since:
+            return
+        at = max(stream.first, stream.log.offset_of_stamp(since))
+        for record in stream.walk((), at, stream.written):
+            block = record.header(b"ms-nats")
+            if block and b"Nats-Msg-Id:" in block:
+                message_id = block.partition(b"Nats-Msg-Id:")[2].partition(b"\r\n")[0].strip()
+                stream.duplicates[message_id] = (record.stamp, None, record.offset + 1)
+                stream.last_id = message_id if record.offset + 1 == stream.last_seq else b""
+
+    def close(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.cancel()
+        for _, handle in self._timers.values():
+            handle.cancel()
+        for stream in self.by_log.values():
+            stream.flush_removed()
+        for consumer in self.by_id.values():
+            self.journal_consumer(consumer)
+
+    # -- declaring -------------------------------------------------------------------------------------------------
+
+    def create(self, namespace: Namespace, config: dict[str, Any], *, durability: str = "") -> Commit[Stream]:
+        """Checked by who asks; the stream exists once this is committed."""
+        streams, broker = self.of(namespace), self.broker
+        if len(streams.by_name) >= STREAMS_MAX:
+            raise Overloaded(f"namespace {namespace.name!r} has {STREAMS_MAX} streams")
+        broker.store.check_room()
+        broker.ticker.write_now()
+        changes: dict[str, Any] = {"retention_ms": -1, "layout": "shared", "retention_bytes": -1}
+        if config.get("storage") == "memory":
+            changes |= {"engine": "memory"}
+        if durability:
+            changes["durability"] = durability
+        policy = namespace.defaults.with_changes(changes)
+        document = policy.to_document()
+        filters = StreamSettings.of(config).filters
+        begin = max(streams.begin_offset(filters), max(0, config.get("first_seq", 0) - 1))
+        log_id = broker.store.next_id(Sequence.LOG)
+        log = broker.logs.open(log_id, engine=policy.engine, shared=True, policy=document, first_offset=begin)
+        log.skip_to(begin)
+        created = self.now_ns()
+        body = {"log": log_id, "created": created, "begin": begin, "config": config}
+        with broker.store.together() as written:
+            broker.store.put_log(LogRow(log_id, namespace.name, LOG_KIND, policy.engine, document))
+            broker.store.put_item(ItemKind.STREAM, namespace.name, config["name"], body)
+        stream = Stream(self, namespace, config["name"], log, config, created)
+        stream.first = stream.last_seq = begin
+
+        def apply() -> None:
+            broker.add_stream_log(namespace, policy, log)
+            self.by_log[log_id] = stream
+            streams.add(stream)
+
+        def undo(error: Exception) -> None:
+            broker.deletion.remove_log(log)
+
+        return Commit(broker.ticker.loop, written, stream, apply=apply, undo=undo)
+
+    def update(self, stream: Stream, config: dict[str, Any]) -> Commit[Stream]:
+        body = {"log": stream.log.id, "created": stream.created_ns, "begin": 0, "config": config}
+        written = self.broker.store.put_item(ItemKind.STREAM, stream.namespace.name, stream.name, body)
+
+        def apply() -> None:
+            self.broker.ticker.write_now()
+            self.of(stream.namespace).change(stream, config)
+
+        return Commit(self.broker.ticker.loop, written, stream, apply=apply)
+
+    def delete(self, stream: Stream) -> Commit[None]:
+        namespace, broker = stream.namespace, self.broker
+        broker.ticker.write_now()
+        with broker.store.together() as written:
+            broker.store.delete_item(ItemKind.STREAM, namespace.name, stream.name)
+            broker.store.delete_log(stream.log.id)
+            for consumer in stream.consumers.values():
+                if consumer.settings.durable:
+                    broker.store.delete_item(ItemKind.CONSUMER, namespace.name, f"{stream.name}/{consumer.name}")
+
+        def apply() -> None:
+            if stream.deleted:
+                return
+            stream.deleted = True
+            for consumer in list(stream.consumers.values()):
+                self._forget(consumer)
+            self.of(namespace).remove(stream)
+            self.by_log.pop(stream.log.id, None)
+            broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), None)
+            end = stream.log.next_offset
+            broker.remove_stream_log(namespace, stream.log, written)
+            if end:  # its subjects go on in a stem: with offsets nobody has seen
+                namespace.stem(namespace.defaults).skip_to(end)
+
+        return Commit(broker.ticker.loop, written, None, apply=apply)
+
+    def add_consumer(self, stream: Stream, name: str, config: dict[str, Any], start: int) -> Commit[Consumer]:
+        if len(self.by_id) >= CONSUMERS_MAX:
+            raise Overloaded(f"there are {CONSUMERS_MAX} consumers")
+        created = self.now_ns()
+        consumer_id = self.broker.store.next_id(Sequence.QUEUE)
+        consumer = Consumer(stream, name, consumer_id, config, created, start)
+
+        def apply() -> None:
+            if not stream.deleted:
+                self.by_id[consumer_id] = stream.consumers[name] = consumer
+
+        return Commit(self.broker.ticker.loop, self._put_consumer(consumer, start), consumer, apply=apply)
+
+    def update_consumer(self, consumer: Consumer, config: dict[str, Any]) -> Commit[Consumer]:
+        def apply() -> None:
+            consumer.change(config)
+            consumer.on_ready()
+
+        was, consumer.config = consumer.config, config
+        written = self._put_consumer(consumer, consumer.cursor.next)
+        consumer.config = was
+        return Commit(self.broker.ticker.loop, written, consumer, apply=apply)
+
+    def _put_consumer(self, consumer: Consumer, start: int) -> Written:
+        store, stream = self.broker.store, consumer.stream
+        if not consumer.config.get("durable_name"):
+            done = Written()
+            done.set_result(None)
+            return done
+        body = {"id": consumer.id, "created": consumer.created_ns, "start": start, "config": consumer.config}
+        return store.put_item(ItemKind.CONSUMER, stream.namespace.name, f"{stream.name}/{consumer.name}", body)
+
+    def delete_consumer(self, consumer: Consumer) -> Written | None:
+        """It is gone at once; `None`: it was not durable."""
+        stream = consumer.stream
+        written = None
+        if consumer.settings.durable:
+            written = self.broker.store.delete_item(
+                ItemKind.CONSUMER, stream.namespace.name, f"{stream.name}/{consumer.name}"
+            )
+        self._forget(consumer)
+        if stream.settings.retention == "interest":
+            self.drop_unwanted(stream)
+        return written
+
+    def _forget(self, consumer: Consumer) -> None:
+        consumer.deleted = True
+        consumer.stream.consumers.pop(consumer.name, None)
+        self.by_id.pop(consumer.id, None)
+        self._pending.discard(consumer)
+        timer = self._timers.pop(consumer.id, None)
+        if timer is not None:
+            timer[1].cancel()
+        if consumer.settings.durable:
+            self.broker.journal.put(CONSUMER_KIND, _KEY.pack(consumer.id), None)
+        consumer.on_deleted()
+
+    # -- retention by interest -------------------------------------------------------------------------------------
+
+    def on_settled(self, consumer: Consumer, offsets: list[int]) -> None:
+        """Of workqueues a settled message goes; by interest, once every consumer that takes it has settled it."""
+        stream = consumer.stream
+        if stream.settings.retention == "workqueue":
+            stream.remove(offsets)
+        elif stream.settings.retention == "interest":
+            stream.remove([offset for offset in offsets if not self._owed(stream, offset)])
+        else:
+            return
+        stream.flush_removed()
+
+    def _owed(self, stream: Stream, offset: int) -> bool:
+        record = stream.read_one(offset)
+        if record is None:
+            return False
+        for consumer in stream.consumers.values():
+            filters = consumer.settings.filters
+            if filters and not any(matches(f, record.topic) for f in filters):
+                continue
+            if offset >= consumer.cursor.next or consumer.cursor.holds(offset):
+                return True
+        return False
+
+    def drop_unwanted(self, stream: Stream) -> None:
+        """A consumer went: what only it was owed goes."""
+        found = stream.walk((), stream.first, stream.end)
+        stream.remove([record.offset for record in found if not self._owed(stream, record.offset)])
+        stream.flush_removed()
+
+    # -- journal ---------------------------------------------------------------------------------------------------
+
+    def journal_removed(self, stream: Stream, offsets: array[int]) -> Ticket:
+        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), REMOVED + _packed(offsets))
+
+    def journal_first(self, stream: Stream) -> Ticket:
+        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), FIRST + _OFFSET.pack(stream.first))
+
+    def _apply_stream(self, key: bytes, value: bytes | None) -> None:
+        stream = self.by_log.get(_KEY.unpack(key)[0])
+        if stream is None or value is None:
+            return
+        what, body = value[:1], value[1:]
+        if what == REMOVED:
+            stream.removed.add(_unpacked(body))
+        elif what == FIRST:
+            stream.first = max(stream.first, _OFFSET.unpack(body)[0])
+        elif what == SNAPSHOT:
+            first, last_seq, size, counted = _STATE.unpack_from(body)
+            stream.first, stream.last_seq = max(stream.first, first), max(stream.last_seq, last_seq)
+            self._counted[stream.log.id] = size, counted
+            stream.removed.add(_unpacked(body[_STATE.size :]))
+
+    def _dump_streams(self) -> Iterator[tuple[bytes, bytes]]:
+        for log_id, stream in self.by_log.items():
+            state = _STATE.pack(stream.first, stream.last_seq, stream.bytes, stream.log.written)
+            yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
+
+    def _stream_namespace(self, key: bytes) -> str:
+        stream = self.by_log.get(_KEY.unpack(key)[0])
+        return stream.namespace.name if stream is not None else "/"
+
+    def journal_consumer(self, consumer: Consumer) -> Ticket | None:
+        self._pending.discard(consumer)
+        if not consumer.settings.durable:
+            return None
+        change = consumer.cursor.changes()
+        if change is None:
+            return None
+        place = _PLACE.pack(consumer.consumer_seq, consumer.delivered)
+        return self.broker.journal.put(CONSUMER_KIND, _KEY.pack(consumer.id), place + change)
+
+    def note_pending(self, consumer: Consumer) -> None:
+        if consumer.settings.durable:
+            self._pending.add(consumer)
+
+    def _apply_consumer(self, key: bytes, value: bytes | None) -> None:
+        consumer = self.by_id.get(_KEY.unpack(key)[0])
+        if consumer is None or value is None:
+            return
+        consumer_seq, delivered = _PLACE.unpack_from(value)
+        consumer.consumer_seq = max(consumer.consumer_seq, consumer_seq)
+        consumer.delivered = max(consumer.delivered, delivered)
+        consumer.cursor.apply(value[_PLACE.size :])
+
+    def _dump_consumers(self) -> Iterator[tuple[bytes, bytes]]:
+        for consumer in self.by_id.values():
+            if consumer.settings.durable:
+                place = _PLACE.pack(consumer.consumer_seq, consumer.delivered)
+                yield _KEY.pack(consumer.id), place + consumer.cursor.snapshot()
+
+    def _consumer_namespace(self, key: bytes) -> str:
+        consumer = self.by_id.get(_KEY.unpack(key)[0])
+        return consumer.stream.namespace.name if consumer is not None else "/"
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _on_checkpoint(self) -> None:
+        pending, self._pending = self._pending, set()
+        for consumer in pending:
+            if not consumer.deleted:
+                self.journal_consumer(consumer)
+        for stream in list(self.by_log.values()):
+            if stream.settings.max_age_ns > 0:
+                stream.expire()
+            stream.expire_single()
+        self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def schedule(self, consumer: Consumer) -> None:
+        """Look at its leases when the first may have run out."""
+        due_ms = consumer.cursor.next_event_ms()
+        known = self._timers.get(consumer.id)
+        if due_ms is None or consumer.deleted:
+            return
+        if known is not None:
+            if known[0] <= due_ms:
+                return
+            known[1].cancel()
+        delay = max(0, due_ms - self.now_ms()) / 1000 + 0.001
+        handle = asyncio.get_running_loop().call_later(delay, self._on_due, consumer)
+        self._timers[consumer.id] = (due_ms, handle)
+
+    def _on_due(self, consumer: Consumer) -> None:
+        self._timers.pop(consumer.id, None)
+        if not consumer.deleted:
+            consumer.on_time(self.now_ms())
+            self.schedule(consumer)
+
+
+def _packed(offsets: array[int]) -> bytes:
+    swapped = array("q", offsets)
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def _unpacked(data: bytes) -> array[int]:
+    offsets = array("q")
+    offsets.frombytes(data)
+    offsets.byteswap()
+    return offsets

@@ -1,0 +1,425 @@
+"""A stream: a log of its own for its subjects, with sequence = offset + 1, and the limits that remove from it.
+
+    published by anyone ──▶ the stream's log ──written──▶ `_Tap` counts it ──stable──▶ limits remove, consumers are told
+
+What limits, purges and deletions remove is hidden from every protocol at once: at the front by moving the log's start,
+anywhere else by a bit (`log/removed.py`). A removal that a newer record causes is journaled once that record is durable:
+a crash may bring a removed record back, never lose both.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.reading import Chosen
+from mainstem.broker.streams.expiry import Expiring, ttl_of
+from mainstem.broker.streams.settings import StreamSettings
+from mainstem.log.removed import RemovedOffsets
+from mainstem.model.record import Record
+from mainstem.model.topic_filter import matches
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.streams.consumer import Consumer
+    from mainstem.broker.streams.registry import StreamService
+    from mainstem.log.gather import Ticket
+    from mainstem.log.log import Log
+
+SIZES_MAX = 1 << 20  # records whose size is remembered; of older ones the average counts
+SUBJECTS_KNOWN_MAX = 100_000  # whose visible records are remembered
+OVERHEAD_BYTES = 30  # of a stored message, as nats-server counts
+READ_BYTES = 1 << 20
+WALK_RECORDS = 1_000
+_SEARCH_FIRST = 1 << 12
+
+
+class _Tap(Sink):
+    """Hears of every record that is written to the stream, whoever published it."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.namespace)
+        self.stream = stream
+
+    def push(self, record: RecordRef, options: Any) -> bool:
+        if record.log is self.stream.log:
+            self.stream.on_written(record)
+        return True
+
+    def choose(self, record: RecordRef) -> Any:
+        return None
+
+    def merge(self, options: list[Any]) -> Any:
+        return options[0]
+
+    def filters(self) -> Sequence[bytes]:
+        return self.stream.settings.filters
+
+
+class Stream:
+    def __init__(
+        self, service: StreamService, namespace: Namespace, name: str, log: Log, config: dict[str, Any], created_ns: int
+    ) -> None:
+        assert log.index is not None and log.low_marks is not None
+        self.service = service
+        self.namespace = namespace
+        self.name = name
+        self.log = log
+        self.index, self.bitmaps = log.index, log.bitmaps
+        self.config = config
+        self.settings = StreamSettings.of(config)
+        self.created_ns = created_ns
+        self.removed = log.low_marks.removed = RemovedOffsets()
+        self.consumers: dict[str, Consumer] = {}
+        self.deleted = False
+        self.messages = 0
+        self.bytes = 0
+        self.first = log.next_offset  # the offset of the first record there is, or where the next will be
+        self.last_seq = log.next_offset  # of the last record that was ever written
+        self.last_stamp = 0
+        self.last_id = b""  # of the last message that was published by NATS
+        self.gathered = 0  # published and not yet written
+        self.duplicates: OrderedDict[bytes, tuple[int, Ticket | None, int]] = (
+            OrderedDict()
+        )  # id → (stamp, ticket, index)
+        self.watchers: list[Callable[[], None]] = []  # who waits for something new
+        self._fresh: deque[tuple[int, bytes, int]] = deque()  # written, not yet stable: offset, topic, size
+        self._size_of: dict[int, int] = {}
+        self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
+        self._unjournaled: list[int] = []
+        self.expiring = Expiring()
+        self._tap = _Tap(self)
+
+    # -- its life --------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """From now on it hears of what is written."""
+        self.log.stable_listeners.append(self._on_stable)
+        for topic_filter in self.settings.filters:
+            self.namespace.subscribe(topic_filter, self._tap, True)
+
+    def detach(self) -> None:
+        for topic_filter in self.settings.filters:
+            self.namespace.unsubscribe(topic_filter, self._tap)
+        if self._on_stable in self.log.stable_listeners:
+            self.log.stable_listeners.remove(self._on_stable)
+
+    def change(self, config: dict[str, Any]) -> None:
+        self.detach()
+        self.config, self.settings = config, StreamSettings.of(config)
+        self._subjects.clear()
+        self.attach()
+        self.enforce(all_subjects=True)
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    @property
+    def first_seq(self) -> int:
+        if not self.messages and self.first == self.last_seq == 0:
+            return 0
+        return self.first + 1
+
+    @property
+    def end(self) -> int:
+        """Consumers read up to here. After an unclean stop the log itself goes on further: there is nothing between."""
+        return min(self.log.stable, self.index.covered_end)
+
+    @property
+    def written(self) -> int:
+        """What is stored ends here."""
+        return min(self.log.written, self.index.covered_end)
+
+    def all_topics(self) -> bytes:
+        """A bit for every topic of the log."""
+        return b"\xfe" + b"\xff" * (self.index.topics.numbers_end // 8)
+
+    def bitmap(self, filters: Sequence[bytes]) -> bytes | bytearray:
+        if not filters:
+            return self.all_topics()
+        assert self.bitmaps is not None
+        return self.bitmaps.of_any(filters)
+
+    def count(self, filters: Sequence[bytes], start: int, end: int) -> int:
+        start = max(start, self.first)
+        if start >= end:
+            return 0
+        bitmap = self.bitmap(filters)
+        if not filters:
+            return self.index.count(bitmap, start, end) - self.removed.count(start, end)
+        assert self.log.low_marks is not None
+        return self.index.count(bitmap, start, end) - self.log.low_marks.hidden_count(bitmap, start, end)
+
+    def read(
+        self, filters: Sequence[bytes], start: int, end: int, *, count_max: int, bytes_max: int = READ_BYTES
+    ) -> tuple[list[Record], int]:
+        """Records from an offset on, and how far the log was looked through."""
+        chosen = Chosen(self.log, self.namespace.topic_of, bitmap=self.bitmap(filters))
+        return chosen.records(max(start, self.first), end, bytes_max, count_max=count_max)
+
+    def walk(self, filters: Sequence[bytes], start: int, end: int) -> Iterator[Record]:
+        """All of them, a piece at a time."""
+        while start < end:
+            records, after = self.read(filters, start, end, count_max=WALK_RECORDS)
+            yield from records
+            if after <= start:
+                return
+            start = after
+
+    def read_one(self, offset: int) -> Record | None:
+        if not self.first <= offset < self.written or offset in self.removed:
+            return None
+        records, _ = self.read((), offset, offset + 1, count_max=1)
+        return records[0] if records else None
+
+    def next_of(self, filters: Sequence[bytes], start: int) -> Record | None:
+        """The first record from an offset on."""
+        return next(self.walk(filters, max(start, self.first), self.written), None)
+
+    def last_offsets(self, topic: bytes, count: int, before: int | None = None) -> list[int]:
+        """The newest visible records of one topic, ascending: searched backwards, so that cost follows what is found."""
+        number = self.index.topics.find(topic)
+        if not number:
+            return []
+        end = self.index.last_offset(number) + 1
+        if before is not None:
+            end = min(end, before)
+        found: list[int] = []
+        span = _SEARCH_FIRST
+        while end > self.first and len(found) < count:
+            start = max(self.first, end - span)
+            some = self.removed.visible(self.index.find_one(number, start, end))
+            found[:0] = some[-(count - len(found)) :]
+            end, span = start, span * 4
+        return found
+
+    def last_of(self, topic: bytes) -> int:
+        """The sequence of the topic's last message, 0 if there is none."""
+        found = self.last_offsets(topic, 1)
+        return found[0] + 1 if found else 0
+
+    def topics_of(self, filters: Sequence[bytes]) -> list[bytes]:
+        """Topics with a message, by name."""
+        topics = self.index.topics
+        numbers = {n for f in filters for n in topics.match(f)} if filters else range(1, topics.numbers_end)
+        found = []
+        for number in numbers:
+            try:
+                name = topics.name(number)
+            except Exception:  # a number that is free
+                continue
+            found.append(name)
+        return sorted(found)
+
+    def count_topic(self, topic: bytes) -> int:
+        number = self.index.topics.find(topic)
+        if not number:
+            return 0
+        start, end = self.first, self.written
+        if not self.removed.touches(start, max(end, start + 1)):
+            return self.index.count_one(number, start, end)
+        return len(self.removed.visible(self.index.find_one(number, start, end)))
+
+    # -- what comes ------------------------------------------------------------------------------------------------
+
+    def on_written(self, record: RecordRef) -> None:
+        block = record.header(b"ms-nats")
+        size = OVERHEAD_BYTES + len(record.topic) + record.value_size + (4 + len(block) if block else 0)
+        if not self.messages:
+            self.first = record.offset
+        self.messages += 1
+        self.bytes += size
+        self.gathered = max(0, self.gathered - 1)
+        self.last_seq, self.last_stamp = record.offset + 1, record.stamp
+        self._remember_size(record.offset, size)
+        if self.config.get("allow_msg_ttl") and (left_ns := ttl_of(block)):
+            self.expiring.add(record.offset, record.stamp + left_ns)
+        self._fresh.append((record.offset, record.topic, size))
+
+    def _remember_size(self, offset: int, size: int) -> None:
+        self._size_of[offset] = size
+        if len(self._size_of) > SIZES_MAX:
+            self._size_of.pop(next(iter(self._size_of)), None)
+
+    def _on_stable(self, log: Log) -> None:
+        fresh, stable = self._fresh, log.stable
+        per_subject = self.settings.max_msgs_per_subject
+        unwanted: list[int] = []
+        while fresh and fresh[0][0] < stable:
+            offset, topic, _ = fresh.popleft()
+            if per_subject > 0:
+                unwanted += self._beyond(topic, offset, per_subject)
+            if self.settings.retention == "interest" and not self.wanted(topic):
+                unwanted.append(offset)
+        if unwanted:
+            self.remove(unwanted)
+        self.enforce()
+        self.flush_removed()
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher()
+
+    def wanted(self, topic: bytes) -> bool:
+        """Whether any consumer takes the topic."""
+        return any(
+            not c.settings.filters or any(matches(f, topic) for f in c.settings.filters)
+            for c in self.consumers.values()
+        )
+
+    def _beyond(self, topic: bytes, offset: int, keep: int) -> list[int]:
+        """The topic's records that are too many now that it has one more."""
+        known = self._subjects.get(topic)
+        if known is None:
+            known = deque(self.last_offsets(topic, keep + 1, offset + 1))
+            self._subjects[topic] = known
+            if len(self._subjects) > SUBJECTS_KNOWN_MAX:
+                self._subjects.popitem(last=False)
+        elif not known or known[-1] < offset:
+            known.append(offset)
+        return [known.popleft() for _ in range(len(known) - keep)]
+
+    # -- what goes -------------------------------------------------------------------------------------------------
+
+    def remove(self, offsets: Iterable[int]) -> int:
+        """Hide records for good; how many there were. `flush_removed` journals it."""
+        added = self.removed.add(offset for offset in offsets if offset >= self.first)
+        for offset in added:
+            self._forget_size(offset)
+        self._unjournaled += added
+        if added:
+            self._advance()
+            for consumer in self.consumers.values():
+                consumer.on_removed(added)
+        return len(added)
+
+    def _forget_size(self, offset: int) -> None:
+        size = self._size_of.pop(offset, None)
+        if size is None:
+            size = self.bytes // self.messages if self.messages else 0
+        self.messages -= 1
+        self.bytes = max(0, self.bytes - size) if self.messages else 0
+
+    def _advance(self) -> None:
+        """The first record may be another one now."""
+        if self.first not in self.removed and self.messages:
+            return
+        self.first = self.next_visible(self.first)
+        self.log.move_start(self.first)
+        self.log.low_mark = max(self.log.low_mark, min(self.first, self.log.stable))
+        self.removed.forget_before(self.first)
+
+    def next_visible(self, offset: int) -> int:
+        """Of the first record from there on; where the next will be written if there is none."""
+        if not self.messages:
+            return self.last_seq
+        written, everything = self.written, self.all_topics()
+        while offset < written:
+            found, scanned = self.index.find_many(everything, offset, written, 1024)
+            visible = self.removed.visible(found)
+            if visible:
+                return visible[0]
+            if scanned <= offset:
+                break
+            offset = scanned
+        return self.last_seq
+
+    def remove_front(self, end: int) -> int:
+        """Everything below an offset; how many there were."""
+        end = min(end, self.written)
+        if end <= self.first:
+            return 0
+        gone = self.count((), self.first, end)
+        known = range(self.first, end) if end - self.first < len(self._size_of) else list(self._size_of)
+        sizes = [self._size_of.pop(offset) for offset in known if offset < end and offset in self._size_of]
+        average = self.bytes // self.messages if self.messages else 0
+        self.messages -= gone
+        self.bytes = max(0, self.bytes - sum(sizes) - average * (gone - len(sizes))) if self.messages else 0
+        first = self.first
+        self.first = end
+        self.first = self.next_visible(end)
+        self.removed.forget_before(self.first)
+        self.log.move_start(self.first)
+        self.log.low_mark = max(self.log.low_mark, min(self.first, self.log.stable))
+        self.service.journal_first(self)
+        for consumer in self.consumers.values():
+            consumer.on_removed_range(first, self.first)
+        return gone
+
+    def enforce(self, *, all_subjects: bool = False) -> None:
+        """What the limits say must go, goes from the front."""
+        settings = self.settings
+        if all_subjects and settings.max_msgs_per_subject > 0:
+            for topic in self.topics_of(()):
+                found = self.last_offsets(topic, 1 << 30)
+                self.remove(found[: -settings.max_msgs_per_subject])
+        over = self.messages - settings.max_msgs if settings.max_msgs > 0 else 0
+        if over > 0:
+            self._remove_first(over)
+        while settings.max_bytes > 0 and self.bytes > settings.max_bytes and self.messages:
+            size = self._size_of.get(self.first) or self.bytes // self.messages
+            many = max(1, (self.bytes - settings.max_bytes) // max(1, 2 * size))
+            self._remove_first(many)
+        if settings.max_age_ns > 0:
+            self.expire()
+        self.flush_removed()
+
+    def _remove_first(self, count: int) -> None:
+        self.remove_front(self.offset_after(count, self.end))
+
+    def offset_after(self, count: int, end: int) -> int:
+        """The offset behind the first `count` messages, or `end`; cost follows the count."""
+        at, everything = self.first, self.all_topics()
+        while at < end:
+            found, scanned = self.index.find_many(everything, at, end, count + 1)
+            visible = self.removed.visible(found)
+            if len(visible) > count:
+                return visible[count]
+            if scanned <= at:
+                break
+            count, at = count - len(visible), scanned
+        return end
+
+    def expire(self) -> None:
+        """Messages older than max_age go."""
+        if not self.messages:
+            return
+        oldest = self.service.now_ns() - self.settings.max_age_ns
+        if self.log.last_stamp and self.last_stamp < oldest:
+            self.remove_front(self.end)
+            return
+        young = next(
+            (record.offset for record in self.walk((), self.first, self.end) if record.stamp >= oldest), self.end
+        )
+        self.remove_front(young)
+
+    def expire_single(self) -> None:
+        """Messages whose own time to live is over go."""
+        if len(self.expiring) and self.remove(self.expiring.due(self.service.now_ns(), self.end)):
+            self.flush_removed()
+
+    def flush_removed(self) -> Ticket | None:
+        """Journal what was removed; the ticket is released when that is durable."""
+        if not self._unjournaled:
+            return None
+        removed, self._unjournaled = self._unjournaled, []
+        return self.service.journal_removed(self, array("q", sorted(removed)))
+
+    # -- duplicates ------------------------------------------------------------------------------------------------
+
+    def duplicate_of(self, message_id: bytes, now_ns: int) -> tuple[Ticket | None, int] | None:
+        """Where a message with this id was stored within the window: its ticket and index, or None and its sequence."""
+        window = self.settings.duplicate_window_ns
+        known = self.duplicates
+        while known:
+            stamp = next(iter(known.values()))[0]
+            if stamp >= now_ns - window:
+                break
+            known.popitem(last=False)
+        found = known.get(message_id)
+        return (found[1], found[2]) if found is not None else None
+
+    def note_id(self, message_id: bytes, now_ns: int, ticket: Ticket | None, index: int) -> None:
+        if self.settings.duplicate_window_ns > 0:
+            self.duplicates[message_id] = (now_ns, ticket, index)
