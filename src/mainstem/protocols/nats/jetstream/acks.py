@@ -1,0 +1,93 @@
+"""What a consumer's client says of a message: published to its reply subject.
+
+    empty, +ACK, +OK   done                  -NAK [{"delay": ns}]   again, later if it says so
+    +WPI               still at it           +TERM [reason]         never again
+    +NXT [pull]        done, and the next
+
+With a reply each is answered by an empty message once it is durable, also a repeated one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from mainstem.log.gather import Ticket
+from mainstem.protocols.nats.jetstream.pulling import pull_of
+
+if TYPE_CHECKING:
+    from mainstem.broker.streams.consumer import Consumer
+    from mainstem.protocols.nats.adapter import NatsConnection
+    from mainstem.protocols.nats.jetstream.api import JetStream
+
+PREFIX = b"$JS.ACK."
+_UNITS_MS = {b"ms": 1.0, b"s": 1_000.0, b"m": 60_000.0, b"h": 3_600_000.0, b"us": 0.001, b"ns": 0.000001}
+
+
+class _Answer:
+    __slots__ = ("_jetstream", "_reply")
+
+    def __init__(self, jetstream: JetStream, reply: bytes) -> None:
+        self._jetstream, self._reply = jetstream, reply
+
+    def released(self, ticket: Ticket, /) -> None:
+        if ticket.error is None:
+            self._jetstream.send(self._reply, b"")
+
+
+def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, reply: bytes, payload: bytes) -> None:
+    tokens = subject.split(b".")
+    if len(tokens) >= 11:  # with domain and account
+        tokens = tokens[:2] + tokens[4:]
+    if len(tokens) < 9 or not tokens[5].isdigit():
+        return
+    stream = jetstream.streams.by_name.get(tokens[2].decode(errors="replace"))
+    consumer = stream.consumers.get(tokens[3].decode(errors="replace")) if stream is not None else None
+    if consumer is None or not jetstream.may_consume(connection, consumer):
+        return
+    ticket = settle(jetstream, connection, consumer, int(tokens[5]), payload, reply)
+    if not reply or payload.startswith(b"+NXT"):
+        return
+    pending = ticket or jetstream.broker.journal.unsynced()
+    if pending is not None and consumer.settings.durable:
+        pending.wait(_Answer(jetstream, reply))
+    else:
+        jetstream.send(reply, b"")
+
+
+def settle(
+    jetstream: JetStream, connection: NatsConnection, consumer: Consumer, seq: int, payload: bytes, reply: bytes
+) -> Ticket | None:
+    if payload in (b"", b"+ACK", b"+OK"):
+        return consumer.ack(seq)
+    if payload.startswith(b"-NAK"):
+        return consumer.nak(seq, delay_ms(payload[4:].strip()))
+    if payload.startswith(b"+WPI"):
+        consumer.progress(seq)
+        return None
+    if payload.startswith(b"+TERM"):
+        ticket = consumer.term(seq)
+        jetstream.advise_terminated(consumer, seq, payload[5:].strip())
+        return ticket
+    if payload.startswith(b"+NXT"):
+        ticket = consumer.ack(seq)
+        if reply:
+            pull = pull_of(connection, reply, payload[4:].strip() or b"1")
+            if pull is not None:
+                jetstream.delivery(consumer).add(pull)
+        return ticket
+    return consumer.ack(seq)
+
+
+def delay_ms(text: bytes) -> int:
+    """`{"delay": ns}` or a duration like `5s`; 0 where it says none."""
+    if text.startswith(b"{"):
+        try:
+            return max(0, int(json.loads(text).get("delay") or 0) // 1_000_000)
+        except (ValueError, TypeError, AttributeError):
+            return 0
+    number = text.rstrip(b"hmsnu")
+    try:
+        return max(0, int(float(number) * _UNITS_MS[text[len(number) :]])) if text else 0
+    except (KeyError, ValueError):
+        return 0

@@ -1,0 +1,276 @@
+"""JetStream for the clients of one namespace: requests to `$JS.API.>`, acks, flow control, and what is sent by itself.
+
+Calls that only look are answered where they are read. Those that change what exists are committed first: they run one
+after the other, and answer when their change is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from base64 import b32encode
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.stream import Stream
+from mainstem.log.gather import Ticket
+from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.nats.jetstream import acks, errors
+from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
+from mainstem.protocols.nats.jetstream.delivery import Delivery
+from mainstem.protocols.nats.jetstream.errors import JsError
+from mainstem.protocols.nats.jetstream.infos import API_LEVEL
+from mainstem.protocols.nats.jetstream.message_calls import MessageCalls
+from mainstem.protocols.nats.jetstream.publishing import Publisher
+from mainstem.protocols.nats.jetstream.stream_calls import StreamCalls
+from mainstem.protocols.nats.jetstream.words import header_value, time_text
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+    from mainstem.protocols.nats.adapter import NatsConnection, NatsServer
+    from mainstem.protocols.nats.listening import Listening
+
+logger = logging.getLogger("mainstem.nats")
+
+PREFIX = b"$JS."
+API = b"$JS.API."
+TYPE = "io.nats.jetstream.api.v1."
+CALLS_WAITING_MAX = 10_000  # changes of one namespace that wait for the one before them
+
+
+class Call:
+    """One request."""
+
+    __slots__ = ("connection", "headers", "payload", "reply", "tokens")
+
+    def __init__(
+        self, connection: NatsConnection, tokens: list[str], reply: bytes, headers: bytes, payload: bytes
+    ) -> None:
+        self.connection, self.tokens, self.reply = connection, tokens, reply
+        self.headers, self.payload = headers, payload
+
+
+class NotAllowed(Exception):
+    """The user has not the right: nats-server's -ERR, and no answer."""
+
+
+class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
+    def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
+        self.server = server
+        self.broker = server.broker
+        self.namespace = namespace
+        self.listening = listening
+        self.streams = self.broker.streams.of(namespace)
+        self.publisher = Publisher(self)
+        self.deliveries: dict[int, Delivery] = {}  # by consumer id
+        self.flows: dict[bytes, Delivery] = {}
+        self.calls_total = self.calls_failed = 0
+        self._changes: deque[tuple[Call, str]] = deque()
+        self._changing: asyncio.Task[None] | None = None
+        self._uninterested: set[Delivery] = set()  # push consumers without a subscriber
+        listening.on_interest = self.on_interest
+        for stream in self.streams.by_name.values():
+            for consumer in stream.consumers.values():
+                self.delivery(consumer)
+
+    def now_ns(self) -> int:
+        return self.broker.clock.now_ns()
+
+    def new_id(self) -> str:
+        return b32encode(os.urandom(5)).decode()
+
+    def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
+        """To whoever listens there; never stored."""
+        if not reply:
+            return
+        try:
+            receivers = self.listening.live(topic_of_nats(reply), None)
+        except InvalidName:
+            return
+        for one in receivers:
+            one.owner.deliver_live(one, reply, b"", headers, payload)
+
+    def acked(self, ticket: Ticket) -> None:
+        self.publisher.forget(ticket)
+
+    def delivery(self, consumer: Consumer) -> Delivery:
+        found = self.deliveries.get(consumer.id)
+        if found is None:
+            found = self.deliveries[consumer.id] = Delivery(self, consumer)
+        return found
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def handle(self, connection: NatsConnection, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        """A publish to `$JS.>`; False where nobody is there to answer."""
+        if subject.startswith(acks.PREFIX):
+            acks.handle(self, connection, subject, reply, payload)
+            return True
+        if subject.startswith(b"$JS.FC."):
+            flow = self.flows.get(subject)
+            if flow is not None:
+                flow.on_flow()
+            return True
+        if not subject.startswith(API):
+            return False
+        tokens = subject[len(API) :].decode(errors="replace").split(".")
+        call = Call(connection, tokens, reply, headers, payload)
+        name = self._name_of(tokens)
+        if name is None:
+            return True  # nats-server is silent
+        if name in ("direct_get", "consumer_msg_next"):
+            return bool(getattr(self, f"on_{name}")(call))
+        if not reply:
+            return True
+        self.calls_total += 1
+        if hasattr(self, f"change_{name}"):
+            self._queue(call, name)
+        else:
+            self._answer(call, name)
+        return True
+
+    def _name_of(self, tokens: list[str]) -> str | None:
+        """The call's name as the answer's type has it."""
+        head = [token for token in tokens[:3] if token.isupper()]
+        for count in range(len(head), 0, -1):
+            name = "_".join(head[:count]).lower()
+            name = {"info": "account_info", "consumer_durable_create": "consumer_durable_create"}.get(name, name)
+            if hasattr(self, f"on_{name}") or hasattr(self, f"change_{name}"):
+                return name
+        return None
+
+    def _answer(self, call: Call, name: str) -> None:
+        try:
+            self._check_level(call)
+            answer: dict[str, Any] = getattr(self, f"on_{name}")(call)
+        except (JsError, MainstemError) as error:
+            answer = self._refused(error)
+        except NotAllowed:
+            call.connection.refuse_publish(call.tokens)
+            return
+        self._reply(call, name, answer)
+
+    def _reply(self, call: Call, name: str, answer: dict[str, Any]) -> None:
+        kind = {"consumer_durable_create": "consumer_create"}.get(name, name)
+        document = {"type": f"{TYPE}{kind}_response", **answer}
+        self.calls_failed += "error" in answer
+        self.send(call.reply, json.dumps(document, separators=(",", ":")).encode())
+
+    def _refused(self, error: Exception) -> dict[str, Any]:
+        if isinstance(error, JsError):
+            return {"error": error.to_document()}
+        logger.info("JetStream request refused: %s", error)
+        return {"error": errors.stream_config(str(error)).to_document()}
+
+    def _check_level(self, call: Call) -> None:
+        wanted = header_value(call.headers, b"Nats-Required-Api-Level") if call.headers else None
+        if wanted is not None and (not wanted.isdigit() or int(wanted) > API_LEVEL):
+            raise errors.API_LEVEL
+
+    def _queue(self, call: Call, name: str) -> None:
+        if len(self._changes) >= CALLS_WAITING_MAX:
+            self._reply(call, name, {"error": errors.insufficient().to_document()})
+            return
+        self._changes.append((call, name))
+        if self._changing is None or self._changing.done():
+            self._changing = asyncio.get_running_loop().create_task(self._change_all())
+
+    async def _change_all(self) -> None:
+        while self._changes:
+            call, name = self._changes.popleft()
+            try:
+                self._check_level(call)
+                answer: dict[str, Any] = await getattr(self, f"change_{name}")(call)
+            except (JsError, MainstemError) as error:
+                answer = self._refused(error)
+            except NotAllowed:
+                call.connection.refuse_publish(call.tokens)
+                continue
+            except Exception:
+                logger.exception("a JetStream request failed: %s", ".".join(call.tokens))
+                answer = {"error": errors.insufficient("internal error").to_document()}
+            self._reply(call, name, answer)
+
+    # -- finding and rights ------------------------------------------------------------------------------------------
+
+    def stream(self, call: Call, at: int = 2) -> Stream:
+        name = call.tokens[at] if len(call.tokens) > at else ""
+        found = self.streams.by_name.get(name)
+        if found is None:
+            raise errors.stream_not_found()
+        return found
+
+    def consumer(self, call: Call) -> Consumer:
+        stream = self.stream(call)
+        found = stream.consumers.get(call.tokens[3] if len(call.tokens) > 3 else "")
+        if found is None:
+            raise errors.consumer_not_found()
+        return found
+
+    def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None:
+        """On everything that the filters mean."""
+        principal = call.connection.principal
+        assert principal is not None
+        access = self.broker.access
+        if not principal.admin and not all(access.allows_all(principal, action, one) for one in filters):
+            raise NotAllowed
+
+    def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool:
+        principal = connection.principal
+        assert principal is not None
+        filters = consumer.settings.filters or consumer.stream.settings.filters
+        allows = self.broker.access.allows_all
+        return principal.admin or all(allows(principal, Action.CONSUME, one) for one in filters)
+
+    # -- what it sends by itself -------------------------------------------------------------------------------------
+
+    def await_interest(self, delivery: Delivery) -> None:
+        self._uninterested.add(delivery)
+
+    def on_interest(self) -> None:
+        """Somebody subscribed: perhaps where a push consumer delivers."""
+        if self._uninterested:
+            waiting, self._uninterested = self._uninterested, set()
+            for delivery in waiting:
+                delivery.wake()
+
+    def advise(self, kind: str, subject: str, **more: Any) -> None:
+        """An advisory, to who listens for it."""
+        document = {
+            "type": f"io.nats.jetstream.advisory.v1.{kind}",
+            "id": self.new_id(),
+            "timestamp": time_text(self.now_ns()),
+            **more,
+        }
+        self.send(f"$JS.EVENT.ADVISORY.{subject}".encode(), json.dumps(document).encode())
+
+    def advise_dead(self, consumer: Consumer, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.advise(
+                "max_deliver",
+                f"CONSUMER.MAX_DELIVERIES.{consumer.stream.name}.{consumer.name}",
+                stream=consumer.stream.name,
+                consumer=consumer.name,
+                stream_seq=offset + 1,
+                deliveries=consumer.settings.max_deliver,
+            )
+
+    def advise_terminated(self, consumer: Consumer, seq: int, reason: bytes) -> None:
+        more = {"reason": reason.decode(errors="replace")} if reason else {}
+        self.advise(
+            "terminated",
+            f"CONSUMER.MSG_TERMINATED.{consumer.stream.name}.{consumer.name}",
+            stream=consumer.stream.name,
+            consumer=consumer.name,
+            stream_seq=seq,
+            **more,
+        )
+
+    def delete_idle(self, consumer: Consumer) -> None:
+        """Nobody used it for its inactive threshold."""
+        self.broker.streams.delete_consumer(consumer)

@@ -1,0 +1,220 @@
+"""A consumer's configuration: read, checked against its stream and completed with nats-server's defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.model.errors import InvalidName
+from mainstem.model.topic import filter_of_nats
+from mainstem.model.topic_filter import filter_levels, overlap
+from mainstem.protocols.nats.jetstream import errors
+from mainstem.protocols.nats.jetstream.errors import start_policy
+from mainstem.protocols.nats.jetstream.words import check_keys, flag, number, string, texts, time_ns, time_text
+
+ACK_WAIT_NS = 30_000_000_000
+INACTIVE_NS = 5_000_000_000
+MAX_ACK_PENDING, MAX_WAITING = 1000, 512
+HEARTBEAT_MIN_NS = 100_000_000
+_KNOWN = frozenset(
+    [
+        "durable_name",
+        "name",
+        "description",
+        "deliver_policy",
+        "opt_start_seq",
+        "opt_start_time",
+        "ack_policy",
+        "ack_wait",
+        "max_deliver",
+        "backoff",
+        "filter_subject",
+        "filter_subjects",
+        "replay_policy",
+        "rate_limit_bps",
+        "sample_freq",
+        "max_waiting",
+        "max_ack_pending",
+        "flow_control",
+        "headers_only",
+        "max_batch",
+        "max_expires",
+        "max_bytes",
+        "deliver_subject",
+        "deliver_group",
+        "idle_heartbeat",
+        "inactive_threshold",
+        "num_replicas",
+        "mem_storage",
+        "metadata",
+        "pause_until",
+        "priority_groups",
+        "priority_policy",
+        "priority_timeout",
+        "direct",
+    ]
+)
+_DELIVER = ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")
+_REQUIRED = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
+_TEXT = {
+    "by_start_sequence": "consumer delivery policy is deliver by start sequence, but optional start sequence is not set",
+    "by_start_time": "consumer delivery policy is deliver by start time, but optional start time is not set",
+}
+_FIXED = (
+    "deliver_policy",
+    "opt_start_seq",
+    "opt_start_time",
+    "ack_policy",
+    "replay_policy",
+    "idle_heartbeat",
+    "flow_control",
+)
+_FIXED_TEXT = {
+    "deliver_policy": "deliver policy can not be updated",
+    "opt_start_seq": "start sequence can not be updated",
+    "opt_start_time": "start time can not be updated",
+    "ack_policy": "ack policy can not be updated",
+    "replay_policy": "replay policy can not be updated",
+    "idle_heartbeat": "heart beats can not be updated",
+    "flow_control": "flow control can not be updated",
+}
+
+
+def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
+    """As it is kept and answered."""
+    check_keys(given, _KNOWN)
+    for key in ("pause_until", "priority_groups", "priority_policy", "rate_limit_bps"):
+        if given.get(key):
+            raise errors.consumer_config(f"{key} is not supported by this server")
+    config: dict[str, Any] = {}
+    for key in ("durable_name", "name", "description"):
+        if string(given, key):
+            config[key] = given[key]
+    push = bool(string(given, "deliver_subject"))
+    _start(given, config)
+    config["ack_policy"] = _one_of(given, "ack_policy", ("none", "all", "explicit"))
+    explicit = config["ack_policy"] != "none"
+    backoff = given.get("backoff") or []
+    if explicit:
+        config["ack_wait"] = backoff[0] if backoff else number(given, "ack_wait") or ACK_WAIT_NS
+    config["max_deliver"] = number(given, "max_deliver") or -1
+    if backoff:
+        if config["max_deliver"] > 0 and len(backoff) > config["max_deliver"]:
+            raise errors.BACKOFF_DELIVER
+        config["backoff"] = backoff
+    _filters(given, config)
+    config["replay_policy"] = _one_of(given, "replay_policy", ("instant", "original"))
+    if string(given, "sample_freq"):
+        config["sample_freq"] = given["sample_freq"]
+    if not push:
+        config["max_waiting"] = number(given, "max_waiting") or MAX_WAITING
+    elif number(given, "max_waiting") > 0:
+        raise errors.MAX_WAITING_PUSH
+    if explicit:
+        config["max_ack_pending"] = number(given, "max_ack_pending") or MAX_ACK_PENDING
+    _rest(given, config, push=push)
+    _check(config, stream)
+    return config
+
+
+def _start(given: dict[str, Any], config: dict[str, Any]) -> None:
+    policy = config["deliver_policy"] = _one_of(given, "deliver_policy", _DELIVER)
+    if policy in _REQUIRED and not given.get(_REQUIRED[policy]):
+        raise start_policy(_TEXT[policy])
+    if number(given, "opt_start_seq"):
+        if policy != "by_start_sequence":
+            raise start_policy(
+                f"consumer delivery policy is deliver {policy.replace('_', ' ')}, but optional start sequence is also set"
+            )
+        config["opt_start_seq"] = given["opt_start_seq"]
+    if given.get("opt_start_time") is not None:
+        if policy != "by_start_time":
+            raise start_policy(
+                f"consumer delivery policy is deliver {policy.replace('_', ' ')}, but optional start time is also set"
+            )
+        try:
+            config["opt_start_time"] = time_text(time_ns(string(given, "opt_start_time")))
+        except ValueError as error:
+            raise errors.invalid_json(f"parsing time: {error}") from None
+
+
+def _filters(given: dict[str, Any], config: dict[str, Any]) -> None:
+    one, many = string(given, "filter_subject"), texts(given, "filter_subjects")
+    if one and many:
+        raise errors.FILTERS_TWICE
+    if any(not subject for subject in many):
+        raise errors.FILTER_EMPTY
+    try:
+        levels = [filter_levels(filter_of_nats(subject.encode())) for subject in many or ([one] if one else [])]
+    except InvalidName:
+        raise errors.consumer_config("invalid subject") from None
+    if any(overlap(a, b) for at, a in enumerate(levels) for b in levels[at + 1 :]):
+        raise errors.FILTERS_OVERLAP
+    if one:
+        config["filter_subject"] = one
+    elif len(many) == 1:
+        config["filter_subject"] = many[0]
+    elif many:
+        config["filter_subjects"] = many
+
+
+def _rest(given: dict[str, Any], config: dict[str, Any], *, push: bool) -> None:
+    for key in ("flow_control", "headers_only", "mem_storage", "direct"):
+        if flag(given, key):
+            config[key] = True
+    for key in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat", "inactive_threshold"):
+        if number(given, key):
+            config[key] = given[key]
+    for key in ("deliver_subject", "deliver_group"):
+        if string(given, key):
+            config[key] = given[key]
+    if not config.get("durable_name") and not config.get("inactive_threshold"):
+        config["inactive_threshold"] = INACTIVE_NS
+    config["num_replicas"] = number(given, "num_replicas")
+    metadata = {k: v for k, v in (given.get("metadata") or {}).items() if not k.startswith("_nats.")}
+    if metadata:
+        config["metadata"] = metadata
+    if push:
+        subject = config["deliver_subject"]
+        try:
+            filter_of_nats(subject.encode())
+        except InvalidName:
+            raise errors.consumer_config("invalid push consumer deliver subject") from None
+        if any(token in ("*", ">") for token in subject.split(".")):
+            raise errors.DELIVER_WILDCARDS
+        if 0 < config.get("idle_heartbeat", 0) < HEARTBEAT_MIN_NS:
+            raise errors.SMALL_HEARTBEAT
+        if config.get("flow_control") and not config.get("idle_heartbeat"):
+            raise errors.FLOW_HEARTBEAT
+    elif config.get("idle_heartbeat"):
+        raise errors.HEARTBEAT_PUSH
+    elif config.get("flow_control"):
+        raise errors.FLOW_PUSH
+
+
+def _check(config: dict[str, Any], stream: dict[str, Any]) -> None:
+    if stream["retention"] != "workqueue":
+        return
+    if config["ack_policy"] != "explicit":
+        raise errors.WORKQUEUE_ACK if config.get("deliver_subject") else errors.NEEDS_ACK
+    if config["deliver_policy"] != "all":
+        raise errors.WORKQUEUE_DELIVER_ALL
+
+
+def _one_of(given: dict[str, Any], key: str, known: tuple[str, ...]) -> str:
+    value = string(given, key) or known[0]
+    if value not in known:
+        raise errors.invalid_json(f'json: cannot unmarshal "{value}"')
+    return value
+
+
+def check_update(old: dict[str, Any], new: dict[str, Any]) -> None:
+    for key in _FIXED:
+        if old.get(key) != new.get(key):
+            raise errors.consumer_config(_FIXED_TEXT[key])
+    if bool(old.get("deliver_subject")) != bool(new.get("deliver_subject")):
+        push = bool(new.get("deliver_subject"))
+        raise errors.consumer_config(
+            "can not update pull consumer to push based" if push else "can not update push consumer to pull based"
+        )
+    if old.get("max_waiting") != new.get("max_waiting"):
+        raise errors.consumer_config("max waiting can not be updated")

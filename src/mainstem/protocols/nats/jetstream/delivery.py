@@ -1,0 +1,341 @@
+"""Delivering a consumer's messages: to pulls that wait, in turn, or pushed to its deliver subject.
+
+    a pull {batch, expires, no_wait, max_bytes, idle_heartbeat} waits ──▶ a message each, in turns
+        ends: batch full (silent) · 404 No Messages · 408 Request Timeout · 409 … · its inbox is gone (silent)
+
+A message leaves when it is stable. The reply subject says all that an ack needs:
+    $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<stamp ns>.<pending>
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mainstem.broker.access import Action
+from mainstem.broker.streams.consumer import Consumer, Delivered
+from mainstem.model.crossing import nats_message
+from mainstem.model.errors import InvalidName
+from mainstem.model.origin import Origin
+from mainstem.model.record import Record
+from mainstem.model.topic import nats_subject, topic_of_nats
+from mainstem.protocols.nats.jetstream.words import status, with_lines
+
+if TYPE_CHECKING:
+    from mainstem.protocols.nats.adapter import NatsConnection
+    from mainstem.protocols.nats.jetstream.api import JetStream
+    from mainstem.protocols.nats.session import Subscription
+
+TURN_MESSAGES_MAX = 1_000  # delivered by one consumer in one turn of the loop; the rest in the next
+FLOW_WINDOW_BYTES = 2 << 20
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    reply: bytes
+    asked: NatsConnection
+    batch: int = 1
+    expires_ns: int = 0  # from now; 0: never
+    no_wait: bool = False
+    bytes_left: int = 0  # 0: no limit
+    heartbeat_ns: int = 0
+    has_limit: bool = False
+    delivered: int = 0
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def end(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+
+
+def message_of(record: Record, now_ns: int) -> tuple[bytes, bytes]:
+    """Headers and payload as NATS has them."""
+    if record.origin == Origin.NATS:
+        return record.header(b"ms-nats") or b"", record.value or b""
+    found = nats_message(record, now_ns)
+    return (found[0] if found is not None else b""), record.value or b""
+
+
+def ack_subject(consumer: Consumer, one: Delivered) -> bytes:
+    text = (
+        f"$JS.ACK.{consumer.stream.name}.{consumer.name}.{one.deliveries}.{one.seq}.{one.consumer_seq}."
+        f"{one.record.stamp}.{one.pending}"
+    )
+    return text.encode()
+
+
+class Delivery:
+    """Of one consumer."""
+
+    def __init__(self, jetstream: JetStream, consumer: Consumer) -> None:
+        self.jetstream = jetstream
+        self.consumer = consumer
+        self.pulls: deque[Pull] = deque()
+        self._scheduled = self._watching = False
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._flow_bytes = 0
+        self._flow_reply = b""
+        consumer.on_ready = self.wake
+        consumer.on_deleted = self.on_deleted
+        consumer.on_dead = self.on_dead
+        self.changed()
+
+    def changed(self) -> None:
+        config = self.consumer.config
+        self.push = config.get("deliver_subject", "").encode()
+        self.push_topic = topic_of_nats(self.push) if self.push else b""
+        self.group = config.get("deliver_group", "").encode()
+        self._beat()
+        self.touch()
+        self.wake()
+
+    # -- pulls -------------------------------------------------------------------------------------------------------
+
+    def add(self, pull: Pull) -> None:
+        consumer = self.consumer
+        self.touch()
+        if pull.no_wait and not pull.expires_ns and not self._ready():
+            self._send_status(pull.reply, 404, "No Messages")
+            return
+        if len(self.pulls) >= consumer.config.get("max_waiting", 512):
+            self._drop_gone()
+            if len(self.pulls) >= consumer.config.get("max_waiting", 512):
+                self._send_status(pull.reply, 409, "Exceeded MaxWaiting")
+                return
+        if pull.expires_ns:
+            pull.timers.append(self._loop.call_later(pull.expires_ns / NS_PER_S, self._expire, pull))
+        if pull.heartbeat_ns:
+            pull.timers.append(self._loop.call_later(pull.heartbeat_ns / NS_PER_S, self._pull_beat, pull))
+        self.pulls.append(pull)
+        self.serve()
+
+    def _ready(self) -> bool:
+        return self.consumer.peek() is not None
+
+    def _expire(self, pull: Pull) -> None:
+        if pull in self.pulls:
+            self._end(pull, 408, "Request Timeout")
+
+    def _end(self, pull: Pull, code: int, text: str) -> None:
+        if pull in self.pulls:
+            self.pulls.remove(pull)
+        pull.end()
+        left: list[tuple[str, object]] = [
+            ("Nats-Pending-Messages", pull.batch - pull.delivered),
+            ("Nats-Pending-Bytes", pull.bytes_left),
+        ]
+        self._send_status(pull.reply, code, text, left if code in (408, 409) and text != "Consumer Deleted" else [])
+
+    def _pull_beat(self, pull: Pull) -> None:
+        if pull in self.pulls:
+            self._send_status(pull.reply, 100, "Idle Heartbeat", self._places())
+            pull.timers = [t for t in pull.timers if t.when() > self._loop.time()]
+            pull.timers.append(self._loop.call_later(pull.heartbeat_ns / NS_PER_S, self._pull_beat, pull))
+
+    def _places(self) -> list[tuple[str, object]]:
+        return [("Nats-Last-Consumer", self.consumer.consumer_seq), ("Nats-Last-Stream", self.consumer.delivered)]
+
+    def _drop_gone(self) -> None:
+        for pull in [one for one in self.pulls if not self._receivers(one.reply)]:
+            self.pulls.remove(pull)
+            pull.end()
+
+    def _send_status(self, reply: bytes, code: int, text: str, lines: list[tuple[str, object]] | None = None) -> None:
+        self.jetstream.send(reply, b"", status(code, text, lines or []))
+
+    # -- serving -----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may be ready: looked at in the next turn."""
+        if not self._scheduled and not self.consumer.deleted:
+            self._scheduled = True
+            self._loop.call_soon(self.serve)
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self.consumer.stream.watchers.append(self._on_news)
+
+    def _on_news(self) -> None:
+        self._watching = False
+        self.wake()
+
+    def serve(self) -> None:
+        self._scheduled = False
+        if self.consumer.deleted:
+            return
+        if self.push:
+            self._serve_push()
+        else:
+            self._serve_pulls()
+
+    def _serve_pulls(self) -> None:
+        for _ in range(TURN_MESSAGES_MAX):
+            if not self.pulls:
+                return
+            record = self.consumer.peek()
+            if record is None:
+                self._watch()
+                for pull in [one for one in self.pulls if one.no_wait and (one.delivered or not one.expires_ns)]:
+                    self._end(pull, *((408, "Request Timeout") if pull.delivered else (404, "No Messages")))
+                return
+            pull = self.pulls[0]
+            receivers = self._receivers(pull.reply)
+            if not receivers:
+                self.pulls.popleft().end()
+                continue
+            if any(one.owner.is_full() for one in receivers):
+                self._loop.call_later(0.01, self.wake)
+                return
+            if not self._give(pull, record, receivers):
+                continue
+            if pull.delivered >= pull.batch:
+                self.pulls.remove(pull)
+                pull.end()
+            else:
+                self.pulls.rotate(-1)
+        self.wake()
+
+    def _give(self, pull: Pull, record: Record, receivers: list[Subscription]) -> bool:
+        headers, payload = message_of(record, self.jetstream.now_ns())
+        subject = nats_subject(record.topic)
+        if pull.has_limit:
+            size = len(subject) + len(pull.reply) + len(headers) + len(payload)
+            if size > pull.bytes_left:
+                text = "Batch Completed" if pull.delivered else "Message Size Exceeds MaxBytes"
+                self._end(pull, 409, text)
+                return False
+            pull.bytes_left -= size
+        pull.delivered += 1
+        self._deliver(record, subject, headers, payload, receivers)
+        return True
+
+    def _deliver(
+        self, record: Record, subject: bytes, headers: bytes, payload: bytes, receivers: list[Subscription]
+    ) -> None:
+        one = self.consumer.take(record)
+        reply = ack_subject(self.consumer, one)
+        if self.consumer.config.get("headers_only"):
+            headers, payload = with_lines(headers, [("Nats-Msg-Size", len(payload))]), b""
+        for receiver in receivers:
+            receiver.owner.deliver_live(receiver, subject, reply, headers, payload)
+
+    def _receivers(self, reply: bytes) -> list[Subscription]:
+        try:
+            return self.jetstream.listening.live(topic_of_nats(reply), None)
+        except InvalidName:
+            return []
+
+    # -- push --------------------------------------------------------------------------------------------------------
+
+    @property
+    def bound(self) -> bool:
+        return bool(self.push) and bool(self._push_receivers())
+
+    def _push_receivers(self) -> list[Subscription]:
+        if not self.group:
+            return self.jetstream.listening.live(self.push_topic, None)
+        found = self.jetstream.listening.matching(self.push_topic)
+        members = [one for one in found if one.queue == self.group]
+        return [random.choice(members)] if members else []
+
+    def _serve_push(self) -> None:
+        for _ in range(TURN_MESSAGES_MAX):
+            receivers = self._push_receivers()
+            if not receivers:
+                self.jetstream.await_interest(self)
+                return
+            self.touch()
+            if self._flow_reply and self._flow_bytes > FLOW_WINDOW_BYTES:
+                return
+            record = self.consumer.peek()
+            if record is None:
+                self._watch()
+                return
+            if any(one.owner.is_full() for one in receivers):
+                self._loop.call_later(0.01, self.wake)
+                return
+            receivers = [one for one in receivers if one.owner.may(Action.CONSUME, record.topic)]
+            headers, payload = message_of(record, self.jetstream.now_ns())
+            self._flow_bytes += len(headers) + len(payload) + len(record.topic)
+            self._deliver(record, nats_subject(record.topic), headers, payload, receivers)
+            self._beat()
+            self._ask_flow()
+        self.wake()
+
+    def _ask_flow(self) -> None:
+        """The client answers once it has handled what came before: never more than a window is on its way."""
+        if (
+            self.consumer.config.get("flow_control")
+            and not self._flow_reply
+            and self._flow_bytes > FLOW_WINDOW_BYTES // 2
+        ):
+            consumer = self.consumer
+            token = random.getrandbits(32)
+            self._flow_reply = f"$JS.FC.{consumer.stream.name}.{consumer.name}.{token:08x}".encode()
+            self.jetstream.flows[self._flow_reply] = self
+            for one in self._push_receivers():
+                one.owner.deliver_live(one, self.push, self._flow_reply, status(100, "FlowControl Request"), b"")
+
+    def on_flow(self) -> None:
+        self.jetstream.flows.pop(self._flow_reply, None)
+        self._flow_reply, self._flow_bytes = b"", 0
+        self.wake()
+
+    def _beat(self) -> None:
+        """After a time without messages: a heartbeat."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        every_ns = self.consumer.config.get("idle_heartbeat", 0)
+        if every_ns and self.push and not self.consumer.deleted:
+            self._heartbeat = self._loop.call_later(every_ns / NS_PER_S, self._on_beat)
+
+    def _on_beat(self) -> None:
+        lines = self._places()
+        if self._flow_reply:
+            lines.append(("Nats-Consumer-Stalled", self._flow_reply.decode()))
+        for one in self._push_receivers():
+            one.owner.deliver_live(one, self.push, b"", status(100, "Idle Heartbeat", lines), b"")
+        self._beat()
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """It is used: one with an inactive threshold lives on."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        threshold_ns = self.consumer.config.get("inactive_threshold", 0)
+        if threshold_ns:
+            self._idle = self._loop.call_later(threshold_ns / NS_PER_S, self._on_idle)
+
+    def _on_idle(self) -> None:
+        self._idle = None
+        self._drop_gone()
+        if self.consumer.deleted:
+            return
+        if self.pulls or self.bound:
+            self.touch()
+        else:
+            self.jetstream.delete_idle(self.consumer)
+
+    def on_dead(self, offsets: list[int]) -> None:
+        self.jetstream.advise_dead(self.consumer, offsets)
+
+    def on_deleted(self) -> None:
+        for timer in (self._heartbeat, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._heartbeat = self._idle = None
+        self.jetstream.flows.pop(self._flow_reply, None)
+        for pull in list(self.pulls):
+            self._end(pull, 409, "Consumer Deleted")
+        self.jetstream.deliveries.pop(self.consumer.id, None)

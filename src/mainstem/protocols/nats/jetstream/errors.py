@@ -1,0 +1,104 @@
+"""What JetStream refuses, in nats-server's numbers and words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class JsError(Exception):
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(description)
+        self.code, self.err_code, self.description = code, err_code, description
+
+    def to_document(self) -> dict[str, Any]:
+        return {"code": self.code, "err_code": self.err_code, "description": self.description}
+
+
+def bad_request(description: str = "bad request") -> JsError:
+    return JsError(400, 10003, description)
+
+
+def invalid_json(why: str) -> JsError:
+    return JsError(400, 10025, f"invalid JSON: {why}")
+
+
+def stream_config(description: str) -> JsError:
+    return JsError(500, 10052, description)
+
+
+def consumer_config(description: str) -> JsError:
+    return JsError(500, 10012, description)
+
+
+def stream_not_found() -> JsError:
+    return JsError(404, 10059, "stream not found")
+
+
+def consumer_not_found() -> JsError:
+    return JsError(404, 10014, "consumer not found")
+
+
+def no_message() -> JsError:
+    return JsError(404, 10037, "no message found")
+
+
+def insufficient(description: str = "insufficient resources") -> JsError:
+    return JsError(503, 10023, description)
+
+
+def wrong_last_sequence(seq: int) -> JsError:
+    return JsError(400, 10071, f"wrong last sequence: {seq}")
+
+
+NAME_TAKEN = JsError(400, 10058, "stream name already in use with a different configuration")
+NAME_MISMATCH = JsError(400, 10056, "stream name in subject does not match request")
+NAME_PATH = JsError(400, 10128, "Stream name can not contain path separators")
+OVERLAP = JsError(400, 10065, "subjects overlap with an existing stream")
+NOT_EMPTY = JsError(400, 10038, "expected an empty request payload")
+REPLICAS = JsError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+SEALED = JsError(400, 10109, "invalid operation on sealed stream")
+PURGE_DENIED = JsError(500, 10110, "stream purge not permitted")
+DELETE_DENIED = JsError(500, 10057, "message delete not permitted")
+EXPECTED_STREAM = JsError(400, 10060, "expected stream does not match")
+ROLLUP_DENIED = JsError(500, 10111, "rollup not permitted")
+ROLLUP_INVALID = JsError(500, 10111, "rollup value invalid: {value}")
+TTL_DISABLED = JsError(400, 10166, "per-message TTL is disabled")
+TTL_INVALID = JsError(400, 10165, "invalid per-message TTL")
+TOO_LARGE = JsError(400, 10054, "message size exceeds maximum allowed")
+HEADER_TOO_LARGE = JsError(400, 10097, "header size exceeds maximum allowed of 64k")
+MAX_MSGS = JsError(503, 10077, "maximum messages exceeded")
+MAX_BYTES = JsError(503, 10077, "maximum bytes exceeded")
+MAX_PER_SUBJECT = JsError(503, 10077, "maximum messages per subject exceeded")
+MAX_CONSUMERS = JsError(400, 10026, "maximum consumers limit reached")
+CONSUMER_NAME_TAKEN = JsError(400, 10013, "consumer name already in use")
+CONSUMER_EXISTS = JsError(400, 10148, "consumer already exists")
+CONSUMER_MISSING = JsError(400, 10149, "consumer does not exist")
+DURABLE_MISMATCH = JsError(400, 10017, "consumer name in subject does not match durable name in request")
+CONSUMER_NAME_MISMATCH = JsError(400, 10131, "consumer name in subject does not match name in request")
+STREAM_MISMATCH = JsError(400, 10056, "stream name in subject does not match request")
+FILTER_MISMATCH = JsError(400, 10131, "consumer create request did not match filtered subject from create subject")
+DURABLE_MISSING = JsError(400, 10018, "consumer expected to be durable but a durable name was not set")
+EPHEMERAL_WITH_DURABLE = JsError(
+    400, 10019, "consumer expected to be ephemeral but detected a durable name set in subject"
+)
+DELIVER_WILDCARDS = JsError(400, 10079, "consumer deliver subject has wildcards")
+DELIVER_CYCLE = JsError(400, 10081, "consumer deliver subject forms a cycle")
+NEEDS_ACK = JsError(400, 10084, "consumer in pull mode requires explicit ack policy on workqueue stream")
+SMALL_HEARTBEAT = JsError(400, 10083, "consumer idle heartbeat needs to be >= 100ms")
+HEARTBEAT_PUSH = JsError(400, 10088, "consumer idle heartbeat requires a push based consumer")
+FLOW_PUSH = JsError(400, 10089, "consumer flow control requires a push based consumer")
+FLOW_HEARTBEAT = JsError(400, 10108, "consumer with flow control also needs heartbeats")
+MAX_WAITING_PUSH = JsError(400, 10080, "consumer in push mode can not set max waiting")
+WORKQUEUE_ACK = JsError(400, 10098, "workqueue stream requires explicit ack")
+WORKQUEUE_FILTERED = JsError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
+WORKQUEUE_UNIQUE = JsError(400, 10100, "filtered consumer not unique on workqueue stream")
+WORKQUEUE_DELIVER_ALL = JsError(400, 10101, "consumer must be deliver all on workqueue stream")
+BACKOFF_DELIVER = JsError(400, 10116, "max deliver is required to be > length of backoff values")
+FILTERS_TWICE = JsError(400, 10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
+FILTERS_OVERLAP = JsError(400, 10138, "consumer subject filters cannot overlap")
+FILTER_EMPTY = JsError(400, 10139, "consumer filter in FilterSubjects cannot be empty")
+API_LEVEL = JsError(412, 10185, "JetStream minimum api level required")
+
+
+def start_policy(description: str) -> JsError:
+    return JsError(400, 10094, description)

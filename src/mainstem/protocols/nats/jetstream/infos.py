@@ -1,0 +1,112 @@
+"""What JetStream tells of streams and consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.stream import Stream
+from mainstem.model.record import Record
+from mainstem.model.topic import nats_subject
+from mainstem.protocols.nats.jetstream.words import NO_TIME, time_text
+
+API_LEVEL = 0
+SUBJECTS_MAX = 100_000  # of one answer
+DELETED_MAX = 100_000  # sequences of one answer
+VERSION = "2.14.5"
+
+
+def with_level(config: dict[str, Any]) -> dict[str, Any]:
+    level = {"_nats.level": str(API_LEVEL), "_nats.req.level": "0", "_nats.ver": VERSION}
+    return {**config, "metadata": {**config.get("metadata", {}), **level}}
+
+
+def stream_info(stream: Stream, now_ns: int) -> dict[str, Any]:
+    return {
+        "config": with_level(stream.config),
+        "created": time_text(stream.created_ns),
+        "state": stream_state(stream),
+        "ts": time_text(now_ns),
+    }
+
+
+def stream_state(stream: Stream) -> dict[str, Any]:
+    first = stream.next_of((), stream.first) if stream.messages else None
+    state: dict[str, Any] = {
+        "messages": stream.messages,
+        "bytes": stream.bytes,
+        "first_seq": stream.first_seq,
+        "first_ts": time_text(first.stamp) if first is not None else NO_TIME,
+        "last_seq": stream.last_seq,
+        "last_ts": time_text(stream.last_stamp),
+    }
+    subjects = count_subjects(stream)
+    if subjects:
+        state["num_subjects"] = subjects
+    deleted = stream.removed.count(stream.first, stream.last_seq)
+    if deleted:
+        state["num_deleted"] = deleted
+    state["consumer_count"] = len(stream.consumers)
+    return state
+
+
+def count_subjects(stream: Stream) -> int:
+    if not stream.messages:
+        return 0
+    topics = stream.index.topics
+    if not len(stream.removed) and stream.first == stream.log.engine.stat().start_offset:
+        return len(topics)
+    return sum(1 for topic in stream.topics_of(()) if stream.last_of(topic))
+
+
+def subjects_of(stream: Stream, filters: list[bytes], offset: int) -> tuple[dict[str, int], int]:
+    """A page of subjects with how many messages each has, and how many subjects there are."""
+    found = [topic for topic in stream.topics_of(filters) if stream.last_of(topic)]
+    page = found[offset : offset + SUBJECTS_MAX]
+    return {nats_subject(topic).decode(errors="replace"): stream.count_topic(topic) for topic in page}, len(found)
+
+
+def consumer_info(consumer: Consumer, now_ns: int, *, waiting: int, bound: bool) -> dict[str, Any]:
+    floor_consumer, floor_stream = consumer.ack_floor
+    info: dict[str, Any] = {
+        "stream_name": consumer.stream.name,
+        "name": consumer.name,
+        "created": time_text(consumer.created_ns),
+        "config": with_level(consumer.config),
+        "delivered": _place(
+            consumer.consumer_seq,
+            consumer.delivered if consumer.consumer_seq else _start(consumer),
+            consumer.delivered_ns,
+        ),
+        "ack_floor": _place(floor_consumer, floor_stream if floor_consumer else _start(consumer), consumer.acked_ns),
+        "num_ack_pending": consumer.ack_pending if consumer.explicit else 0,
+        "num_redelivered": consumer.redelivered,
+        "num_waiting": waiting,
+        "num_pending": consumer.pending + consumer.first_owed,
+        "ts": time_text(now_ns),
+    }
+    if bound:
+        info["push_bound"] = True
+    return info
+
+
+def _start(consumer: Consumer) -> int:
+    """Before anything was delivered: the sequence before its start."""
+    return consumer.floor_seq if consumer.config["deliver_policy"] != "all" else 0
+
+
+def _place(consumer_seq: int, stream_seq: int, active_ns: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"consumer_seq": consumer_seq, "stream_seq": stream_seq}
+    if active_ns:
+        place["last_active"] = time_text(active_ns)
+    return place
+
+
+def record_lines(stream: Stream, record: Record) -> list[tuple[str, object]]:
+    """What a direct get appends to a message's own headers."""
+    return [
+        ("Nats-Stream", stream.name),
+        ("Nats-Subject", nats_subject(record.topic).decode(errors="replace")),
+        ("Nats-Sequence", record.offset + 1),
+        ("Nats-Time-Stamp", time_text(record.stamp)),
+    ]

@@ -1,0 +1,201 @@
+"""Requests about single messages: get, delete, direct get."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.broker import Broker
+from mainstem.broker.streams.stream import Stream
+from mainstem.model.errors import InvalidName
+from mainstem.model.record import Record
+from mainstem.model.topic import filter_of_nats, nats_subject
+from mainstem.model.topic_filter import is_pattern
+from mainstem.protocols.nats.jetstream import errors
+from mainstem.protocols.nats.jetstream.delivery import message_of
+from mainstem.protocols.nats.jetstream.errors import JsError
+from mainstem.protocols.nats.jetstream.infos import record_lines
+from mainstem.protocols.nats.jetstream.words import (
+    document,
+    number,
+    status,
+    string,
+    texts,
+    time_ns,
+    time_text,
+    with_lines,
+)
+
+if TYPE_CHECKING:
+    from mainstem.broker.streams.registry import Streams
+    from mainstem.protocols.nats.jetstream.api import Call
+
+MULTI_LAST_MAX = 1024
+_GET = frozenset(
+    [
+        "seq",
+        "last_by_subj",
+        "next_by_subj",
+        "batch",
+        "max_bytes",
+        "start_time",
+        "multi_last",
+        "up_to_seq",
+        "up_to_time",
+        "no_hdr",
+    ]
+)
+
+
+class MessageCalls:
+    broker: Broker
+    streams: Streams
+
+    if TYPE_CHECKING:
+
+        def now_ns(self) -> int: ...
+        def stream(self, call: Call, at: int = 2) -> Stream: ...
+        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
+
+    def on_stream_msg_get(self, call: Call) -> dict[str, Any]:
+        stream = self.stream(call, 3)
+        self.require(call, Action.CONSUME, stream.settings.filters)
+        record = self._found(stream, document(call.payload, _GET))
+        if record is None:
+            raise errors.no_message()
+        headers, payload = message_of(record, self.now_ns())
+        message: dict[str, Any] = {
+            "subject": nats_subject(record.topic).decode(errors="replace"),
+            "seq": record.offset + 1,
+        }
+        if headers:
+            message["hdrs"] = b64encode(headers).decode()
+        if payload:
+            message["data"] = b64encode(payload).decode()
+        return {"message": {**message, "time": time_text(record.stamp)}}
+
+    def _found(self, stream: Stream, given: dict[str, Any]) -> Record | None:
+        seq, last, following = number(given, "seq"), string(given, "last_by_subj"), string(given, "next_by_subj")
+        if (not seq and not last and not following) or (seq and last) or (last and following):
+            raise errors.bad_request()
+        try:
+            wanted = filter_of_nats((last or following).encode()) if last or following else b""
+        except InvalidName:
+            return None
+        if last:
+            return last_of_filter(stream, wanted)
+        if following:
+            found = stream.next_of((wanted,), max(0, seq - 1))
+            return found if found is not None and found.offset < stream.end else None
+        return stream.read_one(seq - 1) if seq - 1 < stream.end else None
+
+    async def change_stream_msg_delete(self, call: Call) -> dict[str, Any]:
+        stream = self.stream(call, 3)
+        self.require(call, Action.DELETE, stream.settings.filters)
+        seq = number(document(call.payload, frozenset(("seq", "no_erase"))), "seq")
+        if stream.config["sealed"]:
+            raise errors.SEALED
+        if stream.config["deny_delete"]:
+            raise errors.DELETE_DENIED
+        if not stream.remove([seq - 1] if seq - 1 < stream.end and stream.read_one(seq - 1) is not None else []):
+            raise JsError(500, 10057, "stream store EOF" if seq > stream.last_seq else "no message found")
+        stream.flush_removed()
+        await self.broker.ticker.settle([self.broker.journal.stem])
+        return {"success": True}
+
+    # -- direct ------------------------------------------------------------------------------------------------------
+
+    def on_direct_get(self, call: Call) -> bool:
+        """False: no stream that allows it is there to answer."""
+        stream = self.streams.by_name.get(call.tokens[2]) if len(call.tokens) > 2 else None
+        if stream is None or not stream.config["allow_direct"]:
+            return False
+        self.require(call, Action.CONSUME, stream.settings.filters)
+        try:
+            if len(call.tokens) > 3:
+                self._send_one(call, stream, last_of_filter(stream, filter_of_nats(".".join(call.tokens[3:]).encode())))
+                return True
+            given = document(call.payload, _GET)
+            if not given:
+                self.send(call.reply, b"", status(408, "Empty Request"))
+            elif texts(given, "multi_last"):
+                self._send_last(call, stream, given)
+            elif number(given, "batch") or number(given, "max_bytes"):
+                self._send_batch(call, stream, given)
+            else:
+                self._send_one(call, stream, self._found(stream, given))
+        except JsError as error:
+            self.send(call.reply, b"", status(408, "Bad Request" if error.err_code == 10003 else "Malformed Request"))
+        return True
+
+    def _send_one(self, call: Call, stream: Stream, record: Record | None) -> None:
+        if record is None:
+            self.send(call.reply, b"", status(404, "Message Not Found"))
+        else:
+            self._send(call, stream, record, [])
+
+    def _send(self, call: Call, stream: Stream, record: Record, more: list[tuple[str, object]]) -> None:
+        headers, payload = message_of(record, self.now_ns())
+        self.send(call.reply, payload, with_lines(headers, [*record_lines(stream, record), *more]))
+
+    def _send_batch(self, call: Call, stream: Stream, given: dict[str, Any]) -> None:
+        filters = (filter_of_nats(string(given, "next_by_subj").encode()),) if given.get("next_by_subj") else ()
+        start = max(0, number(given, "seq") - 1)
+        if given.get("start_time"):
+            since = time_ns(string(given, "start_time"))
+            start = max(start, offset_since(stream, since))
+        batch, bytes_max = number(given, "batch") or 1024, number(given, "max_bytes") or 1 << 20
+        left = stream.count(filters, start, stream.end)
+        last, sent, size = 0, 0, 0
+        for record in stream.walk(filters, start, stream.end):
+            size += len(record.value or b"")
+            if sent >= batch or (sent and size > bytes_max):
+                break
+            sent, left = sent + 1, left - 1
+            self._send(call, stream, record, [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)])
+            last = record.offset + 1
+        if not sent:
+            self.send(call.reply, b"", status(404, "Message Not Found"))
+            return
+        self.send(call.reply, b"", status(204, "EOB", [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)]))
+
+    def _send_last(self, call: Call, stream: Stream, given: dict[str, Any]) -> None:
+        """The last message of each subject, as of a sequence or a time."""
+        filters = [filter_of_nats(one.encode()) for one in texts(given, "multi_last")]
+        end = number(given, "up_to_seq") or stream.last_seq
+        if given.get("up_to_time"):
+            end = offset_since(stream, time_ns(string(given, "up_to_time")))
+        offsets = sorted(o for topic in stream.topics_of(filters) for o in stream.last_offsets(topic, 1, end))
+        if len(offsets) > MULTI_LAST_MAX:
+            self.send(call.reply, b"", status(413, "Too Many Results"))
+            return
+        if not offsets:
+            self.send(call.reply, b"", status(404, "No Results"))
+            return
+        batch = number(given, "batch") or len(offsets)
+        last = 0
+        for left, offset in zip(range(len(offsets) - 1, -1, -1), offsets[:batch], strict=False):
+            record = stream.read_one(offset)
+            if record is not None:
+                more: list[tuple[str, object]] = [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)]
+                self._send(call, stream, record, more)
+                last = offset + 1
+        left = max(0, len(offsets) - batch)
+        lines = [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last), ("Nats-UpTo-Sequence", end)]
+        self.send(call.reply, b"", status(204, "EOB", lines))
+
+
+def last_of_filter(stream: Stream, topic_filter: bytes) -> Record | None:
+    """The newest message that a filter means."""
+    topics = stream.topics_of([topic_filter]) if is_pattern(topic_filter) else [topic_filter]
+    offsets = [offset for topic in topics for offset in stream.last_offsets(topic, 1, stream.end)]
+    return stream.read_one(max(offsets)) if offsets else None
+
+
+def offset_since(stream: Stream, since_ns: int) -> int:
+    """Of the first message written at or after that time."""
+    at = max(stream.first, stream.log.offset_of_stamp(since_ns)) if stream.messages else stream.last_seq
+    found = (record.offset for record in stream.walk((), at, stream.end) if record.stamp >= since_ns)
+    return next(found, stream.end)

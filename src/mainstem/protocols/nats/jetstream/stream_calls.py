@@ -1,0 +1,204 @@
+"""Requests about streams: create, update, info, names, list, delete, purge; the account."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.access import Action
+from mainstem.broker.streams.registry import Streams
+from mainstem.broker.streams.settings import StreamSettings
+from mainstem.broker.streams.stream import Stream
+from mainstem.model.errors import InvalidName, Overloaded
+from mainstem.model.topic import filter_of_nats
+from mainstem.model.topic_filter import filter_levels, overlap
+from mainstem.protocols.nats.jetstream import errors, stream_config
+from mainstem.protocols.nats.jetstream.infos import API_LEVEL, DELETED_MAX, stream_info, subjects_of
+from mainstem.protocols.nats.jetstream.words import document, flag, number, string
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.protocols.nats.jetstream.api import Call
+
+NAMES_MAX, LIST_MAX = 1024, 256
+DURABILITY = "mainstem-durability"  # in a stream's metadata
+
+
+class StreamCalls:
+    broker: Broker
+    namespace: Namespace
+    streams: Streams
+    calls_total: int
+    calls_failed: int
+
+    if TYPE_CHECKING:
+
+        def now_ns(self) -> int: ...
+        def stream(self, call: Call, at: int = 2) -> Stream: ...
+        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+
+    # -- the account -------------------------------------------------------------------------------------------------
+
+    def on_account_info(self, call: Call) -> dict[str, Any]:
+        streams = list(self.streams.by_name.values())
+        used = {kind: sum(s.bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")}
+        limits = dict.fromkeys(
+            (
+                "max_memory",
+                "max_storage",
+                "max_streams",
+                "max_consumers",
+                "max_ack_pending",
+                "memory_max_stream_bytes",
+                "storage_max_stream_bytes",
+            ),
+            -1,
+        )
+        return {
+            "memory": used["memory"],
+            "storage": used["file"],
+            "reserved_memory": 0,
+            "reserved_storage": sum(max(0, s.config["max_bytes"]) for s in streams if s.config["storage"] == "file"),
+            "streams": len(streams),
+            "consumers": sum(len(stream.consumers) for stream in streams),
+            "limits": {**limits, "max_bytes_required": False},
+            "api": {"level": API_LEVEL, "total": self.calls_total - 1, "errors": self.calls_failed},
+        }
+
+    # -- what exists -------------------------------------------------------------------------------------------------
+
+    async def change_stream_create(self, call: Call) -> dict[str, Any]:
+        config = self._config(call)
+        known = self.streams.by_name.get(config["name"])
+        if known is not None:
+            if known.config != config:
+                raise errors.NAME_TAKEN
+            return {**stream_info(known, self.now_ns()), "did_create": True}
+        filters = StreamSettings.of(config).filters
+        self.require(call, Action.CREATE, filters)
+        if self.streams.overlapping(filters) is not None:
+            raise errors.OVERLAP
+        self.streams.check_topics(filters)
+        durability = config.get("metadata", {}).get(DURABILITY, "")
+        try:
+            stream = await self.broker.streams.create(self.namespace, config, durability=durability)
+        except Overloaded as error:
+            raise errors.insufficient(str(error)) from None
+        return {**stream_info(stream, self.now_ns()), "did_create": True}
+
+    async def change_stream_update(self, call: Call) -> dict[str, Any]:
+        config = self._config(call)
+        stream = self.stream(call)
+        stream_config.check_update(stream.config, config)
+        filters = StreamSettings.of(config).filters
+        self.require(call, Action.CREATE, filters)
+        if self.streams.overlapping(filters, stream.name) is not None:
+            raise errors.OVERLAP
+        fresh = tuple(one for one in filters if one not in stream.settings.filters)
+        self.streams.check_topics(fresh)
+        await self.broker.streams.update(stream, config)
+        return stream_info(stream, self.now_ns())
+
+    def _config(self, call: Call) -> dict[str, Any]:
+        given = document(call.payload)
+        name = call.tokens[2] if len(call.tokens) == 3 else ""
+        if string(given, "name") != name:
+            raise errors.NAME_MISMATCH
+        return stream_config.complete(given)
+
+    async def change_stream_delete(self, call: Call) -> dict[str, Any]:
+        if call.payload:
+            raise errors.NOT_EMPTY
+        stream = self.stream(call)
+        self.require(call, Action.DELETE, stream.settings.filters)
+        await self.broker.streams.delete(stream)
+        return {"success": True}
+
+    def on_stream_info(self, call: Call) -> dict[str, Any]:
+        given = document(call.payload)
+        try:
+            stream = self.stream(call)
+        except errors.JsError as error:
+            return {"error": error.to_document(), "total": 0, "offset": 0, "limit": 0}
+        self.require(call, Action.DESCRIBE, stream.settings.filters)
+        info = stream_info(stream, self.now_ns())
+        page = {"total": 0, "offset": 0, "limit": 0}
+        if subjects := string(given, "subjects_filter"):
+            offset = max(0, number(given, "offset"))
+            found, total = subjects_of(stream, [filter_of_nats(subjects.encode())], offset)
+            page = {"total": total, "offset": min(offset, total), "limit": 100_000}
+            if found:
+                info["state"]["subjects"] = found
+        if flag(given, "deleted_details") and info["state"].get("num_deleted"):
+            deleted = [offset + 1 for offset in stream.removed.all() if offset >= stream.first]
+            info["state"]["deleted"] = deleted[:DELETED_MAX]
+        return {**page, **info}
+
+    def _visible(self, call: Call) -> list[Stream]:
+        """Streams by name, those of a subject if the request has one."""
+        given = document(call.payload)
+        found = sorted(self.streams.by_name.values(), key=lambda stream: stream.name)
+        if subject := string(given, "subject"):
+            try:
+                wanted = filter_levels(filter_of_nats(subject.encode()))
+            except InvalidName:
+                return []
+            found = [s for s in found if any(overlap(wanted, filter_levels(f)) for f in s.settings.filters)]
+        return [stream for stream in found if self._may_see(call, stream)]
+
+    def _may_see(self, call: Call, stream: Stream) -> bool:
+        principal = call.connection.principal
+        assert principal is not None
+        allows = self.broker.access.allows_filter
+        return principal.admin or all(allows(principal, Action.DESCRIBE, one) for one in stream.settings.filters)
+
+    def on_stream_names(self, call: Call) -> dict[str, Any]:
+        names = [stream.name for stream in self._visible(call)]
+        offset = min(max(0, number(document(call.payload), "offset")), len(names))
+        page = names[offset : offset + NAMES_MAX]
+        return {"total": len(names), "offset": offset, "limit": NAMES_MAX, "streams": page or None}
+
+    def on_stream_list(self, call: Call) -> dict[str, Any]:
+        found = self._visible(call)
+        offset = min(max(0, number(document(call.payload), "offset")), len(found))
+        page = [stream_info(stream, self.now_ns()) for stream in found[offset : offset + LIST_MAX]]
+        return {"total": len(found), "offset": offset, "limit": LIST_MAX, "streams": page}
+
+    # -- purging -----------------------------------------------------------------------------------------------------
+
+    async def change_stream_purge(self, call: Call) -> dict[str, Any]:
+        try:
+            return {"success": True, "purged": await self._purge(call)}
+        except errors.JsError as error:
+            return {"error": error.to_document(), "purged": 0}
+
+    async def _purge(self, call: Call) -> int:
+        stream = self.stream(call)
+        self.require(call, Action.DELETE, stream.settings.filters)
+        given = document(call.payload)
+        seq, keep, subject = number(given, "seq"), number(given, "keep"), string(given, "filter")
+        if seq and keep:
+            raise errors.bad_request()
+        if stream.config["sealed"]:
+            raise errors.SEALED
+        if stream.config["deny_purge"]:
+            raise errors.PURGE_DENIED
+        self.broker.ticker.write_now()
+        await self.broker.ticker.settle([stream.log])
+        end = min(seq - 1, stream.log.stable) if seq else stream.log.stable
+        if not subject:
+            if keep:
+                end = stream.offset_after(max(0, stream.messages - keep), stream.log.stable)
+            purged = stream.remove_front(end)
+        else:
+            purged = self._purge_subject(stream, filter_of_nats(subject.encode()), end, keep)
+        stream.flush_removed()
+        ticket = self.broker.journal.unsynced()
+        if ticket is not None:
+            await self.broker.ticker.settle([self.broker.journal.stem])
+        return purged
+
+    def _purge_subject(self, stream: Stream, topic_filter: bytes, end: int, keep: int) -> int:
+        found, _ = stream.index.find_many(stream.bitmap((topic_filter,)), stream.first, end)
+        offsets = list(stream.removed.visible(found))
+        return stream.remove(offsets[: len(offsets) - keep] if keep else offsets)

@@ -1,0 +1,128 @@
+"""JetStream's small words: times, durations, header lines, and the document of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from mainstem.protocols.nats.jetstream.errors import JsError, invalid_json
+
+NO_TIME = "0001-01-01T00:00:00Z"
+VERSION_LINE = b"NATS/1.0"
+NS_PER_S = 1_000_000_000
+
+
+def time_text(ns: int) -> str:
+    """RFC 3339, with as many of nine digits as are needed."""
+    if ns <= 0:
+        return NO_TIME
+    seconds, rest = divmod(ns, NS_PER_S)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    fraction = f"{rest:09d}".rstrip("0")
+    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
+
+
+def time_ns(text: str) -> int:
+    """Raises ValueError."""
+    head, dot, rest = text.partition(".")
+    digits = ""
+    if dot:
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        head += rest[len(digits) :]
+    when = datetime.fromisoformat(head.replace("Z", "+00:00"))
+    if when.tzinfo is None:
+        raise ValueError(text)
+    return int(when.timestamp()) * NS_PER_S + int((digits + "0" * 9)[:9])
+
+
+def header_value(block: bytes, name: bytes) -> bytes | None:
+    """Of the first line with exactly this name, as nats-server looks it up."""
+    at = block.find(b"\r\n" + name + b":")
+    if at < 0:
+        return None
+    return block[at + 3 + len(name) : block.find(b"\r\n", at + 2)].strip(b" \t")
+
+
+def with_lines(block: bytes, lines: Iterable[tuple[str, object]]) -> bytes:
+    """The block with lines appended."""
+    more = b"".join(f"{name}: {value}\r\n".encode() for name, value in lines)
+    return (block[:-2] if block else VERSION_LINE + b"\r\n") + more + b"\r\n"
+
+
+def status(code: int, text: str, lines: Iterable[tuple[str, object]] = ()) -> bytes:
+    more = "".join(f"{name}: {value}\r\n" for name, value in lines)
+    return f"NATS/1.0 {code} {text}\r\n{more}\r\n".encode()
+
+
+def document(payload: bytes, known: frozenset[str] | None = None) -> dict[str, Any]:
+    """A request's JSON object; an empty payload is an empty one. Keys that are not known are refused."""
+    if not payload.strip():
+        return {}
+    try:
+        found = json.loads(payload)
+    except ValueError as error:
+        raise invalid_json(str(error)) from None
+    if not isinstance(found, dict):
+        raise invalid_json("json: cannot unmarshal into Go value")
+    if known is not None:
+        check_keys(found, known)
+    return found
+
+
+def check_keys(found: dict[str, Any], known: frozenset[str]) -> None:
+    for key in found:
+        if key not in known:
+            raise invalid_json(f'json: unknown field "{key}"')
+
+
+def number(found: dict[str, Any], key: str, default: int = 0) -> int:
+    value = found.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key}")
+    return value
+
+
+def string(found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key} of type string")
+    return value
+
+
+def flag(found: dict[str, Any], key: str) -> bool:
+    value = found.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key} of type bool")
+    return bool(value)
+
+
+def texts(found: dict[str, Any], key: str) -> list[str]:
+    value = found.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key} of type []string")
+    return value
+
+
+__all__ = [
+    "NO_TIME",
+    "JsError",
+    "check_keys",
+    "document",
+    "flag",
+    "header_value",
+    "number",
+    "status",
+    "string",
+    "texts",
+    "time_ns",
+    "time_text",
+    "with_lines",
+]

@@ -1,0 +1,122 @@
+"""kill -9 under JetStream: no PubAck, no ack and no revision is taken back, and no sequence is given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from nats.js.errors import APIError
+
+from mainstem.testing.ledger import Ledger, OffsetMemory
+from mainstem.testing.process import BrokerProcess
+
+WAIT_S = 20
+ROUNDS = 3
+AT_LEAST = 150  # acked before each kill
+
+
+class Run:
+    """What clients were told, across kills."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self.ledger = Ledger("js")
+        self.sequences = OffsetMemory()
+        self.acked: dict[int, bytes] = {}  # by sequence
+        self.settled: set[int] = set()  # confirmed to the consumer
+        self.revisions: dict[str, tuple[int, bytes]] = {}
+        self.number = 0
+
+    async def until_killed(self) -> None:
+        client = await nats.connect(self.broker.nats_url, connect_timeout=WAIT_S, allow_reconnect=False)
+        js = client.jetstream(timeout=WAIT_S)
+        enough = len(self.acked) + AT_LEAST
+        work = [
+            asyncio.create_task(one) for one in (self._publish(js), self._publish(js), self._consume(js), self._put(js))
+        ]
+        while len(self.acked) < enough:
+            assert not any(one.done() for one in work), "a client stopped before the kill"
+            await asyncio.sleep(0.01)
+        self.broker.kill()
+        for one in work:
+            one.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            await client.close()
+
+    async def _publish(self, js: Any) -> None:
+        while True:
+            self.number += 1
+            number, payload = self.number, self.ledger.payload("p", self.number)
+            ack = await js.publish(f"k.{number % 7}", payload)
+            assert ack.seq not in self.acked, "a sequence was given twice"
+            self.acked[ack.seq] = payload
+            self.ledger.ok("p", number)
+
+    async def _consume(self, js: Any) -> None:
+        pull = await js.pull_subscribe("k.>", "worker")
+        while True:
+            try:
+                messages = await pull.fetch(10, timeout=1)
+            except nats.errors.TimeoutError:
+                continue
+            for message in messages:
+                await message.ack_sync(timeout=WAIT_S)
+                self.settled.add(message.metadata.sequence.stream)
+
+    async def _put(self, js: Any) -> None:
+        kv = await js.key_value("b")
+        count = 0
+        while True:
+            count += 1
+            key, value = f"key{count % 5}", b"%d" % count
+            try:
+                revision = await kv.put(key, value)
+            except APIError:
+                return
+            assert revision > self.revisions.get(key, (0, b""))[0]
+            self.revisions[key] = (revision, value)
+
+    async def check(self) -> None:
+        client = await nats.connect(self.broker.nats_url, connect_timeout=WAIT_S, allow_reconnect=False)
+        js = client.jetstream(timeout=WAIT_S)
+        reader = await js.subscribe("k.>", ordered_consumer=True)
+        last = (await js.stream_info("k")).state.last_seq
+        found: dict[int, bytes] = {}
+        while not found or max(found) < (last or 0):
+            message = await reader.next_msg(WAIT_S)
+            found[message.metadata.sequence.stream] = message.data
+        self.sequences.see("k", found)
+        assert not self.sequences.changed
+        assert {seq: found.get(seq) for seq in self.acked} == self.acked
+        verdict = self.ledger.judge(found[seq] for seq in sorted(found))
+        assert not {kind: one for kind, one in verdict.problems().items() if kind != "disordered"}
+        info = await js.consumer_info("k", "worker")
+        assert (info.num_pending or 0) + (info.num_ack_pending or 0) <= len(found) - len(self.settled)
+        kv = await js.key_value("b")
+        for key, (revision, value) in self.revisions.items():
+            entry = await kv.get(key)
+            assert (entry.revision, entry.value) == (revision, value) or entry.revision > revision
+        await client.close()
+
+
+@pytest.mark.slow
+async def test_what_was_acked_is_there_after_each_of_several_kills(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        client = await nats.connect(broker.nats_url, connect_timeout=WAIT_S)
+        await client.jetstream().add_stream(name="k", subjects=["k.>"])
+        await client.jetstream().create_key_value(bucket="b", history=2)
+        await client.close()
+        run = Run(broker)
+        for _ in range(ROUNDS):
+            await run.until_killed()
+            broker.start()
+            await run.check()
+            broker.kill()  # again, with nothing but recovery between
+            broker.start()
+            await run.check()

@@ -1,0 +1,138 @@
+"""Kafka clients' own suites against this broker: python -m tests.peers.kafka_suites NAME CHECKOUT [arguments for its runner]
+
+    kafka-python    CHECKOUT of dpkp/kafka-python: test/integration
+    aiokafka        of aio-libs/aiokafka: tests; what it asks Docker for is a broker of ours
+    confluent       of confluentinc/confluent-kafka-python: tests/integration, without the schema registry
+    franz-go        of twmb/franz-go: pkg/kgo, the tests that need a broker
+    librdkafka      the folder librdkafka of the crate rdkafka-sys: tests, built in a copy
+
+Each runs to its end, with its own runner's output. A broker is started for it and stopped afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mainstem.testing import BrokerProcess
+
+DOCKER = '''
+"""Stands in for Docker: whatever image is asked for, a broker of ours runs."""
+import subprocess, sys, tempfile, types
+from types import SimpleNamespace
+class Container:
+    def __init__(self, port):
+        others = [word for name in ("mqtt", "ws", "amqp", "nats", "http") for word in (f"--{name}-port", "off")]
+        command = [sys.executable, "-m", "mainstem", "serve", "--data", tempfile.mkdtemp(), "--kafka-port", str(port)]
+        self._process = subprocess.Popen([*command, *others, "--set", "topics.partitions=2"], stdout=subprocess.DEVNULL)
+    def exec_run(self, *args, **options):
+        return 0, b""
+    def stop(self):
+        self._process.terminate()
+        self._process.wait()
+class Client:
+    containers = SimpleNamespace(run=lambda environment, **options: Container(environment["ADVERTISED_PORT"]))
+    def close(self):
+        pass
+def from_env():
+    return Client()
+models = SimpleNamespace(containers=SimpleNamespace(Container=Container))
+'''
+TRIVUP = {
+    "trivup/__init__.py": "",
+    "trivup/clusters/__init__.py": "",
+    "trivup/clusters/KafkaCluster.py": "KafkaCluster = None\n",
+}
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--timeout=120",
+    "-o",
+    "addopts=",
+    "-o",
+    "asyncio_default_fixture_loop_scope=function",
+    "-W",
+    "ignore",
+]
+FRANZ_GO = "TestGroupETL|TestGroup848|TestTxnEtl|TestShareGroupETL|TestTxn848|TestProduce|TestPing|TestConsume"
+
+
+def kafka_python(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
+    environment = {"KAFKA_URI": f"kafka://{address}", "KAFKA_VERSION": "4.0.0"}
+    return _run([*PYTEST, "test/integration", *arguments], checkout, environment)
+
+
+def aiokafka(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
+    (spare / "docker.py").write_text(DOCKER)
+    (checkout / "tests" / "ssl_cert").mkdir(exist_ok=True)
+    # Kerberos and TLS certificates are made inside its own image.
+    left_out = ["--deselect=tests/test_sasl.py", "--ignore=tests/test_sasl.py"]
+    command = [*PYTEST, "tests", "--docker-image=mainstem:3.9.0", "--no-pull", *left_out, *arguments]
+    return _run(command, checkout, {"PYTHONPATH": str(spare), "AIOKAFKA_NO_EXTENSIONS": "1"})
+
+
+def confluent(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
+    for name, text in TRIVUP.items():
+        (spare / name).parent.mkdir(parents=True, exist_ok=True)
+        (spare / name).write_text(text)
+    tests = shutil.copytree(checkout / "tests", spare / "tests")  # beside the installed package, not before its sources
+    needs_more = ["schema_registry", "serialization", "share_consumer_oauth", "share_consumer_sasl"]
+    left_out = [f"--ignore={tests / 'integration' / name}" for name in needs_more]
+    return _run([*PYTEST, "tests/integration", *left_out, *arguments], spare, {"BROKERS": address})
+
+
+def franz_go(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
+    environment = {"KGO_SEEDS": address, "KGO_TEST_RECORDS": "50000", "KGO_TEST_RF": "1", "KGO_LOG_LEVEL": "none"}
+    command = ["go", "test", "-timeout", "20m", "-run", FRANZ_GO, *(arguments or ["-v"]), "."]
+    return _run(command, checkout / "pkg" / "kgo", environment)
+
+
+def librdkafka(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
+    built = shutil.copytree(checkout, spare / "librdkafka")
+    steps = [
+        ["./configure", "--disable-sasl", "--disable-curl"],
+        ["make", "-j2", "libs"],
+        ["make", "-j2", "-C", "tests", "build"],
+    ]
+    for step in steps:
+        if _run(step, built, {}, quiet=True):
+            return 1
+    tests = built / "tests"
+    (tests / "test.conf").write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
+    environment = {"LD_LIBRARY_PATH": "../src:../src-cpp", "TEST_KAFKA_VERSION": "4.0.0", "TEST_LEVEL": "1"}
+    return _run(["./test-runner", "-Q", "-p1", *arguments], tests, environment)
+
+
+SUITES = {
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "confluent": confluent,
+    "franz-go": franz_go,
+    "librdkafka": librdkafka,
+}
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str], *, quiet: bool = False) -> int:
+    path = os.pathsep.join(one for one in (environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if one)
+    environment = {**os.environ, **environment, **({"PYTHONPATH": path} if path else {})}
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL if quiet else None, check=False
+    ).returncode
+
+
+def main(name: str, checkout: Path, arguments: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as spare, BrokerProcess(Path(spare, "data"), "topics.partitions=4") as broker:
+        address = f"127.0.0.1:{broker.kafka_port}"
+        return SUITES[name](checkout.resolve(), arguments, address, Path(spare))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,56 @@
+"""nats-py's own tests against this broker: python -m tests.peers.nats_py CHECKOUT [pytest's arguments]...
+
+Its tests start `nats-server` with flags and kill it after each. Here that is a program that starts this broker with what the
+flags mean in our settings. They use ports 4222 and 8222. What needs clusters, JWT or a configuration file is not meant.
+
+    python -m tests.peers.nats_py nats.py tests/test_js.py -k KV
+
+    --server ...   be `nats-server`
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DEFAULT_TESTS = ["tests/test_js.py", "tests/test_client.py"]
+
+
+def be_server(arguments: list[str]) -> None:
+    given: dict[str, str] = {}
+    while arguments:
+        word = arguments.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if name in ("js", "DV", "jetstream"):
+            continue
+        given[name] = value if equals else arguments.pop(0)
+    if given.keys() & {"cluster_listen", "routes", "config", "tls", "tlscert"}:
+        sys.exit("this needs a cluster, TLS or a configuration file")
+    data = given.get("sd") or tempfile.mkdtemp(prefix="nats-py-")
+    command = [sys.executable, "-m", "mainstem", "serve", "--data", f"{data}/data"]
+    for listener in ("mqtt", "ws", "kafka", "amqp"):
+        command += ["--set", f"listeners.{listener}_port=0"]
+    command += ["--nats-port", given.get("p", "4222"), "--http-port", given.get("m", "8222")]
+    os.execv(sys.executable, command)
+
+
+def main(arguments: list[str]) -> int:
+    checkout, *rest = arguments
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / "nats-server"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} --server "$@"\n')
+        program.chmod(0o755)
+        root = Path(__file__).parents[2]
+        paths = {"PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": f"{root}:{checkout}/nats/src"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(rest or DEFAULT_TESTS)]
+        return subprocess.run(command, cwd=Path(checkout) / "nats", env={**os.environ, **paths}, check=False).returncode
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--server"]:
+        be_server(sys.argv[2:])
+    else:
+        sys.exit(main(sys.argv[1:]))
