@@ -27,7 +27,7 @@ from mainstem.server.settings import Tls
 from mainstem.server.tls import make_context
 from mainstem.testing import Broker
 
-TLS_PORTS = tuple(f"listeners.{name}_port=0" for name in ("mqtts", "wss", "kafkas", "amqps", "https"))
+TLS_PORTS = tuple(f"listeners.{name}_port=0" for name in ("mqtts", "wss", "kafkas", "amqps", "natss", "https"))
 WAIT_S = 30
 
 
@@ -200,7 +200,7 @@ def test_hangup_shows_the_new_certificate_and_a_bad_one_changes_nothing(files: F
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     shutil.copy(files.certificate, certificate)
     shutil.copy(files.key, key)
-    ports = [part for name in ("mqtt", "ws", "kafka", "amqp", "http") for part in (f"--{name}-port", "0")]
+    ports = [part for name in ("mqtt", "ws", "kafka", "amqp", "nats", "http") for part in (f"--{name}-port", "0")]
     given = [*TLS_PORTS, f"tls.certificate={certificate}", f"tls.key={key}"]
     flags = [part for one in given for part in ("--set", one)]
     command = [sys.executable, "-m", "mainstem", "serve", "--data", str(tmp_path / "data"), *ports, *flags]
@@ -243,13 +243,13 @@ def test_hangup_shows_the_new_certificate_and_a_bad_one_changes_nothing(files: F
 
 def test_without_a_certificate_there_is_no_tls_listener() -> None:
     with Broker() as broker:
-        assert set(broker.ports) == {"mqtt", "ws", "kafka", "amqp", "http"}
+        assert set(broker.ports) == {"mqtt", "ws", "kafka", "amqp", "nats", "http"}
 
 
 def test_plain_listeners_can_be_switched_off(files: Files) -> None:
-    off = [f"listeners.{name}_port=off" for name in ("mqtt", "ws", "kafka", "amqp", "http")]
+    off = [f"listeners.{name}_port=off" for name in ("mqtt", "ws", "kafka", "amqp", "nats", "http")]
     with Broker(*files.settings, *off) as broker:
-        assert set(broker.ports) == {"mqtts", "wss", "kafkas", "amqps", "https"}
+        assert set(broker.ports) == {"mqtts", "wss", "kafkas", "amqps", "natss", "https"}
         assert mqtt_receives(broker.ports["mqtts"], files) == b"over tls"
 
 

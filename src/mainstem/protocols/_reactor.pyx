@@ -19,6 +19,7 @@ from mainstem.protocols._sockets cimport (
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, recv, send, sendmsg, shutdown,
 )
 
+from mainstem.broker.ticker import SHARE_BYTES
 from mainstem.protocols.loopback import stop_pacing
 
 logger = logging.getLogger("mainstem.connection")
@@ -65,6 +66,8 @@ cdef class Line:
         while True:
             done = send(self.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
             if done >= 0:
+                if self.protocol.meter is not None:
+                    self.protocol.meter.wrote(done)
                 return done
             if errno_now == EAGAIN:
                 return 0
@@ -126,6 +129,8 @@ cdef class Line:
                 self._lose(OSError(errno_now, os.strerror(errno_now)))
             return 0
         self.waiting_size -= done
+        if self.protocol.meter is not None:
+            self.protocol.meter.wrote(done)
         done += self.waiting_at
         while self.waiting and done >= PyBytes_GET_SIZE(<bytes>self.waiting[0]):
             done -= PyBytes_GET_SIZE(<bytes>self.waiting.popleft())
@@ -167,10 +172,13 @@ cdef class Line:
             reactor.bytes_in += size
             if self.heard != reactor.second:
                 self.heard = self.protocol.heard_second = reactor.second
+            protocol = self.protocol
             if self.intake is not None:
                 reactor.messages_in += self.intake.take(reactor.buffer, size, reactor.time_ms)
             else:
-                self.protocol.on_data(PyBytes_FromStringAndSize(<const char*>reactor.buffer, size))
+                protocol.on_data(PyBytes_FromStringAndSize(<const char*>reactor.buffer, size))
+            if protocol.meter is not None:
+                protocol.meter.read(size)
         elif size == 0:
             self.protocol.eof_received()
             self.close()
@@ -216,6 +224,10 @@ cdef class Line:
         self.ending = self.deaf = True
         if not self.waiting_size:
             shutdown(self.fd, SHUT_WR)
+
+    def stop_hearing(self):
+        """What the peer still sends is read and not heard."""
+        self.deaf = True
 
     def close(self):
         """Send what waits, then close."""
@@ -373,6 +385,8 @@ cdef class Reactor:
                             self.bytes_in - ticked < enough:
                         before = self.bytes_in
                         line._read()
+                    if ticker.behind and self.bytes_in - before >= SHARE_BYTES and line.reading:
+                        ticker.outrun(line.protocol)
                 except Exception:
                     logger.exception("a connection failed and is closed")
                     line._lose(None)

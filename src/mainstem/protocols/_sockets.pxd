@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""The operating system's calls that a loop over many sockets makes, for the modules that have one."""
+"""The operating system's calls that a loop over many sockets makes, for the modules that have one.
+
+Elsewhere than on Linux epoll fails with ENOSYS and nobody calls it: the event loop's own transports serve (`reactor.py`).
+That way is tested on Linux; on macOS it is untried. `-DMAINSTEM_PORTABLE` compiles it here.
+"""
 
 from libc.stdint cimport uint32_t
 
@@ -18,7 +22,29 @@ cdef extern from "sys/socket.h" nogil:
     int shutdown(int fd, int how)
     int SHUT_WR, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL
 
-cdef extern from "sys/epoll.h" nogil:
+cdef extern from *:
+    """
+    #if defined(__linux__) && !defined(MAINSTEM_PORTABLE)
+    #include <sys/epoll.h>
+    #else
+    #include <errno.h>
+    #include <stdint.h>
+    typedef union epoll_data { uint32_t u32; } epoll_data_t;
+    struct epoll_event { uint32_t events; epoll_data_t data; };
+    enum { EPOLL_CLOEXEC = 0, EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3, EPOLLIN = 1, EPOLLOUT = 4 };
+    static inline int epoll_create1(int flags) { errno = ENOSYS; return -1; }
+    static inline int epoll_ctl(int epoll, int op, int fd, struct epoll_event* event) { errno = ENOSYS; return -1; }
+    static inline int epoll_wait(int epoll, struct epoll_event* events, int count, int timeout) { errno = ENOSYS; return -1; }
+    #endif
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0  /* the interpreter ignores SIGPIPE */
+    #endif
+    #ifndef MSG_MORE
+    #define MSG_MORE 0
+    #endif
+    """
+
+cdef extern from * nogil:
     ctypedef union epoll_data_t:
         uint32_t u32
     cdef struct epoll_event:

@@ -18,7 +18,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mainstem.broker.access import Principal
+from mainstem.broker.quotas import Member
+from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
+from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 
 logger = logging.getLogger("mainstem.connection")
@@ -30,7 +33,10 @@ CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
 
 HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
+HOLD_DELIVERY = 32  # what it published is to reach its readers first
 HOLD_QUEUE = 4  # a request of its own must finish first
+HOLD_QUOTA = 256  # it has published more than its quota (`broker/quotas.py`)
+BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 
 
 class Ticker(Protocol):
@@ -86,10 +92,14 @@ class Deadlines:
         self.second = 0  # coarse monotonic time, read by every connection instead of a clock
         self._due: dict[int, set[Connection]] = {}
 
-    def watch(self, connection: Connection, silence_seconds: int) -> None:
-        """Call `connection.on_silence()` when it was not heard for that long; 0 ends the watch."""
+    def watch(self, connection: Connection, silence_seconds: int, *, however: bool = False) -> None:
+        """Call `connection.on_silence()` when it was not heard for that long; 0 ends the watch.
+
+        With `however` it has that long whatever it says: a byte now and then is no login, and no goodbye either.
+        """
         self.forget(connection)
         connection.silence_seconds = silence_seconds
+        connection.due_however = however
         if silence_seconds:
             connection.heard_second = self.second
             self._put(connection, self.second + silence_seconds + 1)
@@ -113,11 +123,14 @@ class Deadlines:
         if connection.held:  # our own back pressure is not the peer's silence
             connection.heard_second = self.second
         due = connection.heard_second + connection.silence_seconds + 1
-        if due > self.second:
+        if due > self.second and (connection.held or not connection.due_however):
             self._put(connection, due)
-        else:
-            connection.silence_seconds = 0
+            return
+        connection.silence_seconds = 0
+        try:
             connection.on_silence()
+        except Exception:  # the timer is everybody's
+            connection.break_off()
 
     def _put(self, connection: Connection, due_second: int) -> None:
         connection.due_second = due_second
@@ -139,6 +152,7 @@ class Server:
         self.deadlines = Deadlines()
         self.admission: Admission | None = None  # limits by address, if the wiring sets them
         self.unsent = Unsent()  # the wiring sets one for all protocols
+        self.unfinished = Unfinished()  # as it does here
 
     async def run_deadlines(self) -> None:
         """The server's one timer; cancel it to stop."""
@@ -169,17 +183,22 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "blocked",
+        "blocked_by",
         "closing",
         "dirty",
+        "due_however",
         "due_second",
         "heard_second",
         "held",
+        "member",
+        "meter",
         "opened_second",
         "out",
         "out_bytes",
         "server",
         "silence_seconds",
         "transport",
+        "unfinished",
         "unsent",
     )
 
@@ -190,13 +209,18 @@ class Connection(asyncio.Protocol):
         self.out_bytes = 0
         self.dirty = False
         self.blocked = False
+        self.blocked_by = 0
         self.closing = False
+        self.member: Member | None = None  # in the accounts of its quotas, once logged in
+        self.meter: Member | None = None  # the same, where one of them has a rate: told of every read and write
         self.held = 0
         self.heard_second = 0
         self.opened_second = 0
         self.silence_seconds = 0
         self.due_second = -1
+        self.due_however = False
         self.unsent = 0
+        self.unfinished = 0
 
     # What a subclass says.
 
@@ -256,6 +280,8 @@ class Connection(asyncio.Protocol):
         else:
             transport.writelines(out)
         self.note_unsent()
+        if self.meter is not None:
+            self.meter.wrote(size)
 
     def note_unsent(self) -> None:
         """After a write: what the peer did not take counts against what all may leave."""
@@ -293,7 +319,25 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.close()
         if self in self.server.connections:  # else the transport is already gone
-            self.server.deadlines.watch(self, CLOSE_SECONDS_MAX)
+            self.server.deadlines.watch(self, CLOSE_SECONDS_MAX, however=True)
+
+    def finish(self) -> None:
+        """Our last word is collected: the peer closes. Until then, or for CLOSE_SECONDS_MAX, its input is read, unheard.
+
+        A peer that is still writing when it reads our goodbye would otherwise fail on a socket that is gone.
+        """
+        if self.closing:
+            return
+        self.flush()
+        self.closing = True
+        transport = self.transport
+        if transport is None:
+            return
+        if self.held:
+            transport.resume_reading()
+        if hasattr(transport, "stop_hearing"):  # others ask `data_received`
+            transport.stop_hearing()
+        self.server.deadlines.watch(self, CLOSE_SECONDS_MAX, however=True)
 
     def logged_in(self) -> Principal | None:
         """Who it is; None before its login."""
@@ -302,11 +346,24 @@ class Connection(asyncio.Protocol):
     def end_login(self) -> None:
         self.close(LOGIN_ENDED)
 
+    def end_namespace(self, name: str) -> None:
+        """The namespace it works in is removed."""
+        self.close(f"namespace {name} was removed")
+
     def abort(self) -> None:
         """Drop the connection now, unsent bytes and all."""
         self.closing = True
         if self.transport is not None:
             self.transport.abort()
+
+    def cut_off(self, reason: str) -> None:
+        """It takes more than its share (`unfinished.py`)."""
+        self.close(reason)
+
+    def break_off(self) -> None:
+        """In an `except`: something of ours failed on what it sent. Nothing more of it is read, nobody else is hurt."""
+        logger.exception("%s: what it sent could not be handled; it is cut off", self.label())
+        self.abort()
 
     def hold(self, reason: int) -> None:
         """Stop reading from the peer until every reason is released."""
@@ -328,6 +385,51 @@ class Connection(asyncio.Protocol):
 
     def release_from_log(self) -> None:
         self.release(HOLD_LOG)
+
+    def hold_for_delivery(self) -> None:
+        """It brought much, and those who read it come first (`ticker.outrun`)."""
+        self.hold(HOLD_DELIVERY)
+
+    def release_from_delivery(self) -> None:
+        self.release(HOLD_DELIVERY)
+
+    # What its quotas ask.
+
+    def set_meter(self, meter: Member | None) -> None:
+        self.meter = meter
+
+    def published_count(self) -> int:
+        """Messages it has published, ever."""
+        return 0
+
+    def hold_for_quota(self, wait_s: float) -> None:
+        self.hold(HOLD_QUOTA)
+
+    def release_from_quota(self) -> None:
+        self.release(HOLD_QUOTA)
+
+    def hold_output_for_quota(self, wait_s: float) -> None:
+        """What it is owed waits in the log."""
+        self._block_output(BLOCKED_BY_QUOTA)
+
+    def release_output_from_quota(self) -> None:
+        self._free_output(BLOCKED_BY_QUOTA)
+
+    def end_for_quota(self, error: QuotaExceeded) -> None:
+        self.close(error.message)
+
+    def _block_output(self, why: int) -> None:
+        before, self.blocked_by = self.blocked_by, self.blocked_by | why
+        self.blocked = True
+        if not before:
+            self.on_blocked()
+
+    def _free_output(self, why: int) -> None:
+        if self.blocked_by & why:
+            self.blocked_by &= ~why
+            self.blocked = bool(self.blocked_by)
+            if not self.blocked and not self.closing:
+                self.on_room()
 
     def label(self) -> str:
         """How the log names this peer."""
@@ -361,6 +463,8 @@ class Connection(asyncio.Protocol):
         self.heard_second = server.deadlines.second
         server.counters.bytes_in += len(data)
         self.on_data(data)
+        if self.meter is not None:
+            self.meter.read(len(data))
 
     def eof_received(self) -> bool | None:
         return None  # the transport closes itself
@@ -371,7 +475,10 @@ class Connection(asyncio.Protocol):
         self.out = None
         server = self.server
         server.unsent.forget(self)
+        server.unfinished.forget(self)
         server.deadlines.forget(self)
+        if self.member is not None:
+            self.member.leave()
         if self in server.connections:
             if server.admission is not None:
                 server.admission.leave(transport)
@@ -380,9 +487,7 @@ class Connection(asyncio.Protocol):
             self.on_lost()
 
     def pause_writing(self) -> None:
-        self.blocked = True
-        self.on_blocked()
+        self._block_output(BLOCKED_BY_PEER)
 
     def resume_writing(self) -> None:
-        self.blocked = False
-        self.on_room()
+        self._free_output(BLOCKED_BY_PEER)

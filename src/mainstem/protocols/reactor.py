@@ -1,8 +1,8 @@
 """Listening: where one message is one system call, what stands around that call decides.
 
 A `Server` whose connections read in place (`reads_in_place`: their `inbound` is an `Intake`) is served by the compiled
-`Reactor`, everything else, TLS and plain Python by the loop's own transports. A reactor is one epoll of its own that
-the loop watches as a single reader. One turn of it:
+`Reactor`, everything else, TLS and systems without epoll by the loop's own transports. A reactor is one epoll of its own,
+which the loop watches as a single reader. One turn of it:
 
     epoll_wait → for each ready socket: one recv into the one shared buffer → inbound.take(where it lies)
                → one tick: logs are written, records delivered, and each dirty connection sends from where it encoded
@@ -21,18 +21,16 @@ turn is ready in the next.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from mainstem.model.compiled import COMPILED
+from mainstem.protocols._reactor import Reactor
 from mainstem.protocols.connection import Server
 
-if TYPE_CHECKING or not COMPILED:
-    Reactor: Any = None
-else:
-    from mainstem.protocols._reactor import Reactor
+HAS_EPOLL = hasattr(select, "epoll")  # Linux
 
 
 class Listener(Protocol):
@@ -50,8 +48,9 @@ async def listen(
     handshake_seconds: float | None = None,
 ) -> Listener:
     """Serve a bound socket on the running loop."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else connections of an earlier broker forbid it
     loop = asyncio.get_running_loop()
-    if Reactor is not None and tls is None and isinstance(server, Server) and server.reads_in_place:
+    if HAS_EPOLL and tls is None and isinstance(server, Server) and server.reads_in_place:
         reactor: Listener = Reactor(loop, server, now_ns, sock, backlog)
         return reactor
     return await loop.create_server(

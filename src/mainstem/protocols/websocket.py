@@ -86,6 +86,14 @@ class WebSocketProtocol(asyncio.Protocol):
         self._connection.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except Exception:
+            if self._connection is not None:
+                self._connection.break_off()
+            self.abort()
+
+    def _take(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -114,6 +122,8 @@ class WebSocketProtocol(asyncio.Protocol):
     # -- frames
 
     def _shake_hands(self, request: Request) -> None:
+        if self._protocol.eof_sent:  # what came with the request, before our answer to it, was no frame
+            return
         headers = request.headers
         refusal = self._rules.refusal(request.path, headers.get("Host"), headers.get("Origin"))
         if refusal is not None:

@@ -283,6 +283,7 @@ def test_closing_is_answered(raw: Raw) -> None:
     raw.expect("channel.close-ok")
     raw.send(0, "connection.close", reply_code=200)
     raw.expect("connection.close-ok")
+    raw.socket.shutdown(socket.SHUT_WR)  # who closed first closes the socket
     assert raw.ended()
 
 

@@ -28,6 +28,21 @@ def test_messages_that_come_in_one_read_do_not_overfill_a_queue(channel: Blockin
     assert bodies(channel, queue) == [b"0", b"1", b"2"]
 
 
+def test_delayed_messages_that_are_due_do_not_overfill_a_queue_and_others_get_them(
+    channel: BlockingChannel, name: str
+) -> None:
+    exchange = name + "x"
+    channel.exchange_declare(exchange, "fanout")
+    queue = declared(channel, name, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    other = declared(channel, name + "-other")
+    for one in (queue, other):
+        channel.queue_bind(one, exchange)
+    for number in range(5):
+        channel.basic_publish(exchange, "", b"%d" % number, pika.BasicProperties(headers={"x-delay": 50}))
+    eventually(lambda: ready(channel, other) == 5)
+    assert bodies(channel, queue) == [b"0", b"1"]
+
+
 def test_a_full_queue_with_a_consumer_refuses_nothing_that_the_consumer_takes(
     channel: BlockingChannel, name: str
 ) -> None:

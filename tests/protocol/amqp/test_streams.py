@@ -141,3 +141,56 @@ def test_deleting_a_stream_cancels_its_readers(connect: Connect, name: str) -> N
     connect().channel().queue_delete(queue)
     eventually(lambda: channel.connection.process_data_events(0.02) or cancelled)
     assert cancelled == [tag]
+
+
+def test_a_stream_counts_its_own_records_from_zero(connect: Connect, name: str) -> None:
+    other = connect().channel()
+    for number in range(3):
+        other.basic_publish("", f"{name}-other", b"%d" % number)
+    queue = filled(connect().channel(), name, 20)
+    assert read(connect().channel(), queue, 20, "first") == [(b"%d" % n, n) for n in range(20)]
+    assert read(connect().channel(), queue, 5, 15) == [(b"%d" % n, n) for n in range(15, 20)]
+    assert read(connect().channel(), queue, 1, "last") == [(b"19", 19)]
+
+
+def test_it_counts_only_what_it_took_and_two_streams_count_apart(connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    wide = declared(channel, f"{name}-wide", durable=True, arguments=STREAM)
+    narrow = declared(channel, f"{name}-narrow", durable=True, arguments=STREAM)
+    channel.queue_bind(wide, "amq.topic", f"{name}.#")
+    channel.queue_bind(narrow, "amq.topic", f"{name}.*.odd")
+    for number in range(200):  # more than lie between two marks
+        channel.basic_publish("amq.topic", f"{name}.a.{'odd' if number % 2 else 'even'}", b"%d" % number)
+        if number == 99:
+            channel.basic_publish("", wide, b"direct")
+            channel.queue_declare(wide, passive=True)
+    channel.queue_declare(wide, passive=True)
+    odd = [(b"%d" % n, n // 2) for n in range(1, 200, 2)]
+    assert read(connect().channel(), narrow, 100, "first") == odd
+    assert read(connect().channel(), narrow, 30, 70) == odd[70:]
+    assert read(connect().channel(), wide, 2, 199) == [(b"198", 199), (b"199", 200)]
+    assert read(connect().channel(), wide, 1, 100)[0] == (b"direct", 100)
+
+
+def test_its_numbers_go_on_when_its_limit_dropped_the_oldest(connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    queue = declared(channel, name, durable=True, arguments={**STREAM, "x-max-length-bytes": 500})
+    for number in range(20):
+        channel.basic_publish("", queue, b"%02d" % number + b"." * 98)
+    eventually(lambda: channel.queue_declare(queue, passive=True).method.message_count == 5)
+    assert [(body[:2], at) for body, at in read(connect().channel(), queue, 5, "first")] == [
+        (b"%d" % n, n) for n in range(15, 20)
+    ]
+    assert [at for _, at in read(connect().channel(), queue, 5, 3)] == [15, 16, 17, 18, 19]
+    assert [at for _, at in read(connect().channel(), queue, 2, 18)] == [18, 19]
+
+
+def test_what_is_older_than_its_maximum_age_is_gone_and_counted(connect: Connect, name: str) -> None:
+    channel = connect().channel()
+    queue = declared(channel, name, durable=True, arguments={**STREAM, "x-max-age": "1s"})
+    for number in range(3):
+        channel.basic_publish("", queue, b"%d" % number)
+    channel.queue_declare(queue, passive=True)
+    eventually(lambda: channel.queue_declare(queue, passive=True).method.message_count == 0)
+    channel.basic_publish("", queue, b"new")
+    assert read(connect().channel(), queue, 1, "first") == [(b"new", 3)]

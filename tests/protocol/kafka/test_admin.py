@@ -19,6 +19,7 @@ from kafka import KafkaAdminClient
 from mainstem.protocols.kafka.messages import (
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
+    DescribeQuorumRequest,
     ElectLeadersRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -236,6 +237,24 @@ def test_log_directories_and_elections_are_answered(broker: Broker) -> None:
         line = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])
         elected = raw.ask("ElectLeaders", 2, ElectLeadersRequest(topic_partitions=[line]))
         assert elected.replica_election_results[0].partition_result[0].error_code == 84
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_this_node(broker: Broker, version: int) -> None:
+    kinds = DescribeQuorumRequest
+    lines = [
+        kinds.TopicData(topic_name=name, partitions=[kinds.PartitionData(partition_index=index)])
+        for name, index in (("__cluster_metadata", 0), ("__cluster_metadata", 1), ("other", 0))
+    ]
+    with RawClient(broker) as raw:
+        answer = raw.ask("DescribeQuorum", version, kinds(topics=lines))
+    assert answer.error_code == 0
+    quorum, *others = [line.partitions[0] for line in answer.topics]
+    assert (quorum.error_code, quorum.leader_id, quorum.partition_index) == (0, 1, 0)
+    assert [voter.replica_id for voter in quorum.current_voters] == [1] and not quorum.observers
+    assert [one.error_code for one in others] == [3, 3]
+    if version == 2:
+        assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(1, broker.kafka_port)]
 
 
 def test_the_brokers_settings_are_shown_read_only(broker: Broker) -> None:

@@ -15,6 +15,7 @@ from tests.protocol.kafka.test_share_groups import configure
 from tests.protocol.kafka.test_views import stretch
 
 SCENARIO = str(Path(__file__).parent / "java" / "Scenario.java")
+TOPIC_ID_SCENARIO = str(Path(__file__).parent / "java" / "TopicIdScenario.java")
 SHARE_SCENARIO = str(Path(__file__).parent / "java" / "ShareScenario.java")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -79,6 +80,27 @@ def test_javas_share_consumer(broker: Broker) -> None:
     assert done.stdout.strip().endswith("OK"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("what", ["described", "pattern"])
+def test_java_4_names_topics_by_their_ids(broker: Broker, what: str) -> None:
+    topic_ids(broker, what, create_topic(broker, unique("java-id"), 3))
+
+
+def test_java_4_writes_to_a_topic_that_nobody_made(broker: Broker) -> None:
+    topic_ids(broker, "missing", unique("java-missing"))
+
+
+def test_java_4_writes_to_a_topic_of_devices_while_it_reads_it(broker: Broker, device: mqtt.Client) -> None:
+    topic = unique("java-shared")
+    device.publish(topic, b"from a device", qos=1).wait_for_publish(10)
+    topic_ids(broker, "shared", topic)
+
+
+def topic_ids(broker: Broker, *arguments: str) -> None:
+    available(CLIENTS_4)
+    done = run_java(CLIENTS_4, TOPIC_ID_SCENARIO, broker.bootstrap_servers, *arguments)
+    assert done.stdout.strip().endswith("OK"), done.stdout + done.stderr
+
+
 def tool(broker: Broker, name: str, *arguments: str) -> str:
     available(BROKER_4)
     done = run_java(BROKER_4, name, "--bootstrap-server", broker.bootstrap_servers, *arguments)
@@ -110,11 +132,20 @@ def test_kafkas_own_tools(broker: Broker) -> None:
     tool(broker, f"{tools}.TopicCommand", "--delete", "--topic", topic)
 
 
-def test_the_producer_performance_tool(broker: Broker) -> None:
-    topic = create_topic(broker, unique("perf"))
+def test_the_producer_performance_tool_makes_its_topic(broker: Broker) -> None:
+    topic = unique("perf")
     available(BROKER_4)
     arguments = ("--topic", topic, "--num-records", "2000", "--record-size", "100", "--throughput", "-1")
     properties = ("--producer-props", f"bootstrap.servers={broker.bootstrap_servers}")
     done = run_java(BROKER_4, "org.apache.kafka.tools.ProducerPerformance", *arguments, *properties)
     assert "2000 records sent" in done.stdout, done.stderr
     assert len(read_all(broker, topic, 2_000)) == 2_000
+
+
+def test_the_verifiable_producer_makes_its_topic(broker: Broker) -> None:
+    available(BROKER_4)
+    topic = unique("verifiable")
+    arguments = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--max-messages", "100")
+    done = run_java(BROKER_4, "org.apache.kafka.tools.VerifiableProducer", *arguments, timeout_s=60)
+    assert '"acked":100' in done.stdout, done.stdout[-2000:] + done.stderr
+    assert len(read_all(broker, topic, 100)) == 100

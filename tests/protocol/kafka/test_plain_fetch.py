@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from mainstem.model.compiled import COMPILED
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.adapter import KafkaConnection
 from mainstem.protocols.kafka.errors import ErrorCode
@@ -17,7 +16,6 @@ from mainstem.testing import Broker
 from tests.protocol.kafka.clients import admin, create_topic, unique
 from tests.protocol.kafka.raw import RawClient, batch_of
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="without compiled modules the ordinary handler answers all")
 VERSIONS = range(4, 19)
 Place = tuple[int, int, int]  # partition, offset, bytes at most
 

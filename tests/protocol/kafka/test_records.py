@@ -191,15 +191,3 @@ def test_a_bad_checksum_is_refused(broker: Broker) -> None:
     batch[-1] ^= 1
     with RawClient(broker) as raw:
         assert raw.produce(topic, bytes(batch)).error_code == 2
-
-
-def test_producing_without_a_topic_makes_it_and_asking_for_it_does_not(broker: Broker) -> None:
-    topic = unique("made")
-    reader = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, consumer_timeout_ms=500)
-    list(reader)
-    reader.close()
-    listed = consumer(broker)
-    assert topic not in listed.list_topics(timeout=10).topics
-    send(broker, topic, [b"v"])
-    assert topic in listed.list_topics(timeout=10).topics
-    listed.close()

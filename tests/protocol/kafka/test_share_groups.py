@@ -22,7 +22,7 @@ from mainstem.protocols.kafka.messages import (
 )
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import create_topic, eventually, send, unique
-from tests.protocol.kafka.raw import RawClient
+from tests.protocol.kafka.raw import RawClient, batch_of
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GROUP_RESOURCE = 32
@@ -212,6 +212,46 @@ def test_share_groups_are_listed_described_and_have_offsets(broker: Broker, fill
         gone = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name=topic)
         answer = raw.ask("DeleteShareGroupOffsets", 0, DeleteShareGroupOffsetsRequest(group_id=group, topics=[gone]))
         assert (answer.error_code, answer.responses[0].error_code) == (0, 0)
+
+
+def test_the_start_of_a_group_is_told_in_the_midst_of_a_batch(broker: Broker) -> None:
+    topic, group = create_topic(broker, unique("share")), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest")
+    with RawClient(broker) as raw:
+        assert raw.produce(topic, batch_of([b"%d" % n for n in range(10)])).error_code == 0
+    with Member(broker, group, topic) as member:
+        member.take()
+        member.settle(0, 0, 3, ACCEPT)
+        asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
+        offsets = member.ask("DescribeShareGroupOffsets", 1, DescribeShareGroupOffsetsRequest(groups=[asked]))
+        partition = offsets.groups[0].topics[0].partitions[0]
+        assert (partition.start_offset, partition.lag) == (4, 6)
+
+
+def test_a_group_holds_as_many_records_as_it_may_and_goes_on_when_it_has_settled(broker: Broker) -> None:
+    topic, group = create_topic(broker, unique("share")), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest", share_partition_max_record_locks="4")
+    send(broker, topic, [b"%d" % n for n in range(10)])
+    with Member(broker, group, topic, "first") as first, Member(broker, group, topic, "second") as second:
+        assert [offset for _, offset, _ in first.take()] == [0, 1, 2, 3]
+        assert second.take(wait_ms=200) == []
+        assert first.settle(0, 0, 1, ACCEPT) == 0
+        assert [offset for _, offset, _ in second.take()] == [4, 5]
+
+
+def test_the_brokers_own_limit_of_locks_holds_where_a_group_says_nothing() -> None:
+    with Broker("kafka.share_locks_max=3") as running:
+        topic, group = create_topic(running, unique("share")), unique("sg")
+        configure(running, group, share_auto_offset_reset="earliest")
+        send(running, topic, [b"%d" % n for n in range(10)])
+        with Member(running, group, topic) as member:
+            assert len(member.take()) == 3
+
+
+def test_share_groups_read_what_is_committed_and_nothing_else_can_be_set(broker: Broker) -> None:
+    configure(broker, unique("sg"), share_isolation_level="read_committed")
+    with pytest.raises(AssertionError):
+        configure(broker, unique("sg"), share_isolation_level="read_uncommitted")
 
 
 class Worker:

@@ -10,17 +10,17 @@ def test_its_hold_ends_beyond_the_limit_and_is_counted() -> None:
             client.disconnect()
         app = broker.app
         assert app is not None
-        service = app.servers["mqtt"].service
+        keeper = app.broker.session_keeper
         stem = app.broker.journal.stem
         with Raw.connected(broker.mqtt_port) as publisher:
             for n in range(50):
                 publisher.send(publish_packet("held/x", b"%d" % n, qos=1, packet_id=n + 1))
             publisher.acks(50)
-        session = next(iter(service.sessions))
-        assert service.session_holds(stem).from_stamp == session.position
-        service.held.messages_max = 49
-        assert service.session_holds(stem).from_stamp == NO_STAMP
-        assert service.sessions.holds_ended_total == 1
+        session = next(iter(keeper.sessions))
+        assert keeper.session_holds(stem).from_stamp == session.position
+        keeper.held.messages_max = 49
+        assert keeper.session_holds(stem).from_stamp == NO_STAMP
+        assert keeper.sessions.holds_ended_total == 1
 
 
 def test_it_holds_no_topic_that_it_is_not_subscribed_to() -> None:
@@ -33,10 +33,10 @@ def test_it_holds_no_topic_that_it_is_not_subscribed_to() -> None:
             publisher.publish("other", b"2", qos=1)
         app = broker.app
         assert app is not None
-        service, topics = app.servers["mqtt"].service, app.broker.namespace("/").topics
-        session = next(iter(service.sessions))
-        assert service.session_holds(topics[b"held/own"].partitions[0].log).from_stamp == session.position
-        assert service.session_holds(topics[b"other"].partitions[0].log).from_stamp == NO_STAMP
+        keeper, topics = app.broker.session_keeper, app.broker.namespace("/").topics
+        session = next(iter(keeper.sessions))
+        assert keeper.session_holds(topics[b"held/own"].partitions[0].log).from_stamp == session.position
+        assert keeper.session_holds(topics[b"other"].partitions[0].log).from_stamp == NO_STAMP
 
 
 def test_a_retained_record_is_held_by_its_offset() -> None:
@@ -45,6 +45,6 @@ def test_a_retained_record_is_held_by_its_offset() -> None:
         publisher.publish("kept", b"y", qos=1, retain=True)
         app = broker.app
         assert app is not None
-        service = app.servers["mqtt"].service
-        pointer = service.retained(app.broker.namespace("/")).current(b"kept")
-        assert service.retained_holds(app.broker.journal.stem).offsets == [pointer.offset]
+        keeper = app.broker.session_keeper
+        pointer = keeper.retained(app.broker.namespace("/")).current(b"kept")
+        assert keeper.retained_holds(app.broker.journal.stem).offsets == [pointer.offset]

@@ -19,3 +19,9 @@ def test_is_replaced_by_an_assigned_one_in_mqtt_5(port: int) -> None:
         first, body = client.packet()
         assert (first, body[1]) == (0x20, 0)
         assert b"\x12\x00\x17ms-" in body  # Assigned Client Identifier
+
+
+def test_is_refused_by_mqtt_3_1_which_asks_for_one(port: int) -> None:
+    with Raw(port, version=3) as client:
+        client.send(connect_packet("", version=3))
+        assert client.closed() == b"\x20\x02\x00\x02"

@@ -27,6 +27,13 @@ CASES = {
         encode_packet(8, 2, b"\0\1\0", encode_text(b"$share/g/t"), b"\x05"),
         PROTOCOL_ERROR,
     ),
+    "SUBSCRIBE with an empty filter": (encode_packet(8, 2, b"\0\1\0", TOPIC, b"\0\0\0\0"), MALFORMED),
+    "SUBSCRIBE with a property of another packet": (
+        encode_packet(8, 2, b"\0\1\5\x11\0\0\0\1", TOPIC, b"\0"),
+        MALFORMED,
+    ),
+    "UNSUBSCRIBE with an empty filter": (encode_packet(10, 2, b"\0\1\0", b"\0\0", TOPIC), MALFORMED),
+    "a packet only a server sends, with flags": (b"\xd1\x00", MALFORMED),
     "UNSUBSCRIBE without filters": (encode_packet(10, 2, b"\0\1\0"), PROTOCOL_ERROR),
     "PUBREL without its flags": (b"\x60\x02\x00\x01", MALFORMED),
     "PUBACK with packet identifier 0": (b"\x40\x02\x00\x00", MALFORMED),

@@ -50,3 +50,30 @@ def test_and_has_no_part_in_what_an_overlapping_subscription_gets(port: int) -> 
         assert (others.payload, others.qos) == (b"other", 2)
         assert len(others.properties) == 2 * len(own.properties)
         client.nothing_more()
+
+
+def test_also_what_it_retained_itself_before_anybody_asked_for_no_local(port: int) -> None:
+    topic, client_id = unique("local"), unique("retainer")
+    with Raw.connected(port, client_id, version=5) as client, Raw.connected(port) as other:
+        client.publish(f"{topic}/own", b"own", qos=1, retain=True)
+        other.publish(f"{topic}/other", b"other", qos=1, retain=True)
+        client.subscribe((f"{topic}/+", NO_LOCAL | 1))
+        assert client.message().payload == b"other"
+        client.nothing_more()
+        client.subscribe((f"{topic}/#", 1))
+        assert {client.message().payload, client.message().payload} == {b"own", b"other"}
+    with Raw.connected(port, unique("reader"), version=5) as reader:
+        reader.subscribe((f"{topic}/+", NO_LOCAL | 1))
+        assert {reader.message().payload, reader.message().payload} == {b"own", b"other"}
+
+
+def test_also_a_retained_will_of_its_own(port: int) -> None:
+    topic, client_id = unique("local"), unique("lost")
+    with Raw.connected(port, unique("watch"), version=5) as watcher:
+        watcher.subscribe((topic, 1))
+        with Raw.connected(port, client_id, version=5, will=(topic, b"will", 1, True)):
+            pass
+        assert watcher.message().payload == b"will"
+    with Raw.connected(port, client_id, version=5) as again:
+        again.subscribe((topic, NO_LOCAL | 1))
+        again.nothing_more()

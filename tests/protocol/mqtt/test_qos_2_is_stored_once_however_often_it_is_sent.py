@@ -1,7 +1,7 @@
 import pytest
 
 from mainstem.protocols.mqtt.properties import Property
-from tests.protocol.mqtt.raw import Raw, ack_packet, publish_packet, unique
+from tests.protocol.mqtt.raw import Raw, ack_packet, publish_packet, subscribe_packet, unique
 
 
 def test_a_repetition_before_pubrel_is_answered_and_not_stored(port: int) -> None:
@@ -61,3 +61,22 @@ def test_acks_for_identifiers_that_are_not_in_flight_harm_nobody(port: int) -> N
         client.send(ack_packet(5, 8))
         client.expect(ack_packet(6, 8))
         client.ping()
+
+
+def test_mqtt_3_1_repeats_what_it_releases_and_subscribes_to_with_dup(port: int) -> None:
+    topic = unique("old")
+    with Raw.connected(port, unique("old"), version=3, clean=False) as client, Raw.connected(port) as reader:
+        reader.subscribe((topic, 0))
+        client.send(publish_packet(topic, b"once", qos=2, packet_id=5, dup=True))
+        client.expect(ack_packet(5, 5))
+        for _ in range(2):
+            client.send(bytes((0x6A, 2, 0, 5)))  # PUBREL with DUP
+            client.expect(ack_packet(7, 5))
+        subscribe = subscribe_packet((topic, 0), packet_id=6)
+        client.send(bytes((subscribe[0] | 8,)) + subscribe[1:])
+        client.expect(bytes((0x90, 3, 0, 6, 0)))
+        assert reader.message().payload == b"once"
+        reader.nothing_more()
+    with Raw.connected(port, unique("new"), version=4) as client:
+        client.send(bytes((0x6A, 2, 0, 5)))
+        client.closed()

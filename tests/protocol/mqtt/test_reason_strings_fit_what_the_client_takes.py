@@ -32,3 +32,40 @@ def test_of_a_login_with_a_name_longer_than_any_reason() -> None:
             client.send(connect_packet("c", version=5, username="\x01" * 60_000, password=b"x"))
             first, body = client.packet()
             assert (first, body[1]) == (0x20, 0x86)
+
+
+def test_a_client_that_takes_no_connack_gets_none_and_takes_nobodys_place(port: int) -> None:
+    client_id = unique("tiny")
+    with Raw.connected(port, client_id, version=5) as first:
+        for bytes_max in (1, 4, 8):
+            with Raw(port, version=5) as tiny:
+                properties = {Property.MAXIMUM_PACKET_SIZE: bytes_max}
+                tiny.send(connect_packet(client_id, version=5, properties=properties))
+                assert tiny.closed() == b""
+        first.ping()
+    with Raw(port, version=5) as tiny:
+        will = ("a/+", b"", 0, False)
+        tiny.send(connect_packet(client_id, version=5, will=will, properties={Property.MAXIMUM_PACKET_SIZE: 4}))
+        assert tiny.closed() == b""
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("properties", "spoken"),
+    [
+        ({}, True),
+        ({Property.MAXIMUM_PACKET_SIZE: 30}, False),
+        ({Property.REQUEST_PROBLEM_INFORMATION: 0}, False),
+    ],
+)
+def test_a_refused_publish_is_answered_in_words(
+    port: int, qos: int, properties: dict[Property, int], spoken: bool
+) -> None:
+    with Raw.connected(port, version=5, properties=properties) as client:
+        client.send(publish_packet("$SYS/mine", b"x", qos=qos, packet_id=7, version=5))
+        first, body = client.packet()
+        assert (first, body[:3]) == (0x30 + 0x10 * qos, b"\0\x07\x90")
+        assert (b"nobody publishes to such a name" in body) is spoken
+        assert spoken or body[3:] == b""
+        client.send(publish_packet("fine", b"x", qos=qos, packet_id=7, version=5))
+        assert client.packet() == (0x30 + 0x10 * qos, b"\0\x07")

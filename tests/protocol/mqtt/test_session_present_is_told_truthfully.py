@@ -43,3 +43,14 @@ def test_an_expiry_of_zero_cannot_be_prolonged(port: int) -> None:
         client.send(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x09")
         said = client.closed()
         assert said[0] == 0xE0 and said[2] == 0x82
+
+
+def test_not_to_mqtt_3_1_whose_connack_has_no_such_flag(port: int) -> None:
+    client_id, options = unique("old"), {"version": 3, "clean": False}
+    with Raw.connected(port, client_id, **options) as first:
+        first.subscribe(("old/#", 1))
+        first.disconnect()
+    with Raw.connected(port, client_id, **options) as again, Raw.connected(port) as other:
+        assert not again.session_present
+        other.publish("old/topic", b"its session went on all the same", qos=1)
+        assert again.message().payload == b"its session went on all the same"

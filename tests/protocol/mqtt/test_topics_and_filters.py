@@ -50,7 +50,8 @@ def test_nobody_publishes_to_the_brokers_own_topics(port: int, topic: str) -> No
 
     with Raw.connected(port, version=5) as client:
         client.send(publish_packet(topic, b"x", qos=1, packet_id=5, version=5))
-        client.expect(b"\x40\x03\x00\x05\x90")
+        first, body = client.packet()  # with the reason in words behind the code
+        assert (first, body[:3]) == (0x40, b"\0\x05\x90")
         client.ping()
 
 
@@ -60,5 +61,6 @@ def test_a_topic_longer_or_deeper_than_allowed_is_refused(port: int) -> None:
     with Raw.connected(port, version=5) as client:
         for topic in ("x" * 5000, "/" * 600):
             client.send(publish_packet(topic, b"x", qos=1, packet_id=5, version=5))
-            client.expect(b"\x40\x03\x00\x05\x90")
+            first, body = client.packet()  # with the reason in words behind the code
+            assert (first, body[:3]) == (0x40, b"\0\x05\x90")
         assert client.subscribe(("x" * 5000, 0)) == [0x8F]

@@ -48,5 +48,8 @@ def test_what_is_sent_elsewhere_is_left_to_the_system(host: str, other: bytes) -
 
 
 def test_a_socket_that_is_not_tcp_stays_as_it_is() -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        stop_pacing(Transport("127.0.0.1"), sock)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        stop_pacing(Transport("127.0.0.1"), ours)
+        ours.send(b"as before")
+        assert theirs.recv(100) == b"as before"

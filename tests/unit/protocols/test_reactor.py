@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mainstem.protocols import reactor
 from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
 from mainstem.protocols.reactor import Listener, let_go, listen
 
@@ -20,6 +21,8 @@ SECONDS_MAX = 10.0
 
 
 class Ticker:
+    behind = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.dirty: list[Any] = []
@@ -99,8 +102,9 @@ class Serving:
         return client, echo
 
 
-@pytest.fixture
-async def serving() -> AsyncIterator[Serving]:
+@pytest.fixture(params=["epoll", "the loop's transports"])
+async def serving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
+    monkeypatch.setattr(reactor, "HAS_EPOLL", request.param == "epoll")
     loop = asyncio.get_running_loop()
     bound = socket.create_server(("127.0.0.1", 0))
     server = EchoServer(Ticker(loop))

@@ -21,6 +21,7 @@ cdef class ChannelWire:
     cdef public bint buffering
     cdef public uint64_t published
     cdef public int64_t unacked
+    cdef public bint settled
     cdef public int64_t unacked_max
     cdef public uint64_t next_tag
     cdef Held* held
@@ -31,6 +32,7 @@ cdef class ChannelWire:
     cdef list waiting
     cdef Ticket ticket
     cdef bint touched
+    cdef bint closed
     cdef int expect
     cdef object target
     cdef int publish_flags
@@ -42,6 +44,7 @@ cdef class ChannelWire:
     cdef uint8_t* body
     cdef Py_ssize_t body_size
     cdef Py_ssize_t body_at
+    cdef Py_ssize_t body_capacity
 
     cdef uint64_t hold(self, object consumer, int64_t position) except 0
     cdef int settle(self, object consumer, int64_t position) except -1

@@ -22,7 +22,7 @@ cdef class ChannelWire:
         self.held = NULL
         self.properties = self.body = NULL
         self.head = self.tail = self.capacity = 0
-        self.properties_capacity = self.body_size = 0
+        self.properties_capacity = self.body_size = self.body_capacity = 0
 
     def __init__(self, int number, Outbound out, session):
         self.number = number
@@ -103,6 +103,7 @@ cdef class ChannelWire:
         """Tell the queue's lane; the reference held for it is given back by the caller."""
         cdef Consumer one
         self.unacked -= 1
+        self.settled = True
         if isinstance(consumer, Consumer):
             one = <Consumer>consumer
             one.credit += 1
@@ -161,6 +162,18 @@ cdef class ChannelWire:
             return self.held[self.head + <Py_ssize_t>(tag - base)].consumer != NULL
         return tag in self.stragglers
 
+    def oldest_tag(self, holder):
+        """Of what the holder was given and has not settled; 0: nothing."""
+        cdef Py_ssize_t n
+        cdef uint64_t base = self.next_tag - (self.tail - self.head)
+        for tag in sorted(self.stragglers):
+            if self.stragglers[tag][0] is holder:
+                return tag
+        for n in range(self.head, self.tail):
+            if self.held[n].consumer == <PyObject*>holder:
+                return base + n - self.head
+        return 0
+
     def take_held(self, uint64_t tag, bint multiple):
         """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""
         cdef uint64_t base = self.next_tag - (self.tail - self.head)
@@ -189,6 +202,7 @@ cdef class ChannelWire:
                 if self.held[n].consumer != NULL:
                     taken.append((base + n - self.head, self._release(n), self.held[n].position))
         self.unacked -= len(taken)
+        self.settled = True
         while self.head < self.tail and self.held[self.head].consumer == NULL:
             self.head += 1
         if self.head == self.tail:
@@ -231,9 +245,17 @@ cdef class ChannelWire:
             self.ticket.wait(self)
             self.ticket = None
 
+    def close(self):
+        """What is not confirmed by now never is, as in RabbitMQ: the next channel of this number counts from 1 again."""
+        self.closed = True
+        self.waiting.clear()
+        self.ticket = None
+
     def after_read(self):
         """The read is done: what was published in it is confirmed together."""
         self.touched = False
+        if self.closed:
+            return
         if self.ticket is not None:
             self._close_ticket(self.published)
         else:  # nothing to wait for but this tick's write

@@ -39,6 +39,8 @@ cdef class Inbound(Intake):
     cdef public uint64_t messages
     cdef list channels
     cdef list touched
+    cdef Py_ssize_t bodies  # memory of contents that are not whole yet, on all channels
+    cdef bint is_out_of_step
     cdef bint acked  # since the read began
     cdef bint unchecked  # whether what it publishes to is still as it was, in this read
     cdef const uint8_t* base  # what is being read, up to `size`; `data` owns it, or it is the socket's for this turn
@@ -53,6 +55,9 @@ cdef class Inbound(Intake):
     cdef int _join(self, const uint8_t* data, Py_ssize_t size) except -1
     cdef int _keep(self) except -1
     cpdef object next(self, int64_t time_ms)
+    cdef int _add_body(self, ChannelWire channel, const uint8_t* piece, Py_ssize_t size) except -1
+    cdef int _free_body(self, ChannelWire channel) except -1
+    cdef object _out_of_step(self, fault)
     cdef object _next(self, int64_t time_ms)
     cdef int header_frame(self, ChannelWire channel, const uint8_t* payload, Py_ssize_t size) except -1
     cdef object finish(self, ChannelWire channel, const uint8_t* body, Py_ssize_t size, int64_t time_ms)

@@ -36,6 +36,8 @@ cdef enum:
     FLAG_QOS_1 = 1
     TARGETS_MAX = 10000
     SCRATCH = 512
+    NOTED_MIN = 4096  # as `unfinished.NOTED_MIN`
+    BODY_BYTES_FIRST = 4096
 
 
 cdef class Target:
@@ -123,11 +125,15 @@ cdef class Inbound(Intake):
         finally:
             self.acked = False
             self._keep()
+        if self.bodies + self.size - self.at > NOTED_MIN or connection.unfinished:
+            connection.note_unfinished()
         return <int>published
 
     cdef int _feed(self, const uint8_t* data, Py_ssize_t size, bytes owner) except -1:
         """Only the frame that was cut by a read is copied together, not what follows. Without `owner` it is borrowed."""
         cdef Py_ssize_t left = self.size - self.at, missing = 0
+        if self.is_out_of_step:
+            return 0
         if left == 0 and self.more_size == 0:
             self.base, self.size, self.at, self.data = data, size, 0, owner
             return 0
@@ -167,7 +173,39 @@ cdef class Inbound(Intake):
 
     def close(self, int number):
         if number < len(self.channels):
+            if self.channels[number] is not None:
+                self._free_body(self.channels[number])
             self.channels[number] = None
+
+    def kept_bytes(self):
+        """Of frames and contents that are not whole yet."""
+        return self.bodies + self.size - self.at + self.more_size
+
+    def forget(self):
+        """The peer is gone: what it left unfinished is not waited for."""
+        self.base, self.size, self.at, self.data = NULL, 0, 0, None
+        self.more_base, self.more_size, self.more = NULL, 0, None
+
+    cdef int _add_body(self, ChannelWire channel, const uint8_t* piece, Py_ssize_t size) except -1:
+        """A part of a content: memory grows with what came, not with what the header announced."""
+        cdef Py_ssize_t wanted = channel.body_at + size
+        cdef void* grown
+        if wanted > channel.body_capacity:
+            wanted = min(max(2 * wanted, BODY_BYTES_FIRST), channel.body_size)
+            grown = PyMem_Realloc(channel.body, wanted)
+            if grown == NULL:
+                raise MemoryError
+            self.bodies += wanted - channel.body_capacity
+            channel.body, channel.body_capacity = <uint8_t*>grown, wanted
+        memcpy(channel.body + channel.body_at, piece, size)
+        channel.body_at += size
+        return 0
+
+    cdef int _free_body(self, ChannelWire channel) except -1:
+        self.bodies -= channel.body_capacity
+        PyMem_Free(channel.body)
+        channel.body, channel.body_capacity = NULL, 0
+        return 0
 
     def touch(self, ChannelWire channel):
         """A publish of the slow path is to be confirmed with this read's."""
@@ -191,6 +229,13 @@ cdef class Inbound(Intake):
             event = self._next(time_ms)
         return event
 
+    cdef object _out_of_step(self, fault):
+        """Where the next frame begins is not known: nothing that came or comes can be read, so nothing of it is kept."""
+        self.is_out_of_step = True
+        self.base, self.size, self.at, self.data = NULL, 0, 0, None
+        self.more_base, self.more_size, self.more = NULL, 0, None
+        return fault
+
     cdef object _next(self, int64_t time_ms):
         cdef const uint8_t* start = self.base
         cdef Py_ssize_t total = self.size
@@ -206,13 +251,14 @@ cdef class Inbound(Intake):
             size = get_u32(start + at + 3)
             self.method_number = 0
             if self.frame_max and size > self.frame_max - FRAME_OVERHEAD:
-                raise bad_frame(kind, b"", f"{{frame_too_large,{size},{self.frame_max - FRAME_OVERHEAD}}}")
+                raise self._out_of_step(
+                    bad_frame(kind, b"", f"{{frame_too_large,{size},{self.frame_max - FRAME_OVERHEAD}}}"))
             if total - at < <Py_ssize_t>size + FRAME_OVERHEAD:
                 break
             payload = start + at + FRAME_HEAD
             if payload[size] != FRAME_END:
-                raise bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size),
-                                f"{{invalid_frame_end_marker,{payload[size]}}}")
+                raise self._out_of_step(bad_frame(kind, PyBytes_FromStringAndSize(<const char*>payload, size),
+                                                  f"{{invalid_frame_end_marker,{payload[size]}}}"))
             at += size + FRAME_OVERHEAD
             self.at = at
             self.channel_number = channel_number
@@ -256,14 +302,9 @@ cdef class Inbound(Intake):
             elif size == channel.body_size and channel.body_at == 0:
                 event = self.finish(channel, payload, size, time_ms)
             else:
-                if channel.body == NULL:
-                    channel.body = <uint8_t*>PyMem_Malloc(channel.body_size)
-                    if channel.body == NULL:
-                        raise MemoryError
                 if size > channel.body_size - channel.body_at:
                     raise Fault(505, "a content body longer than its header said")
-                memcpy(channel.body + channel.body_at, payload, size)
-                channel.body_at += size
+                self._add_body(channel, payload, size)
                 if channel.body_at == channel.body_size:
                     event = self.finish(channel, channel.body, channel.body_size, time_ms)
             if event is not None:
@@ -338,8 +379,7 @@ cdef class Inbound(Intake):
                 if channel.properties_size else b"",
                 PyBytes_FromStringAndSize(<const char*>body, size) if size else b"", bool(channel.look & LOOK_PERSISTENT),
                 channel.time_ms if channel.time_ms else time_ms)
-            PyMem_Free(channel.body)
-            channel.body = NULL
+            self._free_body(channel)
             return event
         gather = target.route.gather(ORIGIN_AMQP)
         head_size = PyBytes_GET_SIZE(target.head)
@@ -366,8 +406,7 @@ cdef class Inbound(Intake):
             if headers != scratch:
                 PyMem_Free(headers)
             if channel.body != NULL:
-                PyMem_Free(channel.body)
-                channel.body = NULL
+                self._free_body(channel)
         if channel.confirming:
             channel.published += 1
             if channel.look & LOOK_PERSISTENT and gather.ticket is not channel.ticket:

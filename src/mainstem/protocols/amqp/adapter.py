@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,19 +13,20 @@ from mainstem.broker.broker import Broker
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, key_of
 from mainstem.broker.queues.queue import Queue
-from mainstem.log.gather import Ticket
 from mainstem.model.crossing import amqp_properties
-from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
+from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.amqp.channel import Channel
+from mainstem.protocols.amqp.consumer_timeouts import ConsumerTimeouts
 from mainstem.protocols.amqp.consuming import StreamConsumer
+from mainstem.protocols.amqp.durable_answers import DurableAnswers
 from mainstem.protocols.amqp.events import METHODS_FROM, Event, MethodEvent
 from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, fault_of
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, OUT_BYTES_MAX, Connection, Server
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, HOLD_QUOTA, OUT_BYTES_MAX, Server
 from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
@@ -36,6 +35,7 @@ FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
 TURN_BYTES_MAX = 640 * 1024  # of all clients between two ticks: then the reactor ticks
 HOLD_TURN = 128  # a socket that the loop reads (TLS) waits instead, until what it has brought is written and handed on
+TOLD_S_MIN = 0.2  # a publisher over its quota that waits longer is told with connection.blocked
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
@@ -74,6 +74,7 @@ class AmqpServer(Server):
         self.handshake_s = max(1, config.limits.login_ms // 1000)
         self.replies = Replies()
         self.properties = server_properties()
+        self.timeouts = ConsumerTimeouts()
         self._vhosts: dict[str, Vhost] = {}
         self._beats: dict[int, list[AmqpConnection]] = {}
         self._space_low = False
@@ -92,9 +93,9 @@ class AmqpServer(Server):
             connection.outbound.bytes_max = self.turn_out_bytes_max
 
     def vhost(self, name: str) -> Vhost:
-        found = self._vhosts.get(name)
-        if found is None:
-            found = self._vhosts[name] = Vhost(self.broker, self.broker.namespace(name))
+        found, namespace = self._vhosts.get(name), self.broker.namespace(name)
+        if found is None or found.namespace is not namespace:
+            found = self._vhosts[name] = Vhost(self.broker, namespace)
         return found
 
     async def run_deadlines(self) -> None:
@@ -109,6 +110,7 @@ class AmqpServer(Server):
             await asyncio.sleep(1)
             self.watch_space()
             self.watch_rights()
+            self.timeouts.look(self.deadlines.second)
             for due in [second for second in self._beats if second <= self.deadlines.second]:
                 for connection in self._beats.pop(due):
                     connection.beat()
@@ -178,7 +180,7 @@ class AmqpServer(Server):
         return amqp_properties(record.copy(), self.broker.clock.now_ns())
 
 
-class AmqpConnection(Connection):
+class AmqpConnection(DurableAnswers):
     """One client."""
 
     __slots__ = (
@@ -237,7 +239,7 @@ class AmqpConnection(Connection):
     # -- bytes in
 
     def on_open(self) -> None:
-        self.server.deadlines.watch(self, self.server.handshake_s)
+        self.server.deadlines.watch(self, self.server.handshake_s, however=True)
 
     def on_data(self, data: bytes) -> None:
         if self.session.state is State.HEADER:
@@ -246,9 +248,13 @@ class AmqpConnection(Connection):
                 return
         self.inbound.receive(data)
         self.drain()
+        self.note_unfinished()
         if len(data) >= READ_BYTES_COUNTED and self.server.turn_is_full(len(data)):
             self.hold(HOLD_TURN)
             self.outbound.touch()
+
+    def note_unfinished(self) -> None:
+        self.server.unfinished.note(self, self.inbound.kept_bytes())
 
     def _read_header(self, data: bytes) -> bytes:
         """The first eight bytes, however they are cut; what follows them."""
@@ -272,6 +278,8 @@ class AmqpConnection(Connection):
         self.draining = True
         try:
             self._drain(time_ms or self.server.broker.clock.now_ns() // 1_000_000, event, failure)
+        except Exception:
+            self.break_off()
         finally:
             self.draining = False
 
@@ -340,6 +348,8 @@ class AmqpConnection(Connection):
             BY_NAME["connection.close-ok"].number,
         ):
             return  # after our close only theirs counts
+        if self.waits_for_acks(event):
+            return
         if event.channel == 0 and event.number >= METHODS_FROM:
             self.session.handle(name_of(event.number), decode(event.number, event.payload))
         else:
@@ -374,15 +384,17 @@ class AmqpConnection(Connection):
         number = self.inbound.channel_number
         failed = self.inbound.method_number
         if fault.hard or number not in self.channels:
-            if self.session.state in (State.CLOSING, State.CLOSED):
-                return
-            logger.info("%s: %s", self.label(), fault)
-            self.session.close(fault, failed)
-            self._close_channels()
-            self.server.deadlines.watch(self, self.server.handshake_s)
+            if self.session.state not in (State.CLOSING, State.CLOSED):
+                logger.info("%s: %s", self.label(), fault)
+                self.session.close(fault, failed)
+                self._close_channels()
+                self.server.deadlines.watch(self, self.server.handshake_s, however=True)
             if fault.code == 501:
                 self.close(str(fault), linger=True)  # in step no more: nothing that follows can be read
             return
+        self.fail_channel(number, fault, failed)
+
+    def fail_channel(self, number: int, fault: Fault, failed: int = 0) -> None:
         logger.info("%s, channel %d: %s", self.label(), number, fault)
         self.drop_channel(number)
         self.closing_channels.add(number)
@@ -450,7 +462,14 @@ class AmqpConnection(Connection):
             raise Fault(530, f"vhost {name} not found")
         if not principal.admin and principal.namespace != name:
             raise Fault(530, f"access to vhost '{name}' refused for user '{principal.name}'")
-        self.vhost = self.server.vhost(name)
+        vhost = self.server.vhost(name)
+        try:
+            self.server.broker.quotas.enter(self, vhost.namespace, "" if principal.anonymous else principal.name)
+        except QuotaExceeded as error:
+            raise Fault(
+                530, f"access to vhost '{name}' refused for user '{principal.name}': connection limit is reached"
+            ) from error
+        self.vhost = vhost
         self.publisher = self.vhost.publisher(principal)
         self.inbound.targets = self.publisher.targets
         self.inbound.body_bytes_max = self.vhost.namespace.defaults.message_bytes_max
@@ -470,6 +489,8 @@ class AmqpConnection(Connection):
         """To a transport of the loop's."""
         self.transport.write(data)
         self.note_unsent()
+        if self.meter is not None:
+            self.meter.wrote(len(data))
 
     def before_flush(self) -> None:
         """What is confirmed leaves with the rest; the socket is read again."""
@@ -510,30 +531,7 @@ class AmqpConnection(Connection):
             consumer.stalled = False
             consumer.queue.wake()
 
-    # -- waiting
-
-    def wait_for(self, written: Future[None], then: Callable[[], None] | None) -> None:
-        """Handle nothing more until it is durable."""
-        self.hold(HOLD_QUEUE)
-        loop = asyncio.get_running_loop()
-
-        def done(_: Future[None]) -> None:
-            loop.call_soon_threadsafe(self._go_on, then, written.exception())
-
-        written.add_done_callback(done)
-
-    def wait_for_ticket(self, ticket: Ticket, then: Callable[[], None]) -> None:
-        self.hold(HOLD_QUEUE)
-        ticket.wait(_Going(self, then))
-
-    def _go_on(self, then: Callable[[], None] | None, failure: BaseException | None = None) -> None:
-        if self.transport is None:
-            return
-        if failure is None and then is not None:
-            then()
-        self.release(HOLD_QUEUE)
-        if not self.closing:
-            self.drain(failure=failure)
+    # -- held back
 
     def hold_for_log(self) -> None:
         """The disk does not keep up: this publisher is read no more until it does, and is told."""
@@ -548,6 +546,22 @@ class AmqpConnection(Connection):
     def release_from_space(self) -> None:
         self._unblock(HOLD_SPACE)
 
+    def published_count(self) -> int:
+        return self.inbound.messages
+
+    def hold_for_quota(self, wait_s: float) -> None:
+        """For a moment it is just read no more, as RabbitMQ's flow control does; for longer it is told."""
+        if wait_s < TOLD_S_MIN:
+            self.hold(HOLD_QUOTA)
+        else:
+            self._block(HOLD_QUOTA, "over its quota of publishes")
+
+    def release_from_quota(self) -> None:
+        self._unblock(HOLD_QUOTA)
+
+    def end_for_quota(self, error: QuotaExceeded) -> None:
+        self._fail(Fault(506, error.message, hard=True))
+
     def _block(self, why: int, reason: str) -> None:
         self.hold(why)
         if self.session.can("connection.blocked") and not self.blocked_told:
@@ -556,7 +570,7 @@ class AmqpConnection(Connection):
 
     def _unblock(self, why: int) -> None:
         self.release(why)
-        if self.blocked_told and not self.held & (HOLD_LOG | HOLD_SPACE):
+        if self.blocked_told and not self.held & (HOLD_LOG | HOLD_SPACE | HOLD_QUOTA):
             self.blocked_told = False
             self.session.send("connection.unblocked")
         if not self.closing:
@@ -567,21 +581,17 @@ class AmqpConnection(Connection):
             self.session.close(Fault(320, reason, hard=True))
         super().close(reason, linger=linger)
 
+    def finish(self) -> None:
+        """Its channels and exclusive queues are gone when it reads close-ok."""
+        self._clean_up()
+        super().finish()
+
     def on_lost(self) -> None:
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         self._close_channels()
+        self.inbound.forget()
         for queue in list(self.own_queues):
             queue.queues.delete(queue)
         self.own_queues.clear()
-
-
-class _Going:
-    """Goes on once a ticket is released."""
-
-    __slots__ = ("_connection", "_then")
-
-    def __init__(self, connection: AmqpConnection, then: Callable[[], None]) -> None:
-        self._connection = connection
-        self._then = then
-
-    def released(self, ticket: Ticket) -> None:
-        self._connection._go_on(self._then)

@@ -53,3 +53,4 @@ class Channel(Declares, Consumes, Publishes):
         self.connection.server.broker.queues.flush_settled()
         settle_all(self.wire.take_held(0, True), Outcome.RELEASE)
         self.buffered.clear()
+        self.wire.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, Reach
@@ -10,25 +10,29 @@ from mainstem.broker.queues.declaring import quoted, type_name
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
+from mainstem.log.away import bring
 from mainstem.model.amqp_content import split_table
-from mainstem.model.condition import Condition
 from mainstem.model.topic import filter_of_amqp
 from mainstem.model.topic_filter import is_pattern, literal_filter
 from mainstem.protocols.amqp.channel_core import CONSUMERS_MAX, ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO, server_name
+from mainstem.protocols.amqp.consumer_timeouts import timeout_ms
 from mainstem.protocols.amqp.consuming import (
     Getter,
     PatternStream,
     ReplyConsumer,
     StreamConsumer,
+    ViewStream,
     delivery_count,
     settle_all,
     stream_position,
 )
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.wire import Consumer
+from mainstem.storage.engine import NotLocal
 
 UNLIMITED = 1 << 62
+AnyStream = TypeVar("AnyStream", bound=Queue)
 
 
 class Consumes(ChannelCore):
@@ -45,13 +49,15 @@ class Consumes(ChannelCore):
             return
         queue = self._readable(a["queue"], as_stream="x-stream-offset" in a["arguments"])
         named = quoted("queue", queue.name, self.vhost.name)
-        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
         if queue.settings.kind is Kind.STREAM:
+            self.require_queue(Action.CONSUME, queue.name)
             self._consume_stream(queue, tag, a, named)
             return
+        self.require_take(queue)
         if queue.exclusive_taker is not None or (a["exclusive"] and (queue.takers or queue.settings.single_active)):
             raise Fault(403, f"{named} in exclusive use")
         self._check_priority(a["arguments"], named)
+        after_ms = timeout_ms(a["arguments"], queue.settings.arguments, named)
         consumer = Consumer(
             self.wire,
             queue,
@@ -62,6 +68,8 @@ class Consumes(ChannelCore):
             decorator=delivery_count if queue.settings.kind is Kind.QUORUM else None,
         )
         consumer.prefetch = self.prefetch
+        if after_ms and not a["no_ack"]:
+            self.connection.server.timeouts.watch(self, consumer, after_ms)  # type: ignore[arg-type]
         if a["exclusive"]:
             queue.exclusive_taker = consumer
         self.consumers[tag] = consumer
@@ -79,9 +87,11 @@ class Consumes(ChannelCore):
         namespace, topic = self.vhost.namespace, topic_of(DEFAULT, name)
         view = namespace.views.get(topic)
         if view is not None:
-            return self._stream_over(name, view.filter, view.condition)
+            stream = self._stream_over(name, view.filter, ViewStream)
+            stream.view = view
+            return stream
         if as_stream and namespace.find_topic(topic) is not None:
-            return self._stream_over(name, literal_filter(topic), None)
+            return self._stream_over(name, literal_filter(topic), Queue)
         pattern = filter_of_amqp(name.encode("utf-8", "surrogateescape"))
         if as_stream and is_pattern(pattern):
             connection = self.connection
@@ -89,19 +99,30 @@ class Consumes(ChannelCore):
                 raise Fault(
                     403, f"read access to all that '{name}' means refused for user '{connection.principal.name}'"
                 )
-            return self._stream_over(name, pattern, None, PatternStream)
+            return self._stream_over(name, pattern, PatternStream)
         return self.queue(name)
 
     def may_consume(self, topic: bytes) -> bool:
         connection = self.connection
         return connection.server.broker.access.allows(connection.principal, Action.CONSUME, topic)
 
-    def _stream_over(
-        self, name: str, topic_filter: bytes, condition: Condition | None, kind: type[Queue] = Queue
-    ) -> Queue:
+    def is_not_denied(self, topic: bytes) -> bool:
+        connection = self.connection
+        return not connection.server.broker.access.denies(connection.principal, Action.CONSUME, topic)
+
+    def _may_go_on(self, consumer: Any) -> bool:
+        try:
+            if isinstance(consumer, StreamConsumer):
+                self.require_queue(Action.CONSUME, consumer.queue.name)
+            else:
+                self.require_take(consumer.queue)
+        except Fault:
+            return False
+        return True
+
+    def _stream_over(self, name: str, topic_filter: bytes, kind: type[AnyStream]) -> AnyStream:
         settings = QueueSettings(durable=False, kind=Kind.STREAM)
         queue = kind(self.vhost.queues, 0, name, settings, self.vhost.now())
-        queue.condition = condition
         queue.reaches.add(Reach(ANYTHING, topic_filter))
         return queue
 
@@ -127,9 +148,15 @@ class Consumes(ChannelCore):
             raise Fault(406, f"consumer prefetch count is not set for stream {named}")
         raw = dict(split_table(a["arguments_raw"])).get("x-stream-offset", b"")
         offset = a["arguments"].get("x-stream-offset")
-        position = stream_position(queue, offset, is_time=raw[:1] == b"T")
+        try:
+            position = stream_position(queue, offset, is_time=raw[:1] == b"T")
+            consumer = StreamConsumer(self, queue, tag, position, self.prefetch)  # type: ignore[arg-type]
+        except NotLocal as missing:
+            bring(missing, lambda: None)
+            raise Fault(
+                506, f"{offset} of {named} lies in the object store and is being fetched: consume again"
+            ) from None
         self.answer("basic.consume-ok", a["no_wait"], consumer_tag=tag)
-        consumer = StreamConsumer(self, queue, tag, position, self.prefetch)  # type: ignore[arg-type]
         self.consumers[tag] = consumer
         consumer.resume()
 
@@ -153,13 +180,17 @@ class Consumes(ChannelCore):
 
     def consumer_lost(self, consumer: Consumer | StreamConsumer) -> None:
         """Its queue was deleted, or the right to it taken away."""
-        if self.consumers.pop(consumer.tag, None) is not None and self.connection.session.can("consumer_cancel_notify"):
+        if self.consumers.pop(consumer.tag, None) is None or not self.connection.session.can("consumer_cancel_notify"):
+            return
+        if self.deleting is not None:
+            self.deleting.append(consumer.tag)
+        else:
             self.send("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
 
     def end_denied(self) -> None:
         """Rights have changed: who may no longer consume is told, as if the queue were gone."""
         for consumer in list(self.consumers.values()):
-            if isinstance(consumer, ReplyConsumer) or self.may_consume(topic_of(DEFAULT, consumer.queue.name)):
+            if isinstance(consumer, ReplyConsumer) or self._may_go_on(consumer):
                 continue
             self.end_consumer(consumer)
             self.consumer_lost(consumer)
@@ -168,7 +199,7 @@ class Consumes(ChannelCore):
         self.settle_writes()
         queue = self.queue(a["queue"])
         named = quoted("queue", queue.name, self.vhost.name)
-        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), named)
+        self.require_take(queue)
         if queue.settings.kind is Kind.STREAM:
             raise Fault(540, f"basic.get not supported by stream queues {named}")
         decorator = delivery_count if queue.settings.kind is Kind.QUORUM else None

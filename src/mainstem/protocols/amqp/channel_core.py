@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import quoted
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchange
+from mainstem.broker.queues.opening import check_taker, may_queue
 from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
+from mainstem.model.errors import NotAuthorized
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire
@@ -31,6 +35,7 @@ class ChannelCore:
         self.prefetch = 0  # of consumers started from now on; 0: no limit
         self.consumers: dict[str, AnyConsumer] = {}
         self.transactional = False
+        self.deleting: list[str] | None = None  # while it deletes a queue: its own consumers that end with it
 
     # -- answering
 
@@ -39,10 +44,13 @@ class ChannelCore:
 
     def answer(self, name: str, no_wait: bool = False, written: Written | None = None, **values: Any) -> None:
         """Answer once what was asked would survive a power cut; the connection's other requests wait behind it."""
+        self.when_written(written, lambda: None if no_wait else self.send(name, **values))
+
+    def when_written(self, written: Written | None, then: Callable[[], None]) -> None:
         if written is not None and not (written.done() and written.exception() is None):
-            self.connection.wait_for(written, None if no_wait else lambda: self.send(name, **values))
-        elif not no_wait:
-            self.send(name, **values)
+            self.connection.wait_for(written, then)
+        else:
+            then()
 
     # -- finding
 
@@ -87,6 +95,35 @@ class ChannelCore:
         connection = self.connection
         if not connection.server.broker.access.allows(connection.principal, action, topic):
             raise self._refusal(action, what)
+
+    def require_queue(self, action: Action, name: str) -> None:
+        connection = self.connection
+        if not may_queue(connection.server.broker.access, connection.principal, action, name):
+            raise self._refusal(action, quoted("queue", name, self.vhost.name))
+
+    def require_exchange(self, action: Action, name: str) -> None:
+        access, principal = self.connection.server.broker.access, self.connection.principal
+        if not access.allows_named(principal, action, Kind.EXCHANGE, name, topic_of(name, "")):
+            raise self._refusal(action, quoted("exchange", name, self.vhost.name))
+
+    def require_sight(self, kind: Kind, name: str) -> None:
+        """Who may do something with a queue or an exchange may know of it, unless a rule denies just that."""
+        access, principal = self.connection.server.broker.access, self.connection.principal
+        topic = topic_of(DEFAULT, name) if kind is Kind.QUEUE else topic_of(name, "")
+        actions = (Action.DESCRIBE, Action.CONSUME, Action.PUBLISH, Action.CREATE)
+        denied = access.denies(principal, Action.DESCRIBE, topic)
+        denied = denied or access.judges(principal, Action.DESCRIBE, kind, name) is False
+        if denied or not any(access.allows_named(principal, action, kind, name, topic) for action in actions):
+            raise self._refusal(Action.DESCRIBE, quoted(kind.value, name, self.vhost.name))
+
+    def require_take(self, queue: Queue) -> None:
+        """The right to consume a queue, and nothing in it that is denied."""
+        connection = self.connection
+        self.require_queue(Action.CONSUME, queue.name)
+        try:
+            check_taker(connection.server.broker.access, connection.principal, queue)
+        except NotAuthorized as error:
+            raise Fault(403, error.message) from None
 
     def require_all(self, action: Action, topic_filter: bytes, what: str) -> None:
         connection = self.connection

@@ -6,7 +6,7 @@ import base64
 import os
 from typing import Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -21,6 +21,7 @@ from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_o
 from mainstem.broker.queues.exchanges import Binding, Exchange
 from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.views import View
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.faults import Fault
@@ -46,7 +47,12 @@ class Declares(ChannelCore):
         if a["passive"]:
             if not name:
                 raise self.no_queue(name)  # the last one declared is not meant here
-            self._declared(self.queue(name), no_wait, None)
+            self.require_sight(Kind.QUEUE, name)
+            view = self.vhost.namespace.views.get(topic_of(DEFAULT, name))
+            if view is not None and self.vhost.queues.find(name) is None:
+                self._describe_view(name, view, no_wait)
+            else:
+                self._declared(self.queue(name), no_wait, None)
             return
         written = None
         found = self.vhost.queues.find(name) if name else None
@@ -57,11 +63,18 @@ class Declares(ChannelCore):
                 check_reserved("queue", name)
             found, written = self._make_queue(a)
         else:
+            self.require_sight(Kind.QUEUE, name)
             if found.owner is not (self.connection if a["exclusive"] else None):
                 raise self.locked(found)
             check_same_queue(found, a, self.vhost.name)
             found.used()
         self._declared(found, no_wait, written)
+
+    def _describe_view(self, name: str, view: View, no_wait: bool) -> None:
+        """It can be consumed by this name, so a client that looks first must find it."""
+        self.require(Action.CONSUME, view.name, quoted("view", name, self.vhost.name))
+        self.last_queue = name
+        self.answer("queue.declare-ok", no_wait, queue=name, message_count=min(view.count() or 0, 0xFFFFFFFF))
 
     def _declared(self, queue: Queue, no_wait: bool, written: Written | None) -> None:
         self.last_queue = queue.name
@@ -77,6 +90,7 @@ class Declares(ChannelCore):
     def _make_queue(self, a: dict[str, Any]) -> tuple[Queue, Written | None]:
         name, vhost = a["queue"], self.vhost
         settings = queue_settings(a, vhost.name)
+        self.require_queue(Action.CREATE, name)
         for action, topic_filter, what in opening_rights(name, settings, vhost.name):
             self.require_all(action, topic_filter, what)
         reaches, condition = opening_reaches(vhost.queues, name, settings, a["arguments"])
@@ -124,7 +138,7 @@ class Declares(ChannelCore):
             raise Fault(
                 540, f"queue.purge not supported by stream queues {quoted('queue', queue.name, self.vhost.name)}"
             )
-        self.require(Action.CONSUME, topic_of(DEFAULT, queue.name), quoted("queue", queue.name, self.vhost.name))
+        self.require_queue(Action.CONSUME, queue.name)
         self.answer("queue.purge-ok", a["no_wait"], message_count=queue.purge())
 
     def on_queue_delete(self, a: dict[str, Any]) -> None:
@@ -136,14 +150,24 @@ class Declares(ChannelCore):
             return
         self.check_owner(queue)
         named = quoted("queue", name, self.vhost.name)
-        self.require(Action.DELETE, topic_of(DEFAULT, name), named)
+        self.require_queue(Action.DELETE, name)
         if a["if_unused"] and queue.takers:
             raise Fault(406, f"{named} in use")
         if a["if_empty"] and queue.ready:
             raise Fault(406, f"{named} not empty")
         count = min(queue.ready, 0xFFFFFFFF)
+        lost: list[str] = []
+        self.deleting = lost
         written = self.vhost.queues.delete(queue)
-        self.answer("queue.delete-ok", a["no_wait"], written, message_count=count)
+        self.deleting = None
+
+        def answer() -> None:
+            if not a["no_wait"]:
+                self.send("queue.delete-ok", message_count=count)
+            for tag in lost:  # who deleted it hears of its own consumers afterwards, as from RabbitMQ
+                self.send("basic.cancel", consumer_tag=tag, no_wait=True)
+
+        self.when_written(written, answer)
 
     # -- exchanges
 
@@ -152,6 +176,7 @@ class Declares(ChannelCore):
         self._refuse_default(name)
         check_alternate(a, self.vhost.name)
         if a["passive"]:
+            self.require_sight(Kind.EXCHANGE, name)
             self.exchange(name)
             self.answer("exchange.declare-ok", a["no_wait"])
             return
@@ -160,7 +185,7 @@ class Declares(ChannelCore):
         written = None
         if found is None:
             check_reserved("exchange", name)
-            self.require(Action.CREATE, topic_of(name, ""), quoted("exchange", name, self.vhost.name))
+            self.require_exchange(Action.CREATE, name)
             arguments = dict(a["arguments"])
             if arguments.get("alternate-exchange"):
                 self._require_onward(arguments["alternate-exchange"])
@@ -169,6 +194,7 @@ class Declares(ChannelCore):
             exchange = Exchange(name, kind, a["durable"], a["auto_delete"], a["internal"], arguments)
             written = self.vhost.exchanges.declare(exchange)
         else:
+            self.require_sight(Kind.EXCHANGE, name)
             check_same_exchange(found, a, self.vhost.name)
         self.answer("exchange.declare-ok", a["no_wait"], written)
 
@@ -181,7 +207,7 @@ class Declares(ChannelCore):
             raise Fault(403, f"deletion of system {named} not allowed")
         written = None
         if exchanges.find(name) is not None:
-            self.require(Action.DELETE, topic_of(name, ""), named)
+            self.require_exchange(Action.DELETE, name)
             if a["if_unused"] and exchanges.in_use(name):
                 raise Fault(406, f"{named} in use")
             written = exchanges.delete(name)

@@ -216,7 +216,9 @@ class Publishes(ChannelCore):
                     tickets[stored] = None
             else:
                 self.apply_settled(event)
-        self.connection.server.broker.queues.flush_settled()
+        settled = self.connection.server.broker.queues.settled_ticket()
+        if settled is not None:
+            tickets[settled] = None
         self._answer_commit([ticket for ticket in tickets if not ticket.stable])
 
     def _answer_commit(self, tickets: list[Ticket]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef, Sink
@@ -16,6 +17,7 @@ from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire, Consumer
 
 if TYPE_CHECKING:
+    from mainstem.broker.views import View
     from mainstem.protocols.amqp.channel import Channel
 
 NS = 1_000_000_000
@@ -30,10 +32,6 @@ def with_header(properties: bytes, name: str, value: int) -> bytes:
 def delivery_count(record: RecordRef, attempts: int, properties: bytes) -> bytes:
     """A quorum queue tells how often it was delivered in vain."""
     return with_header(properties, "x-delivery-count", attempts)
-
-
-def stream_offset(record: RecordRef, attempts: int, properties: bytes) -> bytes:
-    return with_header(properties, "x-stream-offset", record.offset)
 
 
 class Getter(Taker):
@@ -63,6 +61,12 @@ class PatternStream(Queue):
     """What a pattern such as `sensors.*.temp` means, read as a stream; the reader's rights are checked record by record."""
 
 
+class ViewStream(Queue):
+    """A view under its own name, read as a stream."""
+
+    view: View
+
+
 class StreamConsumer(Sink):
     """Reads a stream queue (or a view) from its own position; acks only give back credit, nothing is taken."""
 
@@ -76,7 +80,14 @@ class StreamConsumer(Sink):
         self.live = False
         self.closed = False
         self.priority = 0
-        self._check_each = isinstance(source, PatternStream)
+        # A declared stream counts its own records; a view, a pattern or a topic has the log's offsets.
+        self._number = source.numbers.number_at(position) if source.numbers is not None else None
+        self._view = source.view if isinstance(source, ViewStream) else None
+        self._is_for_reader: Callable[[bytes], bool] | None = channel.is_not_denied  # asked for each record
+        if isinstance(source, PatternStream):
+            self._is_for_reader = channel.may_consume
+        elif (self._view is not None and self._view.grants) or channel.connection.principal.admin:
+            self._is_for_reader = None
         name = tag.encode("utf-8", "surrogateescape")
         self._head = b"\0\x3c\0\x3c" + bytes((len(name),)) + name
         self._entries: dict[bytes, Entry | None] = {}
@@ -97,18 +108,30 @@ class StreamConsumer(Sink):
 
     def push(self, record: RecordRef, options: Any) -> bool:
         lane: Lane = self.queue.lane
-        if not options.anything and not lane.accepts(record, options):
+        if self.closed or (not options.anything and not (lane.accepts(record, options) and self.queue.holds(record))):
             return True
-        if self.closed or (may_expire(record) and self._expired(record)):
+        taken = self._offer(record)
+        if taken and self._number is not None:
+            self._number += 1
+        return taken
+
+    def _offer(self, record: RecordRef) -> bool:
+        """One of the stream's records. False: there is no room for it now."""
+        if may_expire(record) and self._expired(record):
             return True
-        if self._check_each and not self.channel.may_consume(record.topic):
+        if self._is_for_reader is not None and not self._is_for_reader(record.topic):
+            return True
+        if self._view is not None and not self._view.shows(record):
             return True
         out = self.channel.out
         if self.credit <= 0 or out.blocked or out.out_bytes > out.bytes_max:
             return False
         self.credit -= 1
-        self.channel.wire.write_deliver(self._head, record, self, stream_offset)
+        self.channel.wire.write_deliver(self._head, record, self, self._with_offset)
         return True
+
+    def _with_offset(self, record: RecordRef, attempts: int, properties: bytes) -> bytes:
+        return with_header(properties, "x-stream-offset", record.offset if self._number is None else self._number)
 
     def _expired(self, record: RecordRef) -> bool:
         due_ms = expires_at_ms(record.copy(), record.stamp // 1_000_000)
@@ -161,6 +184,8 @@ def stream_position(queue: Queue, offset: Any, *, is_time: bool) -> int:
     """Where `x-stream-offset` begins: first, last, next, an offset, a timestamp (seconds) or an interval (`1h`)."""
     head = queue.head_stamp
     first = min((reach.start for reach in queue.reaches.all), default=0)
+    if queue.numbers is not None:
+        first = max(first, queue.level(0).cursor.next)  # what its limits dropped is behind it
     if offset is None or offset == "next":
         return head
     if offset == "first":
@@ -172,16 +197,18 @@ def stream_position(queue: Queue, offset: Any, *, is_time: bool) -> int:
         if seconds is not None:
             return max(first, queue.queues.now_ms() * 1_000_000 - seconds * NS)
     elif isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0:
-        return max(first, offset * NS if is_time else _stamp_of_offset(queue, offset))
+        return max(first, offset * NS if is_time else _stamp_of_offset(queue, offset, first))
     raise Fault(406, f"invalid arg 'x-stream-offset' for queue '{queue.name}': {offset!r}")
 
 
-def _stamp_of_offset(queue: Queue, offset: int) -> int:
-    """Offsets are the log's own; where a queue spans several logs they are the first one's."""
+def _stamp_of_offset(queue: Queue, offset: int, first: int) -> int:
+    """A declared stream's are its own; others are the log's, and the first one's where there are several."""
+    if queue.numbers is not None:
+        return queue.numbers.stamp_of(offset, first)
     logs = list(dict(pair for f in queue.filters for pair in queue.namespace.logs_of(f)))
     if not logs:
         return 0
-    piece = logs[0].read(offset, 1)
+    piece = logs[0].read_now(offset, 1)
     if piece is None:
         return queue.head_stamp
     head = frame_heads(piece.data, logs[0].id)[0]

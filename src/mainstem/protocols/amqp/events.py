@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from mainstem.protocols.amqp._wire_reference import Target
+    from mainstem.protocols.amqp._wire import Target
 
 
 METHODS_FROM = 16

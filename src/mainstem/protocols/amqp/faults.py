@@ -83,6 +83,7 @@ def fault_of(error: errors.MainstemError) -> Fault:
         (errors.MessageTooLarge, 311),
         (errors.ClientFault, 406),
         (errors.PeerViolation, 502),
+        (errors.QuotaExceeded, 406),
         (errors.Overloaded, 506),
     )
     code = next((code for kind, code in codes if isinstance(error, kind)), 541)

@@ -60,6 +60,9 @@ class Port(Protocol):
     def end(self, reason: str) -> None:
         """Close the socket once what was sent is out."""
 
+    def finish(self) -> None:
+        """Both sides have said goodbye: the peer closes the socket."""
+
 
 class Session:
     def __init__(
@@ -107,7 +110,7 @@ class Session:
         if name == "connection.close":
             self.send("connection.close-ok")
             self.state = State.CLOSED
-            self.port.end("")
+            self.port.finish()
         elif self.state in (State.CLOSING, State.CLOSED) and name == "connection.close-ok":
             self.state = State.CLOSED
             self.port.end("")

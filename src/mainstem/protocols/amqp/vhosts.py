@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.broker.access import Action, Principal
+from mainstem.broker.access import Action, Kind, Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.declaring import quoted
@@ -64,9 +64,12 @@ class Publisher:
             topic = topic_of(exchange, key)
         except MainstemError as error:
             raise fault_of(error) from error
-        if not vhost.broker.access.allows(self._principal, Action.PUBLISH, topic):
+        called = exchange or "amq.default"
+        if not vhost.broker.access.allows_named(self._principal, Action.PUBLISH, Kind.EXCHANGE, called, topic):
             named = quoted("exchange", exchange, vhost.name)
             raise Fault(403, f"write access to {named} refused for user '{self._principal.name}'")
+        if vhost.namespace.refusal is not None:  # a transient message is confirmed unasked: it must not get so far
+            raise fault_of(vhost.namespace.refusal)
         try:
             route = vhost.namespace.route(topic)
         except MainstemError as error:

@@ -14,24 +14,9 @@ unsettled deliveries by tag and its unconfirmed publishes by ticket; `Consumer` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.amqp._wire_reference import (
-        ChannelWire,
-        Consumer,
-        Inbound,
-        Outbound,
-        Target,
-        TargetTable,
-        check_properties,
-    )
-else:
-    from mainstem.protocols.amqp._channel_wire import ChannelWire, Consumer
-    from mainstem.protocols.amqp._outbound import Outbound
-    from mainstem.protocols.amqp._properties import check_properties
-    from mainstem.protocols.amqp._wire import Inbound, Target, TargetTable
+from mainstem.protocols.amqp._channel_wire import ChannelWire, Consumer
+from mainstem.protocols.amqp._outbound import Outbound
+from mainstem.protocols.amqp._properties import check_properties
+from mainstem.protocols.amqp._wire import Inbound, Target, TargetTable
 
 __all__ = ["ChannelWire", "Consumer", "Inbound", "Outbound", "Target", "TargetTable", "check_properties"]

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Sending memory without copying it, compiled; `lent_pages.py` says what that means, `_lent_pages_reference.py` does without.
+"""Sending memory without copying it; `lent_pages.py` says what that means.
 
     memory --vmsplice--> pipe --splice--> socket
 
 One pipe serves all connections: what a socket does not take leaves it before the call ends, into nowhere. The interpreter's
-lock is kept meanwhile, as another thread may have a loop of its own.
+lock is kept meanwhile, as another thread may have a loop of its own. Elsewhere than on Linux nothing is lent: everything
+is copied by the transport that writes the rest.
 """
 
 import fcntl
@@ -16,10 +17,25 @@ from mainstem.protocols._sockets cimport MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, i
 
 from mainstem.protocols.kafka.answer_buffers import Memory
 
-cdef extern from "fcntl.h" nogil:
-    ssize_t vmsplice(int fd, const iovec* vectors, size_t count, unsigned int flags)
-    ssize_t splice(int source, void* source_at, int target, void* target_at, size_t size, unsigned int flags)
-    int SPLICE_F_NONBLOCK, SPLICE_F_MORE
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <sys/uio.h>
+    #if defined(__linux__) && !defined(MAINSTEM_PORTABLE)
+    #define lend_pages vmsplice
+    #define move_pages splice
+    enum { AT_ONCE = SPLICE_F_NONBLOCK, MORE_COMES = SPLICE_F_MORE };
+    #else
+    enum { AT_ONCE = 0, MORE_COMES = 0 };
+    static inline ssize_t lend_pages(int fd, const struct iovec* parts, size_t count, unsigned int flags) { return -1; }
+    static inline ssize_t move_pages(int from, void* a, int to, void* b, size_t size, unsigned int flags) { return -1; }
+    #endif
+    """
+
+cdef extern from * nogil:
+    ssize_t vmsplice "lend_pages" (int fd, const iovec* vectors, size_t count, unsigned int flags)
+    ssize_t splice "move_pages" (int source, void* source_at, int target, void* target_at, size_t size, unsigned int flags)
+    int SPLICE_F_NONBLOCK "AT_ONCE", SPLICE_F_MORE "MORE_COMES"
 
 cdef enum:
     PIPE_BYTES = 1 << 20  # what everyone may have
@@ -93,6 +109,9 @@ cdef void _give_up() noexcept:
 cdef bint _is_opened() except -1:
     global _state, _read_end, _write_end, _nowhere
     if _state == UNTRIED:
+        if not hasattr(fcntl, "F_SETPIPE_SZ"):
+            _state = REFUSED
+            return False
         try:
             _read_end, _write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             fcntl.fcntl(_write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

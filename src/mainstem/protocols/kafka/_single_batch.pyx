@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Produce requests of one batch, compiled. `_single_batch_reference.py` is the same in plain Python, and draws them."""
+"""Produce requests of one batch. `tests/oracles/single_batch.py` reads and answers them in plain Python, and draws them."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -27,6 +27,7 @@ cdef enum:
     PLACES_MAX = 10_000
     WRITE_NOW_BYTES_MIN = 1 << 18  # while it lies in the processor's cache: the write reads it from there
     TRANSACTIONAL = 0x10
+    CODEC = 0x07
 
 cdef int KAFKA = Origin.KAFKA
 cdef object _PUBLISH = Action.PUBLISH
@@ -313,8 +314,10 @@ cdef class SingleBatches:
         state, log = place.state, place.log
         try:
             head = check_batch(batch, bytes_max=place.bytes_max)
-            if head.attributes & TRANSACTIONAL:
+            if head.attributes & TRANSACTIONAL or self._connection.opening.locked():
                 return False
+            if head.attributes & CODEC and self._connection.namespace.has_live(place.topic.name):
+                return False  # it is inflated first
             if head.producer_id >= 0 and state.check(head)[0] is not _APPEND:
                 return False
             if head.max_time_ms > place.time_ms_max and not place.admits(head.max_time_ms, self._service.now_ms()):
@@ -337,7 +340,7 @@ cdef class SingleBatches:
         if log.unsynced_bytes > log.unsynced_bytes_max:
             self._connection.hold_for(log)
         if head.size >= WRITE_NOW_BYTES_MIN:
-            self._service.ticker.write_now()
+            self._service.ticker.write_early()
         return True
 
     def _find(self, SingleBatch single):

@@ -17,9 +17,11 @@ from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.producers import PartitionProducers
+from mainstem.broker.ticker import SHARE_BYTES
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, PeerViolation
+from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.catalog import Catalog
@@ -34,6 +36,8 @@ from mainstem.protocols.kafka.handlers import (
     metadata,
     offsets,
     produce,
+    quotas,
+    scram,
     share,
     share_offsets,
     topics,
@@ -46,6 +50,7 @@ from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
 from mainstem.protocols.loopback import stop_pacing
+from mainstem.protocols.unfinished import NOTED_MIN
 
 logger = logging.getLogger("mainstem.kafka")
 
@@ -73,6 +78,8 @@ HANDLERS: dict[int, Handler] = {
     **transactions.HANDLERS,
     **cluster.HANDLERS,
     **acls.HANDLERS,
+    **scram.HANDLERS,
+    **quotas.HANDLERS,
     **share.HANDLERS,
     **share_offsets.HANDLERS,
 }
@@ -151,10 +158,13 @@ class Reading(asyncio.BufferedProtocol):
 
 class KafkaConnection(Connection):
     __slots__ = (
+        "client_id",
         "fd",
         "fetches",
         "login",
+        "messages",
         "namespace",
+        "opening",
         "parked",
         "principal",
         "service",
@@ -163,6 +173,7 @@ class KafkaConnection(Connection):
         "share_sessions",
         "singles",
         "tasks",
+        "throttled_until",
         "waiting",
     )
 
@@ -174,16 +185,20 @@ class KafkaConnection(Connection):
             shared=service.read_buffer,
             buffers=service.buffers,
         )
+        self.client_id: str | None = None  # as last said
         self.fd = -1  # of a socket that takes bytes as they are
         self.singles: SingleBatches | None = None  # none before the login
         self.fetches: PlainFetches | None = None  # none before the login
         self.principal: Principal | None = None
         self.namespace: Namespace | None = None
+        self.messages = 0  # published, where they are counted for its quotas
+        self.throttled_until = 0  # monotonic ms: until when its quotas keep it from being read or written to
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
         self.sessions: set[int] = set()  # fetch sessions to forget with the connection
         self.share_sessions: set[tuple[str, str]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.parked: deque[Callable[[], None]] = deque()  # requests that wait until the peer reads; PENDING_MAX at most
+        self.opening = asyncio.Lock()  # held while a batch of its is looked at elsewhere
         self.waiting: deque[tuple[Any, Slot]] = deque()  # what came with the read that made it too many
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -194,8 +209,8 @@ class KafkaConnection(Connection):
         stop_pacing(self.transport, sock)
         if self.transport.get_extra_info("sslcontext") is None:
             self.fd = sock.fileno()
-        self.service.recover()
-        self.service.deadlines.watch(self, IDLE_S_MAX)
+        login_s = max(1, self.service.config.limits.login_ms // 1000)
+        self.service.deadlines.watch(self, login_s, however=True)
         if self.service.access.open:
             principal = self.service.access.login_now("anonymous", b"")
             assert principal is not None
@@ -205,9 +220,12 @@ class KafkaConnection(Connection):
         return self.principal
 
     def log_in(self, principal: Principal) -> None:
+        namespace = self.service.namespace_of(principal)
+        self.service.broker.quotas.enter(self, namespace, "" if principal.anonymous else principal.name)
+        self.namespace = namespace
         self.principal = principal
-        self.namespace = self.service.namespace_of(principal)
         self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
+        self.service.deadlines.watch(self, IDLE_S_MAX)
         self.singles, self.fetches = SingleBatches(self), PlainFetches(self)
 
     def on_lost(self) -> None:
@@ -220,6 +238,8 @@ class KafkaConnection(Connection):
             answer.close()
         self.waiting.clear()
         self.parked.clear()
+        self.session.forget()
+        self.singles = self.fetches = None  # they know us: a large buffer would wait for the collector of cycles
 
     def peer_host(self) -> str:
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
@@ -242,10 +262,17 @@ class KafkaConnection(Connection):
             return  # said goodbye already; what it still sends is not ours to answer
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
-        large = self.session.expecting
+        if self.meter is not None:  # before it is handled: the answers tell for how long it is throttled
+            self.meter.read(size)
+        session = self.session
+        large = session.expecting
         if self._take(self.session.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
-            self.service.broker.ticker.write_now()
-        if large and not self.session.filling and not self.closing:  # the others' turn, however much it sends
+            self.service.broker.ticker.write_early()
+        if self.service.broker.ticker.behind and size >= SHARE_BYTES:
+            self.service.broker.ticker.outrun(self)
+        if session.kept_bytes > NOTED_MIN or self.unfinished:
+            self.service.unfinished.note(self, session.kept_bytes)
+        if large and not session.filling and not self.closing:  # the others' turn, however much it sends
             self.hold(HOLD_TURN)
             asyncio.get_running_loop().call_soon(self.release, HOLD_TURN)
 
@@ -277,6 +304,8 @@ class KafkaConnection(Connection):
     def _take_quickly(self, request: memoryview) -> bool:
         """The two requests that matter most, where they are simple."""
         singles, fetches = self.singles, self.fetches
+        if self.meter is not None:  # their answers tell no throttle time
+            return False
         return singles is not None and fetches is not None and (singles.take(request) or fetches.take(request))
 
     def _handle(self, data: memoryview) -> None:
@@ -289,6 +318,10 @@ class KafkaConnection(Connection):
                 raise PeerViolation(f"{api.name} has no version {head.version}")
             self._refuse_api_versions(head.correlation)
             return
+        if head.client_id != self.client_id:
+            if (hidden := hidden_character(head.client_id or "")) is not None:
+                raise PeerViolation(f"a client id with the character {hidden}")
+            self.client_id = head.client_id
         if self.principal is None and head.key not in BEFORE_LOGIN:
             raise PeerViolation(f"{api.name} before the login")
         body = wire.decode(f"{api.name}Request", head.version, data, head.body_at, rest_allowed=True)
@@ -321,7 +354,9 @@ class KafkaConnection(Connection):
 
     async def _finish(self, answer: Any, slot: Slot) -> None:
         try:
-            self.answer(slot, await answer)
+            found = await answer
+            if found is not None:  # else it replies later
+                self.answer(slot, found)
         except MainstemError as fault:
             self.close(fault.message)
         except Exception:
@@ -337,11 +372,27 @@ class KafkaConnection(Connection):
     def answer(self, slot: Slot, response: Any) -> None:
         if self.transport is None:
             return
+        if self.meter is not None and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = self.throttled_ms()
         size = self.session.answer(slot, response)
         if size >= SEND_NOW_BYTES_MIN:  # it waits for no log, and the peer can read it while the next one is made
             self.flush()
         else:
             self.answered()
+
+    def published_count(self) -> int:
+        return self.messages
+
+    def hold_for_quota(self, wait_s: float) -> None:
+        self.throttled_until = max(self.throttled_until, self.service.monotonic_ms() + int(wait_s * 1000))
+        super().hold_for_quota(wait_s)
+
+    def hold_output_for_quota(self, wait_s: float) -> None:
+        self.throttled_until = max(self.throttled_until, self.service.monotonic_ms() + int(wait_s * 1000))
+        super().hold_output_for_quota(wait_s)
+
+    def throttled_ms(self) -> int:
+        return max(0, self.throttled_until - self.service.monotonic_ms())
 
     def when_room(self, work: Callable[[], None]) -> bool:
         """Whether it must wait: the peer has not read what it was sent, and more would only fill our memory."""
@@ -368,6 +419,8 @@ class KafkaConnection(Connection):
         if size >= LENT_BYTES_MIN and self._may_lend():
             taken = send_lent(self.fd, ready)
             self.server.counters.bytes_out += taken
+            if self.meter is not None:
+                self.meter.wrote(taken)
             ready, size = rest_of(ready, taken), size - taken
         if ready:
             self.out = ready if self.out is None else self.out + ready
@@ -429,7 +482,7 @@ class KafkaConnection(Connection):
         if partition is None or len(partition.spans) != 1:
             return None
         span = partition.spans[0]
-        if span.shared or span.end is not None or not hasattr(span.log.engine, "read_into"):
+        if span.shared or span.end is not None or span.log.file_parts is None:
             return None
         return partition, namespace.topics, service.producers.of(span.log, partition.topic.id)
 

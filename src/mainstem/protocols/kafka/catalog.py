@@ -2,8 +2,9 @@
 
 - A topic that was born in another protocol has one partition, whose offsets are those of the shared log (sparse).
 - A view's partitions are its permanent slots. It is read-only.
-- A topic that is not there but may be made by producing to it is shown as empty to who asks with automatic creation
-  allowed; it is made by the first record. So a consumer that waits for a topic never creates it.
+- A queue's name, where no topic has it, has one partition without records: a share group that joins the queue needs it.
+- A topic that is not there is made by whoever asks for it with automatic creation allowed, as Kafka does
+  (`topics.auto_create`): Java's producers name a topic by the id that metadata told them.
 
 Topic ids are derived from what never changes (the declared id, the view's id, the name of a shared topic), so they need
 no table and survive restarts; a topic made again has a new one.
@@ -12,9 +13,10 @@ no table and survive restarts; a topic made again has a new one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from mainstem.broker.access import Action, Principal
 from mainstem.broker.reading import Fetched, PartitionReader
 from mainstem.broker.topics import Partition, Topic
 from mainstem.broker.views import View
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 NO_ID = bytes(16)
 SEEN_MAX = 100_000
+SEEING = (Action.DESCRIBE, Action.CONSUME, Action.PUBLISH)
 
 
 class Source(Protocol):
@@ -45,27 +48,23 @@ class Source(Protocol):
 
 
 class KafkaTopic:
-    """A topic by its Kafka name. Exactly one of `topic` and `view` is set, or neither: it may be made."""
+    """A topic by its Kafka name. One of `topic` and `view` is set, or neither: it is a queue that share groups join."""
 
     __slots__ = ("_namespace", "count", "id", "name", "topic", "view")
 
     def __init__(
-        self, namespace: Namespace, name: str, *, topic: Topic | None = None, view: View | None = None, count: int = 1
+        self, namespace: Namespace, name: str, *, topic: Topic | None = None, view: View | None = None
     ) -> None:
         self._namespace = namespace
         self.name = name
         self.topic = topic
         self.view = view
-        self.count = count
         self.id = _id_of(namespace, name, topic, view)
+        self.count = 1
         if topic is not None:
             self.count = len(topic.partitions)
         elif view is not None:
             self.count = len(view.slots)
-
-    @property
-    def exists(self) -> bool:
-        return self.topic is not None or self.view is not None
 
     @property
     def gone(self) -> bool:
@@ -86,10 +85,10 @@ class KafkaTopic:
             return None
         return self.topic.partitions[index]
 
-    def source(self, index: int) -> Source | None:
-        """None: no such partition, or a slot whose log is gone (empty for ever)."""
+    def source(self, index: int, denied: Sequence[bytes] = ()) -> Source | None:
+        """None: no such partition, or a slot whose log is gone (empty for ever). A view shows nothing that is denied."""
         if self.view is not None:
-            return self.view.slot(index)
+            return self.view.slot(index, self.view.hidden(denied))
         partition = self.partition(index)
         return PartitionReader(partition, self._namespace.topic_of) if partition is not None else None
 
@@ -130,12 +129,13 @@ class Catalog:
 
     def __init__(self, broker: Broker, namespace: Namespace, *, auto_create: bool) -> None:
         self._broker = broker
+        self.access = broker.access
         self.namespace = namespace
         self.auto_create = auto_create
         self._names: dict[bytes, str] = {}  # topic id → name, of what was shown
         self._cache: dict[str, KafkaTopic] = {}
 
-    def find(self, name: str, *, may_create: bool = False) -> KafkaTopic | None:
+    def find(self, name: str) -> KafkaTopic | None:
         """None: there is no such topic. A name that cannot be a topic raises InvalidName."""
         known = self._cache.get(name)
         if known is not None and self._is_current(known):
@@ -143,11 +143,8 @@ class Catalog:
         found = self._look_up(name)
         if found is None:
             self._cache.pop(name, None)
-            if not (may_create and self.auto_create):
-                return None
-            policy = self.namespace.policy(topic_of_kafka(name))
-            found = KafkaTopic(self.namespace, name, count=policy.partitions)
-        elif len(self._cache) < SEEN_MAX:
+            return None
+        if len(self._cache) < SEEN_MAX:
             self._cache[name] = found
         self.remember(found)
         return found
@@ -184,6 +181,26 @@ class Catalog:
         found = self._find_quietly(name) if name is not None else None
         return found if found is not None and found.id == topic_id else None
 
+    def shown(self, asked: str | bytes) -> KafkaTopic | None:
+        """By name or id, as metadata tells of it: what is found, or a queue of that name."""
+        name = self.name_of(asked) if isinstance(asked, bytes) else asked
+        found = self.find(name) or self._of_queue(name) if name is not None else None
+        return found if found is not None and asked in (found.name, found.id) else None
+
+    def _of_queue(self, name: str) -> KafkaTopic | None:
+        if self._broker.queues.of(self.namespace).find(name) is None:
+            return None
+        return self.joined_queue(name)
+
+    def joined_queue(self, name: str) -> KafkaTopic:
+        """A queue has one partition, also where a topic with more has its name; clients know both by one id."""
+        topic = self.find(name)
+        place = KafkaTopic(self.namespace, name)
+        if topic is not None:
+            place.id = topic.id
+        self.remember(place)
+        return place
+
     def _find_quietly(self, name: str) -> KafkaTopic | None:
         try:
             return self.find(name)
@@ -203,24 +220,23 @@ class Catalog:
         for view in list(self.namespace.views.values()):
             yield KafkaTopic(self.namespace, kafka_name(view.name), view=view)
 
-    def create(self, name: str) -> KafkaTopic:
-        """By producing to it: a dedicated log per partition, as Kafka users expect."""
+    def make(self, name: str) -> KafkaTopic | None:
+        """By asking for it: a dedicated log per partition, as Kafka users expect. None: topics do not make themselves."""
+        own = self.namespace.settings.auto_create
+        if not (self.auto_create if own is None else own):
+            return None
         canonical = topic_of_kafka(name)
         policy = self.namespace.policy(canonical).with_changes({"layout": "dedicated"})
-        self._broker.create_topic(self.namespace, canonical, policy)
-        found = self.find(name)
-        assert found is not None
-        return found
+        return KafkaTopic(self.namespace, name, topic=self._broker.begin_topic(self.namespace, canonical, policy).value)
 
     def declare(self, topic: KafkaTopic) -> KafkaTopic:
         """A topic of the stem gets an id of its own, which frames can name: Kafka batches are stored unopened."""
         assert topic.topic is not None
         if topic.topic.declared:
             return topic
-        self._broker.create_topic(self.namespace, topic.topic.name, self.namespace.policy(topic.topic.name))
-        found = self.find(topic.name)
-        assert found is not None
-        return found
+        policy = self.namespace.policy(topic.topic.name)
+        declared = self._broker.begin_topic(self.namespace, topic.topic.name, policy).value
+        return KafkaTopic(self.namespace, topic.name, topic=declared)
 
 
 class GroupTopics:
@@ -236,5 +252,15 @@ class GroupTopics:
             return None
         return (topic.id, topic.count) if topic is not None else None
 
-    def names(self) -> list[str]:
-        return [topic.name for topic in self._catalog.listed()]
+    def names(self, user: str) -> list[str]:
+        """Who may read or write a topic may also know of it; nobody else learns its name by a pattern."""
+        namespace, access = self._catalog.namespace, self._catalog.access
+        known = access.users.get(user)
+        topics = [topic.name for topic in namespace.topics.values() if topic.policy.dedicated]
+        topics += namespace.views
+        if known is not None and not known.admin:
+            reader = Principal(user, known.namespace)
+            topics = [name for name in topics if any(access.allows(reader, action, name) for action in SEEING)]
+        elif known is None and not access.open:
+            topics = []
+        return [kafka_name(name) for name in topics]

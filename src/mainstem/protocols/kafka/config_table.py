@@ -1,7 +1,7 @@
 """Kafka's settings by Kafka's names: type, default, the server setting behind it, and what acts on it here.
 
 A topic keeps what was set explicitly, as text (`Topic.config`); what the broker acts on is its policy, derived from
-that. Settings marked inert are checked, kept and shown, and change nothing: one node has no replicas, one copy no tiers.
+that. Settings marked inert are checked, kept and shown, and change nothing: one node has no replicas.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
-from mainstem.broker.policy import ENGINES, LAYOUTS, Policy
+from mainstem.broker.policy import LAYOUTS, Policy
 from mainstem.model.errors import InvalidArgument
+from mainstem.storage.engines import ENGINES
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
@@ -105,8 +106,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("follower.replication.throttled.replicas", Kind.LIST, ""),
         _number("index.interval.bytes", 4_096, "log.index.interval.bytes", kind=Kind.INT),
         Setting("leader.replication.throttled.replicas", Kind.LIST, ""),
-        _number("local.retention.bytes", -2, "log.local.retention.bytes", -2),
-        _number("local.retention.ms", -2, "log.local.retention.ms", -2),
+        _number("local.retention.bytes", -2, "log.local.retention.bytes", -2, field="local_retention_bytes"),
+        _number("local.retention.ms", -2, "log.local.retention.ms", -2, field="local_retention_ms"),
         _number(
             "max.compaction.lag.ms", LONG_MAX, "log.cleaner.max.compaction.lag.ms", 1, field="compaction_lag_max_ms"
         ),
@@ -127,7 +128,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("preallocate", Kind.BOOLEAN, "false", "log.preallocate"),
         Setting("remote.log.copy.disable", Kind.BOOLEAN, "false"),
         Setting("remote.log.delete.on.disable", Kind.BOOLEAN, "false"),
-        Setting("remote.storage.enable", Kind.BOOLEAN, "false"),
+        Setting("remote.storage.enable", Kind.BOOLEAN, "false", field="tier"),
         _number("retention.bytes", -1, "log.retention.bytes", -1, field="retention_bytes"),
         _number("retention.ms", 7 * DAY_MS, "log.retention.ms", -1, field="retention_ms"),
         _number("segment.bytes", 64 << 20, "log.segment.bytes", 1_048_576, kind=Kind.INT, field="segment_bytes"),
@@ -135,7 +136,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         _number("segment.jitter.ms", 0, "log.roll.jitter.ms"),
         _number("segment.ms", 7 * DAY_MS, "log.roll.ms", 1, field="segment_ms"),
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", "unclean.leader.election.enable"),
-        Setting("mainstem.engine", Kind.STRING, "segment", choices=ENGINES, field="engine"),
+        Setting("mainstem.engine", Kind.STRING, "segment", choices=tuple(ENGINES), field="engine"),
         Setting("mainstem.durability", Kind.STRING, "sync", field="durability"),
         Setting("mainstem.layout", Kind.STRING, "dedicated", choices=LAYOUTS, field="layout"),
         Setting("mainstem.keep.until.archived", Kind.BOOLEAN, "false", field="keep_until_archived"),
@@ -150,9 +151,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
         Setting("share.auto.offset.reset", Kind.STRING, "latest"),
         _number("share.delivery.count.limit", 5, "group.share.delivery.count.limit", 2, kind=Kind.INT),
         _number("share.heartbeat.interval.ms", 3_000, "group.share.heartbeat.interval.ms", 1, kind=Kind.INT),
-        Setting(
-            "share.isolation.level", Kind.STRING, "read_uncommitted", choices=("read_committed", "read_uncommitted")
-        ),
+        Setting("share.isolation.level", Kind.STRING, "read_committed", choices=("read_committed",)),  # queues read so
         _number("share.partition.max.record.locks", 2_000, "group.share.partition.max.record.locks", 1, kind=Kind.INT),
         _number("share.record.lock.duration.ms", 30_000, "group.share.record.lock.duration.ms", 1, kind=Kind.INT),
         Setting("share.renew.acknowledge.enable", Kind.BOOLEAN, "true"),
@@ -168,12 +167,16 @@ _TO_POLICY: dict[str, Callable[[str], Any]] = {
     "layout": str,
     "durability": str,
     "keep_until_archived": lambda text: text == "true",
+    "local_retention_bytes": lambda text: max(int(text), -1),  # -2: as retention says, so no limit of its own
+    "local_retention_ms": lambda text: max(int(text), -1),
+    "tier": lambda text: "s3" if text == "true" else "none",
 }
 _FROM_POLICY: dict[str, Callable[[Any], str]] = {
     "cleanup": str,
     "timestamp_type": lambda value: "LogAppendTime" if value == "append" else "CreateTime",
     "compaction_lag_max_ms": lambda value: str(value or LONG_MAX),
     "keep_until_archived": lambda value: str(value).lower(),
+    "tier": lambda value: str(value != "none").lower(),
 }
 
 

@@ -112,6 +112,7 @@ TABLE: tuple[tuple[type[errors.MainstemError], ErrorCode], ...] = (
     (errors.ClientFault, ErrorCode.INVALID_REQUEST),
     (errors.CorruptFrame, ErrorCode.CORRUPT_MESSAGE),
     (errors.PeerViolation, ErrorCode.INVALID_REQUEST),
+    (errors.QuotaExceeded, ErrorCode.POLICY_VIOLATION),
     (errors.Overloaded, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.StorageFault, ErrorCode.KAFKA_STORAGE_ERROR),
 )

@@ -9,14 +9,9 @@ and gets others (`answer_buffers.Memory`). That costs more than one copy; hence 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.kafka._lent_pages_reference import send_lent
-else:
-    from mainstem.protocols.kafka._lent_pages import send_lent
+from mainstem.protocols.kafka._lent_pages import send_lent
 
 LENT_BYTES_MIN = 1 << 16  # below it a copy costs no more
 

@@ -9,14 +9,7 @@ ordinary handler, which gives the same answer, byte for byte, to what is taken h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.kafka._plain_fetch_reference import PlainFetches
-else:
-    from mainstem.protocols.kafka._plain_fetch import PlainFetches
+from mainstem.protocols.kafka._plain_fetch import PlainFetches
 
 HEADS_BYTES = 1 << 16  # of the scratch memory that all connections share
 

@@ -67,6 +67,11 @@ class TopicRules:
         """Every sound batch that is not of the future is taken as it is."""
         return not (self.keys_needed or self.append_time) and self.codec is self.before_ms_max is None
 
+    @property
+    def opens(self) -> bool:
+        """Records must be looked at, which takes as long as there are records, and inflating."""
+        return self.keys_needed or self.codec is not None or self.before_ms_max is not None
+
     def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
         """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
         try:

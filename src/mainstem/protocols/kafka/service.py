@@ -1,43 +1,32 @@
-"""What all Kafka connections share: groups, transactions, producers, catalogs, and the one timer that drives them."""
+"""What all Kafka connections share: the broker's coordinator, catalogs, fetch sessions and buffers."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import logging
-import os
-import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Principal
 from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
-from mainstem.broker.groups.classic import GroupLimits
-from mainstem.broker.groups.registry import Groups
 from mainstem.broker.policy import Policy
-from mainstem.broker.producers import Producers
 from mainstem.broker.topics import Topic
-from mainstem.broker.transactions import Transactions
 from mainstem.protocols.connection import Server
 from mainstem.protocols.kafka.answer_buffers import AnswerBuffers
 from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
-from mainstem.protocols.kafka.markers import MarkerWork
 from mainstem.protocols.kafka.plain_fetch import HEADS_BYTES
 from mainstem.protocols.kafka.rules import TopicRules
 from mainstem.protocols.kafka.session import READ_BYTES, Buffers
 from mainstem.protocols.kafka.sessions import FetchSessions
 from mainstem.protocols.kafka.shares import Shares
-from mainstem.protocols.kafka.watch import Watches
+from mainstem.protocols.kafka.subscription import subscribed_topics
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
 
-logger = logging.getLogger("mainstem.kafka")
-
 NODE_ID = 1
-TICK_S = 0.1
-TRIM_EVERY_TICKS = 600
+
+OPENERS = 2  # threads that look into batches; what one inflates is bounded by limits.inflate_bytes_max
 
 
 class KafkaService(Server):
@@ -47,118 +36,35 @@ class KafkaService(Server):
         self.config = config
         self.clock = broker.clock
         self.access = broker.access
-        self.cluster_id = ""
         self.buffers = Buffers()
+        self.opener = ThreadPoolExecutor(OPENERS, thread_name_prefix="open-batches")  # none before it is used
         self.answer_buffers = AnswerBuffers()
         self.answer_heads = bytearray(HEADS_BYTES)  # for all connections: an answer is made in one go
         self.read_buffer = bytearray(READ_BYTES)  # for all connections: what is read is parsed before the next read
-        kafka = config.kafka
-        limits = GroupLimits(
-            kafka.session_timeout_min_ms,
-            kafka.session_timeout_max_ms,
-            kafka.group_rebalance_initial_ms,
-            kafka.offsets_retention_ms,
-        )
-        self.groups = Groups(broker.journal, lambda: str(uuid.uuid4()), limits)
-        self.producers = broker.scans.producers = Producers(broker.journal)
-        self.watches = Watches()
-        self.markers = MarkerWork(self)
-        self.transactions = Transactions(
-            broker.journal, self.markers, lambda producer_id, commit: self._finish_offsets(producer_id, commit=commit)
-        )
+        self.coordinator = broker.coordinator
+        self.groups = self.coordinator.groups
+        self.groups.subscribed = subscribed_topics
+        self.producers = self.coordinator.producers
+        self.watches = self.coordinator.watches
+        self.markers = self.coordinator.markers
+        self.transactions = self.coordinator.transactions
+        self.group_configs = self.coordinator.group_configs
+        self.now_ms = self.coordinator.now_ms
+        self.monotonic_ms = self.coordinator.monotonic_ms
         self.fetch_sessions = FetchSessions()
         self.shares = Shares(self)
-        self.group_configs: dict[str, dict[str, str]] = {}
         self._catalogs: dict[str, Catalog] = {}
         self._rules: dict[int, tuple[Policy, dict[str, Any], TopicRules]] = {}
-        self._recovered = False
-        self._ticks = 0
-        broker.journal.register("kafka-cluster", self._apply_cluster, self._dump_cluster)
-        broker.journal.register("kafka-group-config", self._apply_group_config, self._dump_group_configs)
 
-    # -- starting --------------------------------------------------------------------------------------------------
-
-    def recover(self) -> None:
-        """After the journal is replayed, before anyone connects."""
-        if self._recovered:
-            return
-        self._recovered = True
-        now_ms = self.now_ms()
-        for log in self.broker.logs.by_id.values():
-            self.producers.recover(log, now_ms)
-        self.groups.resume(self.monotonic_ms())
-        self.transactions.roll_forward()
-        self.markers.abort_unclaimed()
-        if not self.cluster_id:
-            made = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
-            self.cluster_id = self.config.kafka.cluster_id or made
-            self.broker.journal.put("kafka-cluster", b"id", self.cluster_id.encode())
-
-    def _apply_cluster(self, key: bytes, value: bytes | None) -> None:
-        self.cluster_id = (value or b"").decode()
-
-    def _dump_cluster(self) -> list[tuple[bytes, bytes]]:
-        return [(b"id", self.cluster_id.encode())] if self.cluster_id else []
-
-    def set_group_config(self, key: str, config: dict[str, str]) -> None:
-        self.group_configs[key] = config
-        self.broker.journal.put("kafka-group-config", key.encode(), json.dumps(config).encode())
-
-    def _apply_group_config(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self.group_configs.pop(key.decode(), None)
-        else:
-            self.group_configs[key.decode()] = json.loads(value)
-
-    def _dump_group_configs(self) -> list[tuple[bytes, bytes]]:
-        return [(key.encode(), json.dumps(config).encode()) for key, config in self.group_configs.items()]
-
-    def _finish_offsets(self, producer_id: int, *, commit: bool) -> None:
-        self.groups.finish_transaction(producer_id, commit=commit)
-
-    # -- time ------------------------------------------------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        """Wall time: what records and offsets carry."""
-        return self.clock.now_ns() // 1_000_000
-
-    def monotonic_ms(self) -> int:
-        """For deadlines."""
-        return self.clock.monotonic_ns() // 1_000_000
-
-    async def run_deadlines(self) -> None:
-        self.recover()
-        loop = asyncio.get_running_loop()
-        silence = loop.create_task(super().run_deadlines())
-        try:
-            while True:
-                await asyncio.sleep(TICK_S)
-                self._tick()
-        finally:
-            silence.cancel()
-
-    def _tick(self) -> None:
-        self._ticks += 1
-        for work in (self._tick_groups, self._tick_transactions):
-            try:
-                work()
-            except Exception:
-                logger.exception("periodic work failed; it is tried again")
-        if self._ticks % TRIM_EVERY_TICKS == 0:
-            logs = self.broker.logs.by_id
-            self.producers.trim(lambda n: logs[n].start_offset if n in logs else None, self.now_ms())
-
-    def _tick_groups(self) -> None:
-        self.groups.tick(self.monotonic_ms(), self.now_ms())
-
-    def _tick_transactions(self) -> None:
-        self.transactions.tick(self.now_ms())
+    @property
+    def cluster_id(self) -> str:
+        return self.coordinator.cluster_id
 
     # -- tenants ---------------------------------------------------------------------------------------------------
 
     def namespace_of(self, principal: Principal) -> Namespace:
-        found = self.broker.namespaces.get(principal.namespace)
-        return found if found is not None else self.broker.namespace(DEFAULT_NAMESPACE)
+        """Its own or none: NotFound where that does not exist."""
+        return self.broker.namespace(principal.namespace)
 
     def catalog(self, namespace: Namespace) -> Catalog:
         known = self._catalogs.get(namespace.name)
@@ -197,16 +103,10 @@ class KafkaService(Server):
         if not topic.policy.dedicated:
             self.broker.move_topic(namespace, topic, topic.policy.with_changes({"layout": "dedicated"}))
 
-    def forget_log(self, log_id: int) -> None:
-        self.producers.forget_log(log_id)
-        self.watches.forget(log_id)
-
     def forget_share_group(self, namespace: Namespace, group_id: str) -> None:
         """The group was deleted; its queues and settings go with it."""
         self.shares.forget_group(namespace, group_id)
-        key = self.group_key(namespace, group_id)
-        if self.group_configs.pop(key, None) is not None:
-            self.broker.journal.put("kafka-group-config", key.encode(), None)
+        self.coordinator.forget_group_config(self.group_key(namespace, group_id))
 
     def refresh_groups(self) -> None:
         """Topics came or went."""

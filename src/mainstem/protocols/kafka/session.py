@@ -5,6 +5,7 @@ Rules of this file:
 - A request's size is checked before a byte of it is buffered; before the login it may be 64 KiB.
 - Bytes are read where they are parsed: into a buffer that all sessions share, or, once a request's size is known and more of
   it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
+- That buffer grows with what has come, twice as large each time: a size that is only announced costs nothing.
 - Whoever sent a large request will send another: the next read goes into a buffer of its own from its first byte on.
 - Requests may be answered in any order, and are sent in theirs. A request that asks for no answer (acks=0) leaves no gap.
 - Whoever leaves PENDING_MAX requests unanswered is not read from until some are.
@@ -92,6 +93,7 @@ class KafkaSession:
         self._shared_read = self._shared.toreadonly()
         self._tail = b""  # of the shared buffer: a request that is not yet whole, or less than a size
         self._open: memoryview | None = None  # the large request that is not yet whole
+        self._open_bytes = 0  # its size
         self._filled = 0
         self._large_bytes = 0  # of the last request with its size, if it was large
         self._ahead = False  # the next bytes are put into a buffer that is lent
@@ -115,6 +117,15 @@ class KafkaSession:
         """What is read now is, or should be, a part of a large request."""
         return self._open is not None or self._ahead
 
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of requests that are not whole yet."""
+        return len(self._open) if self._open is not None else len(self._tail)
+
+    def forget(self) -> None:
+        """The peer is gone: what it left unfinished is not waited for."""
+        self._open, self._tail = None, b""
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
@@ -133,9 +144,11 @@ class KafkaSession:
         """
         if self._open is not None:
             self._filled += count
-            if self._filled == len(self._open):
+            if self._filled == self._open_bytes:
                 request, self._open = self._open, None
                 yield request
+            elif self._filled == len(self._open):
+                self._grow()
             return
         view, at, end = self._shared_read, 0, count
         lent = self._buffers.lent if self._ahead else None
@@ -156,6 +169,7 @@ class KafkaSession:
                 if size > TAIL_BYTES_MAX:
                     if lent is not None and at == 0 and after <= len(lent):
                         self._open, self._filled = lent[SIZE_BYTES:after], end - SIZE_BYTES
+                        self._open_bytes = size
                     else:
                         self._begin(size, view[at + SIZE_BYTES : end])
                     return
@@ -165,9 +179,19 @@ class KafkaSession:
         self._tail = bytes(view[at:end])
 
     def _begin(self, size: int, first: memoryview) -> None:
-        self._open = self._buffers.take(size)
-        self._filled = len(first)
+        self._open_bytes, self._filled = size, len(first)
+        self._open = self._buffer(max(2 * len(first), 2 * TAIL_BYTES_MAX))
         self._open[: self._filled] = first
+
+    def _grow(self) -> None:
+        assert self._open is not None
+        grown = self._buffer(2 * self._filled)
+        grown[: self._filled] = self._open[: self._filled]
+        self._open = grown
+
+    def _buffer(self, size: int) -> memoryview:
+        size = min(size, self._open_bytes)
+        return self._buffers.take(size) if size >= KEPT_STEP_BYTES else memoryview(bytearray(size))
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
         """The same for bytes that were read elsewhere."""

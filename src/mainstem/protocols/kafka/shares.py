@@ -79,7 +79,7 @@ class Given:
         """(first, last, delivery count): neighbours with the same count together."""
         found: list[tuple[int, int, int]] = []
         for offset, taken in self.taken:
-            count = taken.attempts + 1
+            count = max(taken.attempts, taken.redelivered) + 1
             if found and found[-1][1] + 1 == offset and found[-1][2] == count:
                 found[-1] = (found[-1][0], offset, count)
             else:
@@ -95,9 +95,13 @@ class ShareSession:
         self.topics: dict[bytes, ShareSource] = {}
         self.held: dict[Place, tuple[Queue, int]] = {}
 
-    def take(self, source: ShareSource, count: int, *, lock_ms: int, bytes_max: int) -> dict[int, Given]:
-        """Pull from one topic; by partition."""
+    def take(
+        self, source: ShareSource, count: int, *, lock_ms: int, bytes_max: int, locks_max: int = LOCKS_MAX
+    ) -> dict[int, Given]:
+        """Pull from one topic; by partition. `locks_max` of each partition: a queue counts all members and partitions."""
         room = min(count, LOCKS_MAX - len(self.held))
+        if not source.by_stamp:
+            room = min(room, locks_max * max(1, source.topic.count) - source.queue.unacked)
         if room <= 0:
             self._forget_expired()
             return {}
@@ -170,10 +174,19 @@ class Shares:
         self.sessions: dict[tuple[str, str], ShareSession] = {}
 
     def setting(self, group_key: str, name: str) -> str:
-        return self._service.group_configs.get(group_key, {}).get(name, GROUP_SETTINGS[name].default)
+        return self._service.group_configs.get(group_key, {}).get(name, self.default(name))
+
+    def default(self, name: str) -> str:
+        """Of a group's setting."""
+        if name == "share.partition.max.record.locks":
+            return str(self._service.config.kafka.share_locks_max)
+        return GROUP_SETTINGS[name].default
 
     def lock_ms(self, group_key: str) -> int:
         return int(self.setting(group_key, "share.record.lock.duration.ms"))
+
+    def locks_max(self, group_key: str) -> int:
+        return int(self.setting(group_key, "share.partition.max.record.locks"))
 
     # -- queues ----------------------------------------------------------------------------------------------------
 

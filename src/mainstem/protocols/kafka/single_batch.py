@@ -8,13 +8,6 @@ left to the ordinary handler, which alone knows what to say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.kafka._single_batch_reference import SingleBatch, SingleBatches, read_single
-else:
-    from mainstem.protocols.kafka._single_batch import SingleBatch, SingleBatches, read_single
+from mainstem.protocols.kafka._single_batch import SingleBatch, SingleBatches, read_single
 
 __all__ = ["SingleBatch", "SingleBatches", "read_single"]

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a delivery says, compiled: what its subscriptions ask of it, and what is worked out once per record.
+"""What a delivery says: what its subscriptions ask of it, and what is worked out once per record.
 
-See `outbound.py`; `_outbound_reference.py` is plain Python.
+See `outbound.py`; the plain `tests/oracles/mqtt_outbound.py` says the same.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

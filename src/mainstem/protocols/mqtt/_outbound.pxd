@@ -19,6 +19,7 @@ cdef class Outbound(Sink):
     cdef public int alias_max
     cdef public bint durable
     cdef public bint blocked
+    cdef public bint explains  # refused publishes are answered with words, too
     cdef public bytes client_id
     cdef public object allows
     cdef public object session
@@ -47,6 +48,8 @@ cdef class Outbound(Sink):
     cdef list assigned
     cdef int holding
     cdef list recorded
+    cdef dict moves
+    cdef bint begun  # moves has a QoS 1 identifier that was given out
 
     cdef void _count(self, Py_ssize_t capacity) noexcept
     cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL
@@ -61,5 +64,8 @@ cdef class Outbound(Sink):
     cdef int _copy_cached(self, RecordRef record) except -1
     cdef void _note_sent(self, int packet_id) noexcept
     cdef int _free(self, int packet_id, int reason) except -1
+    cdef int _give_up(self, int packet_id) except -1
+    cdef int _note_begun(self, int packet_id) except -1
+    cdef int _note_ended(self, int packet_id) except -1
     cdef int acknowledge(self, int kind, int packet_id, int reason) except -1
     cdef int write_ack(self, int first, int packet_id, int reason) except -1

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The outgoing half of an MQTT connection, compiled. See `outbound.py`; `_outbound_reference.py` is plain Python."""
+"""The outgoing half of an MQTT connection. See `outbound.py`; the plain `tests/oracles/mqtt_outbound.py` says the same."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.ref cimport Py_XDECREF, PyObject
@@ -12,6 +12,9 @@ from mainstem.codec._batch cimport put_u16
 from mainstem.protocols._reactor cimport Line
 from mainstem.protocols.mqtt._encoder cimport Encoder, Grant
 from mainstem.protocols.mqtt._fields cimport get_length, length_size, put_length
+
+from mainstem.protocols.mqtt.packets import encode_refusal
+from mainstem.protocols.mqtt.reasons import Violation
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** bytes, Py_ssize_t newsize) except -1
@@ -39,6 +42,7 @@ cdef enum:
     SLOTS_MIN = 32
     SLOTS_MAX = 65536
     SUCCESS = 0
+    PROTOCOL_ERROR = 0x82
     PACKET_ID_NOT_FOUND = 0x92
 
 cdef Py_ssize_t _gathered_bytes = 0  # in the buffers of all connections
@@ -143,7 +147,11 @@ cdef class Outbound(Sink):
             self.out_size += size
 
     cdef int write_ack(self, int first, int packet_id, int reason) except -1:
-        cdef uint8_t* at = self._reserve(5)
+        cdef uint8_t* at
+        if reason >= 0x80 and self.explains and first < PUBREL << 4:
+            self.write(encode_refusal(first >> 4, packet_id, reason, self.packet_bytes_max))
+            return 0
+        at = self._reserve(5)
         at[0], at[1] = <uint8_t>first, 2
         put_u16(at + 2, packet_id)
         self.out_size += 4
@@ -166,7 +174,7 @@ cdef class Outbound(Sink):
                 return True
         if self.allows is not None and not self.allows(record.topic):
             if grant.packet_id and self._waits(grant.packet_id, record.stamp):
-                self._free(grant.packet_id, SUCCESS)
+                self._give_up(grant.packet_id)
             return True
         if qos > grant.qos:
             qos = grant.qos
@@ -176,6 +184,8 @@ cdef class Outbound(Sink):
     def offer(self, RecordRef record, Grant grant, bint retain=False, source=None):
         """A record that no route brings: a retained one, or one of a queue (`source.settle` is told its end)."""
         cdef int qos = 1 if record.origin == ORIGIN_KAFKA else record.flags & 3
+        if grant.no_local and source is None and self._is_own(record):
+            return True
         if qos > grant.qos or source is not None:
             qos = grant.qos
         return self._send(record, grant, qos, retain, source)
@@ -211,7 +221,7 @@ cdef class Outbound(Sink):
         self.encoder.load(record)
         if self.encoder.expired:
             if packet_id:
-                self._free(packet_id, SUCCESS)
+                self._give_up(packet_id)
             return True
         if self.out_size >= EARLY_BYTES and (_tight or _gathered_bytes > GATHERED_BYTES_MAX):
             self.flush()
@@ -220,7 +230,7 @@ cdef class Outbound(Sink):
                 return False
             before = self.out_size
             if self._emit(record, grant, flags | 8, packet_id, False) == 0:  # the client takes less than it did
-                self._free(packet_id, SUCCESS)
+                self._give_up(packet_id)
                 return True
             self._note_sent(packet_id)
             self.messages += 1
@@ -250,6 +260,8 @@ cdef class Outbound(Sink):
             self.slots[packet_id].state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
             self.slots[packet_id].sourced = source is not None
             self.slots[packet_id].unsent = 0
+            if self.durable and qos == 1 and source is None:
+                self._note_begun(packet_id)
             if source is not None:
                 if self.sources is None:
                     self.sources = {}
@@ -397,9 +409,15 @@ cdef class Outbound(Sink):
         if kind == PUBACK:
             if state == AWAIT_PUBACK:
                 self._free(packet_id, reason)
+            elif state != FREE:
+                self._wrong_kind("PUBACK", packet_id)
         elif kind == PUBCOMP:
             if state == AWAIT_PUBCOMP:
                 self._free(packet_id, SUCCESS)
+            elif state != FREE:
+                self._wrong_kind("PUBCOMP", packet_id)
+        elif state == AWAIT_PUBACK:
+            self._wrong_kind("PUBREC", packet_id)
         elif state == AWAIT_PUBREC and reason >= 0x80:
             self._free(packet_id, reason)
         elif state == AWAIT_PUBREC and self.durable:
@@ -414,6 +432,9 @@ cdef class Outbound(Sink):
         else:
             self.write_ack(PUBREL << 4 | 2, packet_id, PACKET_ID_NOT_FOUND)
         return 0
+
+    def _wrong_kind(self, kind, int packet_id):
+        raise Violation(PROTOCOL_ERROR, f"{kind} for packet identifier {packet_id}, whose publish waits for another answer")
 
     def take_recorded(self):
         """Packet identifiers whose PUBREC came since the last call: send their PUBREL (`release`) once that is durable."""
@@ -436,6 +457,8 @@ cdef class Outbound(Sink):
     cdef int _free(self, int packet_id, int reason) except -1:
         cdef Slot* slot = &self.slots[packet_id]
         self._note_sent(packet_id)
+        if self.durable and not slot.sourced:
+            self._note_ended(packet_id)
         slot.state = FREE
         self.inflight -= 1
         self.progress = True
@@ -444,12 +467,59 @@ cdef class Outbound(Sink):
             self.sources.pop(packet_id).settle(reason)
         return 0
 
+    cdef int _give_up(self, int packet_id) except -1:
+        """It cannot be sent again. With QoS 2 its client may hold the identifier and take what comes next under it for a
+        repetition: so it is told to let go, and the identifier is free when it has."""
+        if self.slots[packet_id].state == AWAIT_PUBREC:
+            self._note_sent(packet_id)
+            self.slots[packet_id].state = AWAIT_PUBCOMP
+            self.write_ack(PUBREL << 4 | 2, packet_id, 0)
+        elif self.slots[packet_id].state == AWAIT_PUBACK:
+            self._free(packet_id, SUCCESS)
+        return 0
+
     def forget(self, int packet_id):
         """What was in flight under this identifier cannot be sent again: it is gone from the log."""
         if packet_id < self.slots_capacity and self.slots[packet_id].state != FREE:
-            self._free(packet_id, SUCCESS)
+            self._give_up(packet_id)
 
     # -- what a session keeps of this
+
+    cdef int _note_begun(self, int packet_id) except -1:
+        """1: it was free at the last look; 2: it was in flight then, and has ended since; 0: it has ended."""
+        if self.moves is None:
+            self.moves = {}
+        if not self.begun:
+            self.begun = True
+            self.session.note_begun()
+        self.moves[packet_id] = 1 if self.moves.get(packet_id) is None else 2
+        return 0
+
+    cdef int _note_ended(self, int packet_id) except -1:
+        if self.moves is None:
+            self.moves = {}
+        if self.moves.get(packet_id) == 1:
+            del self.moves[packet_id]
+        else:
+            self.moves[packet_id] = 0
+        return 0
+
+    def take_moves(self):
+        """Since the last call: identifiers that became free, and those of QoS 1 that were given out, with their stamps.
+
+        Identifiers of QoS 2 are journaled before they are used (`take_held`); here only their ends are told, unless
+        they were given out again.
+        """
+        cdef int packet_id
+        ended, begun = [], []
+        for packet_id in self.moves or ():
+            if self.slots[packet_id].state == FREE:
+                ended.append(packet_id)
+            elif self.slots[packet_id].state == AWAIT_PUBACK:
+                begun.append((packet_id, self.slots[packet_id].stamp))
+        self.moves = None
+        self.begun = False
+        return ended, begun
 
     def flight(self):
         """(packet identifier, state, stamp) of what is in flight and came through no source, oldest first."""

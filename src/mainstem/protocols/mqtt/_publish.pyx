@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""One PUBLISH where it lies: its fields and properties, checked. The plain twin is in `_wire_reference.py`."""
+"""One PUBLISH where it lies: its fields and properties, checked. Its oracle is `tests/oracles/mqtt_wire.py`."""
 
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp

@@ -15,6 +15,7 @@ cdef class AckRun:
 
 
 cdef class Receipts(Intake):
+    cdef public object limits
     cdef public int version
     cdef public bint durable
     cdef public Outbound outbound
@@ -30,4 +31,5 @@ cdef class Receipts(Intake):
     cdef int _complete_again(self, int packet_id) except -1
     cdef int _answer(self, Ticket ticket, int qos, int packet_id, int reason) except -1
     cdef int _send(self, AckRun run) except -1
+    cdef bint _undo(self, AckRun run) except -1
     cdef int _begin_received(self) except -1

@@ -1,23 +1,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """What the incoming half of an MQTT connection owes its publisher: acknowledgements that wait for the log, QoS 2 identifiers.
 
-The plain twin is in `_wire_reference.py`, in one class with the parser.
+Its oracle is `tests/oracles/mqtt_wire.py`, in one class with the parser.
 """
 
 from collections import deque
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, realloc
 
 from mainstem.codec._batch cimport get_u16
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols._reactor cimport Intake
-from mainstem.protocols.mqtt._fields cimport get_length
 from mainstem.protocols.mqtt._outbound cimport Outbound
 
+from mainstem.protocols.mqtt.packets import check_ack
 from mainstem.protocols.mqtt.reasons import Violation
 
 cdef enum:
+    REPEATED = 1 << 24
     RECEIVED_BYTES = 8192  # one bit for each packet identifier
     MALFORMED = 0x81
     PACKET_ID_NOT_FOUND = 0x92
@@ -29,7 +31,10 @@ cdef enum:
 
 
 cdef class AckRun:
-    """Acks that wait for one ticket: each is kind (8 bits), reason (8), packet identifier (16)."""
+    """Acks that wait for one ticket: each is kind (4 bits), repeated (4), reason (8), packet identifier (16).
+
+    The answer to a repeated publish waits here for its turn only: its record came with another ticket, or long ago.
+    """
 
     def __cinit__(self, Ticket ticket):
         self.ticket = ticket
@@ -59,9 +64,7 @@ cdef class Receipts(Intake):
 
     cdef int _ack(self, int kind, int flags, const uint8_t* at, Py_ssize_t size) except -1:
         cdef int packet_id, reason = 0, bit
-        cdef Py_ssize_t list_size = 0
-        cdef int digits
-        if flags != (2 if kind == PUBREL else 0):
+        if flags != (2 if kind == PUBREL else 0) and not (self.version == 3 and kind == PUBREL and flags == 10):
             raise Violation(MALFORMED, f"flags {flags:#06b} on an acknowledgement")
         if size < 2 or (self.version != 5 and size != 2):
             raise Violation(MALFORMED, f"an acknowledgement of {size} bytes")
@@ -70,10 +73,8 @@ cdef class Receipts(Intake):
             raise Violation(MALFORMED, "packet identifier 0")
         if size > 2:
             reason = at[2]
-        if size > 3:
-            digits = get_length(at + 3, at + size, &list_size)
-            if digits <= 0 or list_size != size - 3 - digits:
-                raise Violation(MALFORMED, "the property list does not fit its packet")
+            if reason or size > 4 or (size == 4 and at[3]):
+                check_ack(kind, PyBytes_FromStringAndSize(<const char*>at, size), self.limits)
         if kind != PUBREL:
             self.outbound.acknowledge(kind, packet_id, reason)
             return 0
@@ -131,6 +132,9 @@ cdef class Receipts(Intake):
                     self.unacked -= 1
                 self.outbound.write_ack(kind << 4, packet_id, reason)
                 return 0
+            if qos == 2 and reason < 0x80:
+                run.add(<uint32_t>(kind << 28) | <uint32_t>REPEATED | <uint32_t>(reason << 16) | packet_id)
+                return 0
         elif run is None or run.ticket is not ticket:
             run = AckRun(ticket)
             run.add(<uint32_t>(kind << 28) | <uint32_t>(reason << 16) | packet_id)
@@ -160,23 +164,41 @@ cdef class Receipts(Intake):
 
     cdef int _send(self, AckRun run) except -1:
         cdef int n, packet_id, kind, reason
-        cdef bint failed = run.ticket.error is not None
-        if failed and self.version != 5:
+        if run.ticket.error is not None and self._undo(run):
             self.outbound.fail(run.ticket.error)
             return 0
         for n in range(run.count):
             packet_id = run.acks[n] & 0xFFFF
             kind = run.acks[n] >> 28
             reason = run.acks[n] >> 16 & 0xFF
-            if failed and kind != PUBCOMP:
-                reason = QUOTA_EXCEEDED
-                if kind == PUBREC and self.received[packet_id >> 3] & (1 << (packet_id & 7)):
-                    self.received[packet_id >> 3] &= ~(1 << (packet_id & 7))
-                    self.received_count -= 1
             if kind != PUBREC or reason >= 0x80:
                 self.unacked -= 1
             self.outbound.write_ack(kind << 4, packet_id, reason if self.version == 5 else 0)
         return 0
+
+    cdef bint _undo(self, AckRun run) except -1:
+        """What the run answers was not written: nothing of it counts. True: no answer can say so."""
+        cdef bint untold = self.version != 5, known
+        cdef int n, packet_id, kind, bit, reason
+        for n in range(run.count):
+            packet_id = run.acks[n] & 0xFFFF
+            kind = run.acks[n] >> 28
+            reason = run.acks[n] >> 16 & 0xFF
+            bit = 1 << (packet_id & 7)
+            known = self.received != NULL and self.received[packet_id >> 3] & bit
+            if kind == PUBCOMP:
+                if reason == 0:  # it is not released
+                    untold = True
+                    if not known:
+                        self.received[packet_id >> 3] |= bit
+                        self.received_count += 1
+                continue
+            if not run.acks[n] & REPEATED or not known:
+                run.acks[n] = (run.acks[n] & <uint32_t>0xFF00FFFF) | <uint32_t>(QUOTA_EXCEEDED << 16)
+                if kind == PUBREC and known:
+                    self.received[packet_id >> 3] &= ~bit
+                    self.received_count -= 1
+        return untold
 
     # -- QoS 2 identifiers, for the session that keeps them
 
@@ -207,7 +229,8 @@ cdef class Receipts(Intake):
         found = []
         for run in self.runs or ():
             ids = [run.acks[n] & 0xFFFF for n in range(run.count)
-                   if run.acks[n] >> 28 == PUBREC and run.acks[n] >> 16 & 0xFF < 0x80]
+                   if run.acks[n] >> 28 == PUBREC and run.acks[n] >> 16 & 0xFF < 0x80
+                   and not run.acks[n] & REPEATED]
             if ids:
                 found.append((run.ticket, ids))
         return found

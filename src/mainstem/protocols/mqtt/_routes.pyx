@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Topic bytes to Route, compiled. See `wire.py`; the plain one is in `_wire_reference.py`."""
+"""Topic bytes to Route. See `wire.py`; the plain `tests/oracles/mqtt_wire.py` says the same."""
 
 import os
 

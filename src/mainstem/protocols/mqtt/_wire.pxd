@@ -15,7 +15,6 @@ cdef class Inbound(Receipts):
     cdef public int receive_max
     cdef public int alias_max
     cdef public bytes client_id
-    cdef public object limits
     cdef public object retained
     cdef public object connection  # whose bytes these are, and what it and its server share
     cdef public object server
@@ -28,6 +27,7 @@ cdef class Inbound(Receipts):
     cdef Py_ssize_t at, size
     cdef uint8_t* tail
     cdef Py_ssize_t tail_size, tail_capacity, tail_need
+    cdef Py_ssize_t noted  # of the tail, with what all connections keep
     cdef list aliases
     cdef uint8_t* scratch
     cdef Py_ssize_t scratch_capacity
@@ -48,6 +48,7 @@ cdef class Inbound(Receipts):
     cdef uint64_t _foresee(self) noexcept
     cdef bint _fill_tail(self) except -1
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1
+    cdef int _note(self) except -1
     cdef object _packet(self, const uint8_t* packet, Py_ssize_t head, Py_ssize_t size)
     cdef object _publish(self, const uint8_t* packet, const uint8_t* at, const uint8_t* end)
     cdef int _alias(self, Fields* fields) except -1

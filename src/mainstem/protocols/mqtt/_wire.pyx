@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The incoming half of an MQTT connection, compiled. See `wire.py`; `_wire_reference.py` is the same in plain Python.
+"""The incoming half of an MQTT connection. See `wire.py`; the plain `tests/oracles/mqtt_wire.py` says the same.
 
 `_publish.pyx` reads one PUBLISH, `_receipts.pyx` keeps what is owed to the publisher; here bytes become packets, and
 publishes records.
@@ -27,7 +27,7 @@ cdef enum:
     FLAG_RETAIN = 4
     FLAG_KEY_IS_TOPIC = 8
     MARK_CLIENT_WANTED = 1
-    TAIL_BYTES_KEPT = 4096
+    TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
     MALFORMED = 0x81
     PROTOCOL_ERROR = 0x82
     TOPIC_ALIAS_INVALID = 0x94
@@ -158,6 +158,7 @@ cdef class Inbound(Receipts):
             if self.tail_size:
                 if not self._fill_tail():
                     self.data, self.base = None, NULL
+                    self._note()
                     return None
                 digits = get_length(self.tail + 1, self.tail + self.tail_size, &size)
                 total, self.tail_size = self.tail_size, 0
@@ -166,6 +167,8 @@ cdef class Inbound(Receipts):
                 if self.tail_capacity > TAIL_BYTES_KEPT and self.tail_size == 0:
                     free(self.tail)
                     self.tail, self.tail_capacity = NULL, 0
+                if self.noted:
+                    self._note()
                 if event is not None:
                     return event
                 continue
@@ -181,6 +184,7 @@ cdef class Inbound(Receipts):
                 self._keep(at, available)
                 self.tail_need = total if digits else 0
                 self.data, self.base = None, NULL
+                self._note()
                 return None
             self.hash = self._foresee() if self.roams or self.foreseen else 0
             self.at += total  # before, so that whatever happens below goes on behind this packet
@@ -244,6 +248,21 @@ cdef class Inbound(Receipts):
                     if self.tail_need > self.packet_bytes_max:
                         raise Violation(PACKET_TOO_LARGE,
                                         f"packet of {self.tail_need} bytes, limit {self.packet_bytes_max}")
+
+    cdef int _note(self) except -1:
+        """Large packets that are not whole count against what all connections may keep of such."""
+        cdef Py_ssize_t kept = self.tail_capacity if self.tail_capacity > TAIL_BYTES_KEPT else 0
+        if kept != self.noted:
+            self.noted = kept
+            if self.connection is not None and self.server is not None:
+                self.server.unfinished.note(self.connection, kept)
+        return 0
+
+    def forget(self):
+        """The peer is gone: what it left unfinished is not waited for."""
+        self.data, self.base, self.connection = None, NULL, None
+        free(self.tail)
+        self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
 
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
         cdef Py_ssize_t capacity = self.tail_capacity if self.tail_capacity else 64
@@ -352,7 +371,7 @@ cdef class Inbound(Receipts):
         cdef Gather gather = route.gather(ORIGIN_MQTT)
         cdef int flags = fields.qos | FLAG_KEY_IS_TOPIC, header_count = 0, index
         cdef Py_ssize_t headers_size = 0, payload_size = fields.payload_size
-        if fields.properties_size or self.last_marks or (fields.qos == 2 and self.durable):
+        if fields.properties_size or self.last_marks or fields.retain or (fields.qos == 2 and self.durable):
             headers_size = self._headers(fields, &header_count)
         if fields.retain:
             flags |= FLAG_RETAIN
@@ -397,7 +416,7 @@ cdef class Inbound(Receipts):
             memcpy(at + 2, client, client_size)
             at += 2 + client_size
             count[0] += 1
-        if self.last_marks & MARK_CLIENT_WANTED:
+        if self.last_marks & MARK_CLIENT_WANTED or fields.retain:  # a retained one may meet No Local later
             memcpy(at, <const char*>"\x12ms-client", 10)
             at = put_varint(at + 10, zigzag(client_size))
             memcpy(at, client, client_size)

@@ -5,7 +5,6 @@ Bytes are `wire`'s and `outbound`'s matter, subscriptions `subscriptions`', what
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -13,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
-from mainstem.broker.sessions import NEVER, Flight, Session
+from mainstem.broker.quotas import Member
+from mainstem.broker.session_keeper import session_key
+from mainstem.broker.sessions import DONE, NEVER, Flight, Session
+from mainstem.broker.waiting import Then
 from mainstem.log.gather import Ticket
-from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
+from mainstem.model.errors import MainstemError, QuotaExceeded
+from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_QUEUE, LOGIN_ENDED, Connection
+from mainstem.protocols.mqtt.flight_journal import FlightJournal
+from mainstem.protocols.mqtt.login import log_in
 from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Outbound
+from mainstem.protocols.mqtt.ownership import may_take, owner_of
 from mainstem.protocols.mqtt.packets import (
     PINGRESP,
     V5,
+    V31,
     Auth,
     Connect,
     Disconnect,
@@ -34,12 +41,11 @@ from mainstem.protocols.mqtt.packets import (
 )
 from mainstem.protocols.mqtt.properties import Properties, Property
 from mainstem.protocols.mqtt.publishing import publish_special
-from mainstem.protocols.mqtt.reasons import Reason, UnsupportedVersion, Violation, reason_of
+from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 from mainstem.protocols.mqtt.redelivery import Redelivery
 from mainstem.protocols.mqtt.service import Publisher
 from mainstem.protocols.mqtt.session import MqttSession
 from mainstem.protocols.mqtt.subscriptions import Subscriptions
-from mainstem.protocols.mqtt.waiting import Then
 from mainstem.protocols.mqtt.wire import Inbound
 
 if TYPE_CHECKING:
@@ -57,9 +63,9 @@ class MqttConnection(Connection):
     __slots__ = (
         "draining",
         "expiry_seconds",
-        "held_ticket",
         "inbound",
         "key",
+        "metered_bytes",
         "namespace",
         "outbound",
         "principal",
@@ -76,47 +82,58 @@ class MqttConnection(Connection):
     def __init__(self, server: MqttServer | MqttWebSocketServer) -> None:
         super().__init__(server)
         service = self.service = server.service
-        self.version = 0
-        self.key = b""
+        self.version, self.key, self.expiry_seconds, self.metered_bytes = 0, b"", 0, 0
         self.namespace: Namespace | None = None
         self.principal: Principal | None = None
         self.publisher: Publisher | None = None
         self.saved: Session | None = None
         self.session: MqttSession | None = None
         self.subscriptions: Subscriptions | None = None
-        self.expiry_seconds = 0
-        self.held_ticket: Ticket | None = None
-        self.problem_information = True
-        self.draining = False
+        self.problem_information, self.draining = True, False
         self.state = "new"  # new, deciding (CONNACK is not sent yet), on, gone
-        self.outbound = Outbound(None, service.encoder, server.ticker)
-        self.outbound.connection = self
-        self.inbound = Inbound(self.outbound, service.limits)
+        outbound = self.outbound = Outbound(None, service.encoder, server.ticker)
+        self.inbound, outbound.connection = Inbound(outbound, service.limits), self
         self.inbound.connection, self.inbound.server, self.inbound.now_ns = self, server, service.now_ns
 
     # -- bytes
 
     def on_open(self) -> None:
         self.outbound.transport = self.transport
-        self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds)
+        self.server.deadlines.watch(self, self.service.limits.connect_timeout_seconds, however=True)
 
     @property
     def data_received(self) -> Callable[[bytes], None]:
         """Bytes go straight to the compiled half, which calls `on_data` and `on_event` where it must."""
-        return self.inbound.data_received
+        return self.inbound.data_received if self.meter is None else self._metered
+
+    def _metered(self, data: bytes) -> None:
+        self.inbound.data_received(data)
+        if self.meter is not None:
+            self.meter.read(len(data))
+
+    def set_meter(self, meter: Member | None) -> None:
+        before, self.meter = self.meter, meter
+        self.metered_bytes = self.outbound.bytes_sent
+        if (before is None) != (meter is None) and hasattr(self.transport, "set_protocol"):
+            self.transport.set_protocol(self)  # the loop's own (TLS) keeps `data_received` as it was
+
+    def note_unsent(self) -> None:
+        super().note_unsent()
+        if self.meter is not None and not hasattr(self.transport, "stop_hearing"):  # a reactor's line tells it itself
+            sent, self.metered_bytes = self.outbound.bytes_sent - self.metered_bytes, self.outbound.bytes_sent
+            self.meter.wrote(sent)
+
+    def published_count(self) -> int:
+        return self.inbound.messages
+
+    def end_for_quota(self, error: QuotaExceeded) -> None:
+        self._say_goodbye(Reason.QUOTA_EXCEEDED, error.message)
 
     def on_data(self, data: bytes) -> None:
-        if self.state == "new" and self._is_late():
-            self.close("no CONNECT in time")
-        elif self.held or self.draining:
+        if self.held or self.draining:
             self.inbound.receive(data)
         else:
             self.on_event(None, self.inbound.messages, data=data)
-
-    def _is_late(self) -> bool:
-        """A byte now and then is no silence, and no CONNECT either."""
-        waited_seconds = self.server.deadlines.second - self.opened_second
-        return bool(waited_seconds > self.service.limits.connect_timeout_seconds + 1)
 
     def on_released(self) -> None:
         if not self.draining:
@@ -144,9 +161,11 @@ class MqttConnection(Connection):
                     break
                 event = inbound.next(time_ms)
         except Violation as violation:
-            self._refuse(violation)
+            self.refuse(violation)
         except MainstemError as error:
-            self._refuse(Violation(reason_of(error), error.message))
+            self.refuse(Violation(reason_of(error), error.message))
+        except Exception:
+            self.break_off()
         finally:
             self.draining = False
         if inbound.messages != before:
@@ -197,67 +216,60 @@ class MqttConnection(Connection):
         self.outbound.packet_bytes_max = connect.properties.get(Property.MAXIMUM_PACKET_SIZE, 268_435_460)
         self.state = "deciding"
         if Property.AUTHENTICATION_METHOD in connect.properties:
-            self._turn_away(Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered")
+            self.turn_away(Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered")
             return
-        name = (connect.username or b"").decode(errors="replace")
-        password = connect.password or b""
-        principal = self.service.broker.access.login_now(name, password)
-        if principal is not None:
-            self._admit(connect, principal)
-            return
-        self.hold(HOLD_QUEUE)
-        asyncio.get_running_loop().create_task(self._login(connect, name, password))
+        log_in(self, connect)
 
-    async def _login(self, connect: Connect, name: str, password: bytes) -> None:
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
-        try:
-            principal = await self.service.broker.access.login(name, password, address)
-        except NotAuthorized:
-            self._turn_away(Reason.BAD_CREDENTIALS, f"login of {name[:100]!r} failed")
-        except Overloaded as error:
-            self._turn_away(Reason.CONNECTION_RATE_EXCEEDED, error.message)
-        else:
-            if self.closing:
-                return
-            try:
-                self._admit(connect, principal)
-            except MainstemError as error:
-                self._refuse(Violation(reason_of(error), error.message))
-            self.release(HOLD_QUEUE)
-
-    def _admit(self, connect: Connect, principal: Principal) -> None:
+    def admit(self, connect: Connect, principal: Principal) -> None:
         client_id = connect.client_id
         if len(client_id) > self.service.limits.client_id_bytes_max:
-            self._turn_away(Reason.CLIENT_ID_INVALID, f"client id of {len(client_id)} bytes")
+            self.turn_away(Reason.CLIENT_ID_INVALID, f"client id of {len(client_id)} bytes")
+            return
+        if (hidden := hidden_character(client_id.decode(errors="replace"))) is not None:
+            self.turn_away(Reason.CLIENT_ID_INVALID, f"a client id with the character {hidden}")
             return
         if not client_id:
-            if self.version != V5 and not connect.clean_start:
-                self._turn_away(Reason.CLIENT_ID_INVALID, "no client id, and no clean session")
+            if self.version == V31 or (self.version != V5 and not connect.clean_start):
+                self.turn_away(Reason.CLIENT_ID_INVALID, "no client id, and no clean session or MQTT 3.1")
                 return
             client_id = b"ms-" + os.urandom(10).hex().encode()
+        principal = self.service.broker.access.of_client(principal, client_id.decode(errors="replace"))
         if connect.will is not None:
             try:
-                self.service.wills.check(principal, connect.will.topic)
+                self.service.check_will(principal, connect.will.topic)
             except MainstemError as error:
-                self._turn_away(reason_of(error), f"its will: {error.message}")
+                self.turn_away(reason_of(error), f"its will: {error.message}")
                 return
         self.principal = principal
         self.namespace = self.service.namespace_of(principal)
-        self.key = self.service.session_key(self.namespace, client_id)
+        self.key = session_key(self.namespace, client_id)
+        if not may_take(self.service, self.key, principal):
+            self.turn_away(Reason.NOT_AUTHORIZED, "this client id is another user's")
+            return
+        self.expiry_seconds = self._expiry_of(connect)
+        properties = self._connack_properties(connect, client_id)
+        if len(encode_connack(self.version, False, 0, properties)) > self.outbound.packet_bytes_max:
+            self.close(f"it takes no packet above {self.outbound.packet_bytes_max} bytes, not even CONNACK")
+            return
         other = self.service.clients.get(self.key)
         if other is not None:
             other.be_taken_over()
+            if other.member is not None:
+                other.member.leave()  # its place is ours
+        try:
+            self.service.broker.quotas.enter(self, self.namespace, "" if principal.anonymous else principal.name)
+        except QuotaExceeded as error:
+            self.turn_away(Reason.QUOTA_EXCEEDED, error.message)
+            return
         if connect.clean_start:
             self.service.wills.fire(self.key)  # the session it belongs to ends
         else:
             self.service.wills.cancel(self.key)
-        self._open_session(connect, client_id)
+        self._open_session(connect, client_id, properties)
 
-    def _open_session(self, connect: Connect, client_id: bytes) -> None:
+    def _open_session(self, connect: Connect, client_id: bytes, properties: Properties) -> None:
         service, broker = self.service, self.service.broker
         assert self.namespace is not None and self.principal is not None
-        self.expiry_seconds = self._expiry_of(connect)
         saved = service.sessions.find(self.key)
         ticket: Ticket | None = None
         if saved is not None and connect.clean_start:
@@ -274,12 +286,13 @@ class MqttConnection(Connection):
         service.clients[self.key] = self
         if saved is not None:
             saved.expiry_seconds, saved.left_ns, saved.hold_ended = self.expiry_seconds, 0, False
+            saved.user = owner_of(self.principal)
             self._restore(saved, session)
             if connect.will is not None:
                 service.wills.arm(self.key, self.namespace, connect.will, client_id, self.expiry_seconds)
             ticket = service.sessions.save(saved)
             saved.here = self
-        connack = encode_connack(self.version, present, 0, self._connack_properties(connect, client_id))
+        connack = encode_connack(self.version, present, 0, properties)
         if ticket is None:
             self._accept(connack, connect)
         else:
@@ -299,6 +312,7 @@ class MqttConnection(Connection):
         inbound, outbound = self.inbound, self.outbound
         self.publisher = self.service.publisher(self.namespace, self.principal)
         self.problem_information = bool(properties.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
+        outbound.explains = self.version == V5 and self.problem_information
         inbound.version = self.version
         inbound.client_id = outbound.client_id = client_id
         inbound.packet_bytes_max = limits.packet_bytes_max
@@ -306,7 +320,7 @@ class MqttConnection(Connection):
         inbound.routes, inbound.publisher = self.publisher.routes, self.publisher
         inbound.retained = self.service.retained(self.namespace)
         outbound.namespace = self.namespace
-        outbound.session = self
+        outbound.session = FlightJournal(self)
         outbound.allows = self._allows if not self.principal.admin else None
         outbound.window = min(properties.get(Property.RECEIVE_MAXIMUM, 65_535), limits.inflight_max)
         outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
@@ -314,7 +328,7 @@ class MqttConnection(Connection):
     def _restore(self, saved: Session, session: MqttSession) -> None:
         """The session goes on: what was received and not released, what was sent and not acknowledged."""
         self.inbound.restore_received(saved.received)
-        self.outbound.restore(saved.flight)
+        self.outbound.restore([one for one in saved.flight if one[1] != DONE])
         self.outbound.position = session.resume(saved.position, saved.flight)
         self.outbound.live = False
 
@@ -349,7 +363,7 @@ class MqttConnection(Connection):
         ):
             return
         if ticket.error is not None:
-            self._turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
+            self.turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
             return
         self._accept(connack, connect)
         self.release(HOLD_QUEUE)
@@ -362,14 +376,14 @@ class MqttConnection(Connection):
         saved = self.saved
         if saved is not None and not self.outbound.live:
             self.inbound.restore_received(saved.received)  # what was settled since
-            if any(state != AWAIT_PUBCOMP for _, state, _ in saved.flight):
+            if any(state < AWAIT_PUBCOMP for _, state, _ in saved.flight):
                 self.service.redeliveries.append(Redelivery(self))
             self.outbound.release([n for n, state, _ in saved.flight if state == AWAIT_PUBCOMP])
             assert self.subscriptions is not None
             self.subscriptions.restore()
             self._catch_up()
 
-    def _turn_away(self, reason: Reason, why: str) -> None:
+    def turn_away(self, reason: Reason, why: str) -> None:
         """CONNACK with a reason, then close."""
         self.server.counters.refused_total += 1
         version = self.version or 4
@@ -378,10 +392,10 @@ class MqttConnection(Connection):
         self.close(why, linger=True)
 
     def explained(self, encode: Callable[[Properties], bytes], why: str) -> bytes:
-        """A packet with its reason in words, unless the client takes no packet so large."""
+        """A packet with its reason in words; without them, or none at all, where the client takes no packet so large."""
         words: Properties = {Property.REASON_STRING: why[:WHY_MAX].encode()} if why and self.version == V5 else {}
-        packet = encode(words)
-        return packet if len(packet) <= self.outbound.packet_bytes_max else encode({})
+        fitting = (packet for packet in (encode(words), encode({})) if len(packet) <= self.outbound.packet_bytes_max)
+        return next(fitting, b"")
 
     # -- acknowledgements and positions
 
@@ -416,55 +430,20 @@ class MqttConnection(Connection):
         if self.subscriptions is not None:
             self.subscriptions.room()
 
-    def choose(self, record: Any) -> Any:
-        """For the outgoing half while it catches up."""
-        assert self.session is not None
-        grant = self.session.choose(record)
-        if grant is not None and self.saved is not None:
-            self.service.session_moved(self.saved)
-        return grant
-
-    def note_held(self) -> None:
-        """QoS 2 publishes to a session that outlives us wait until their identifiers are journaled."""
-        self.server.ticker.after_tick(self._save_held)  # type: ignore[attr-defined]
-
-    def _save_held(self) -> None:
-        assigned, packets = self.outbound.take_held()
-        if not packets or self.saved is None:
-            return
-        if assigned:
-            self.held_ticket = self.service.sessions.save_flight(self.saved, assigned, [])
-        ticket = self.held_ticket  # without new identifiers: the order behind those that wait is all there is to keep
-        assert ticket is not None
-        ticket.wait(Then(lambda done: self._send_if_durable(done, packets)))
-
-    def _send_if_durable(self, ticket: Ticket, packets: bytes) -> None:
-        if ticket.error is not None:
-            self.fail(ticket.error)
-        elif not self.closing:
-            self.outbound.write_held(packets)
-
-    def note_recorded(self) -> None:
-        self.server.ticker.after_tick(self._save_recorded)  # type: ignore[attr-defined]
-
-    def _save_recorded(self) -> None:
-        recorded = self.outbound.take_recorded()
-        if recorded and self.saved is not None:
-            ticket = self.service.sessions.save_flight(self.saved, [], recorded)
-            ticket.wait(Then(lambda done: self._release_if_durable(done, recorded)))
-
-    def _release_if_durable(self, ticket: Ticket, packet_ids: list[int]) -> None:
-        if ticket.error is not None:
-            self.fail(ticket.error)
-        elif not self.closing:
-            self.outbound.release(packet_ids)
-
-    def place(self) -> tuple[int, list[Flight]]:
+    def position(self) -> int:
         """For the session's journal: everything below was offered to the client."""
         ticker = self.service.broker.ticker
         position = ticker.head_stamp if self.outbound.live else self.outbound.position
         assert self.session is not None
-        return max(position, self.session.position), self.outbound.flight()
+        return max(position, self.session.position)
+
+    def place(self) -> tuple[int, list[Flight]]:
+        assert self.session is not None
+        position, flight = self.position(), self.outbound.flight()
+        return position, flight + self.session.done_beyond(position, flight)
+
+    def moves(self) -> tuple[int, list[int], list[tuple[int, int]]]:
+        return (self.position(), *self.outbound.take_moves())
 
     # -- the end
 
@@ -479,16 +458,15 @@ class MqttConnection(Connection):
             self.session.will = None
         self.close()
 
-    def _refuse(self, violation: Violation) -> None:
+    def refuse(self, violation: Violation) -> None:
         """The peer broke the protocol: say so if it can be said, then close."""
-        if self.state in ("new", "deciding"):
-            if isinstance(violation, UnsupportedVersion):
-                self.version = self.outbound.version = 5 if violation.level >= 5 else 4
-                self._turn_away(violation.reason, violation.message)
-            else:
-                self.close(violation.message)
-            return
-        self._say_goodbye(violation.reason, violation.message)
+        if self.state not in ("new", "deciding"):
+            self._say_goodbye(violation.reason, violation.message)
+        elif violation.told_in:
+            self.version = self.outbound.version = violation.told_in
+            self.turn_away(violation.reason, violation.message)
+        else:
+            self.close(violation.message)
 
     def _say_goodbye(self, reason: int, why: str) -> None:
         if self.version == V5 and self.state == "on" and not self.closing:
@@ -513,6 +491,11 @@ class MqttConnection(Connection):
         else:
             self.close("no CONNECT in time")
 
+    def cut_off(self, reason: str) -> None:
+        if self.version == V5 and self.state == "on" and not self.closing:
+            self.outbound.write(encode_disconnect(Reason.QUOTA_EXCEEDED))
+        self.close(reason)  # without waiting for its side: what it keeps with us is freed now
+
     def be_taken_over(self) -> None:
         """Another connection uses our client id: the session goes on there."""
         self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
@@ -523,8 +506,15 @@ class MqttConnection(Connection):
     def end_login(self) -> None:
         self._say_goodbye(Reason.NOT_AUTHORIZED, LOGIN_ENDED)
 
+    def end_namespace(self, name: str) -> None:
+        if self.session is not None:
+            self.session.will = None  # nobody is left to read it
+        self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, f"namespace {name} was removed")
+
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
+        client_id = self.key.partition(b"\0")[2].decode(errors="replace")
+        self.principal = self.service.broker.access.of_client(self.principal, client_id)
         self.publisher = self.service.publisher(self.namespace, self.principal)
         self.inbound.routes, self.inbound.publisher = self.publisher.routes, self.publisher
 
@@ -535,8 +525,8 @@ class MqttConnection(Connection):
 
     def on_lost(self) -> None:
         self.outbound.transport = None
-        self.inbound.connection = None
         self._leave()
+        self.inbound.forget()
 
     def _leave(self) -> None:
         """Give everything back; the session stays if it may."""
@@ -554,7 +544,10 @@ class MqttConnection(Connection):
         assert self.subscriptions is not None
         self.subscriptions.close()
         if saved is not None:
-            service.wills.disarm(self.key)
+            if session.will is None:
+                service.wills.disarm(self.key)
+            else:
+                service.wills.lose(self.key)
             service.settling.leave(saved, self.inbound)
             service.sessions.leave(saved, service.broker.clock.now_ns())
             if not self.expiry_seconds:
@@ -568,6 +561,8 @@ class MqttConnection(Connection):
             assert self.namespace is not None
             delay_seconds = min(will.delay_seconds, self.expiry_seconds)
             self.service.wills.plan(self.key, self.namespace, will, self.outbound.client_id, delay_seconds)
+        else:
+            self.service.wills.drop(self.key)
 
     def label(self) -> str:
         client_id = self.outbound.client_id.decode(errors="backslashreplace")

@@ -45,12 +45,6 @@ def parse_filter(text: bytes, *, bytes_max: int, levels_max: int) -> Asked:
     return asked
 
 
-def share_name(text: bytes) -> str:
-    """The name of a shared group's own queue."""
-    asked = _parse(text)
-    return f"$share/{asked.name}/{literal_filter(asked.filter).decode()}"
-
-
 def check_mqtt_filter(topic_filter: bytes, *, bytes_max: int, levels_max: int) -> None:
     """MQTT's rules are narrower than ours: `#` stands last, `*` and `>` are plain text."""
     check_filter(literal_filter(topic_filter), bytes_max=bytes_max, levels_max=levels_max)

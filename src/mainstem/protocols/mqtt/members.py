@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Action
+from mainstem.broker.access import Action, Kind
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.lane import Taker
+from mainstem.broker.queues.opening import check_taker, may_queue
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.sessions import Subscription
@@ -42,14 +43,21 @@ GIVEN_BACK = 0x100  # no reason code: the client was lost
 def join_group(connection: MqttConnection, asked: Asked, properties: dict[bytes, bytes]) -> Queue:
     assert connection.namespace is not None
     queues = connection.service.broker.queues.of(connection.namespace)
+    assert connection.principal is not None
+    access = connection.service.broker.access
+    if access.denies_some(
+        connection.principal, Action.CONSUME, asked.filter
+    ):  # passed over, its records would stay there
+        shown = asked.filter.decode(errors="replace")
+        raise NotAuthorized(f"of {shown!r} a rule denies user {connection.principal.name} some; nobody can share it")
     named = queues.find(asked.name)
     if named is not None and _only_filter(named) == asked.filter:
         return named
-    name = f"{SHARE_PREFIX}{asked.name}/{asked.filter.decode()}"  # as filters.share_name
+    name = f"{SHARE_PREFIX}{asked.name}/{asked.filter.decode()}"  # as session_keeper.share_name
     queue = queues.find(name)
     if queue is None:
         queue = _declare(connection, name, asked.filter, QueueSettings())
-    connection.service.join_share(name, connection.key)
+    connection.service.keeper.join_share(name, connection.key)
     return queue
 
 
@@ -66,15 +74,24 @@ def join_queue(connection: MqttConnection, asked: Asked, properties: dict[bytes,
         if not connection.service.broker.access.allows_all(connection.principal, Action.CONSUME, asked.filter):
             # Here each delivery is asked for; by AMQP and Kafka who may consume the queue's name gets what is in it.
             raise NotAuthorized(f"user {connection.principal.name} may not consume all of {asked.filter.decode()!r}")
+        if (
+            connection.service.broker.access.judges(connection.principal, Action.CREATE, Kind.QUEUE, asked.name)
+            is False
+        ):
+            raise NotAuthorized(f"user {connection.principal.name} may not create queue {asked.name!r}")
         settings = QueueSettings(expires_ms=UNUSED_MS_MAX, arguments={"order": order} if order else {})
         return _declare(connection, asked.name, asked.filter, settings)
     if asked.filter and _only_filter(queue) != asked.filter:
         filters = ", ".join(one.decode(errors="replace") for one in queue.filters) or "bindings of its own"
         raise InvalidName(f"queue {asked.name!r} is over {filters}; join it as $queue/{asked.name}")
     access = connection.service.broker.access
-    for topic_filter in queue.filters:
-        if not access.allows_filter(connection.principal, Action.CONSUME, topic_filter):
-            raise NotAuthorized(f"user {connection.principal.name} may not consume {topic_filter.decode()!r}")
+    if access.judges(connection.principal, Action.CONSUME, Kind.QUEUE, asked.name) is None:
+        for topic_filter in queue.filters:
+            if not access.allows_filter(connection.principal, Action.CONSUME, topic_filter):
+                raise NotAuthorized(f"user {connection.principal.name} may not consume {topic_filter.decode()!r}")
+    elif not may_queue(access, connection.principal, Action.CONSUME, asked.name):
+        raise NotAuthorized(f"user {connection.principal.name} may not consume queue {asked.name!r}")
+    check_taker(access, connection.principal, queue)
     return queue
 
 
@@ -134,8 +151,8 @@ class Member(Taker):
         if key is not None and key in self._busy:
             return False  # an earlier record of this key is not settled yet
         grant = self._grant
-        if attempts:
-            count = encode_property(Property.USER_PROPERTY, (b"ms-delivery-count", str(attempts).encode()))
+        if redelivered:
+            count = encode_property(Property.USER_PROPERTY, (b"ms-delivery-count", b"%d" % max(attempts, 1)))
             grant = Grant(grant.qos, identifiers=grant.identifiers + count, meta=grant.meta)
         if grant.qos == 0:
             return bool(outbound.offer(record, Grant(0, identifiers=grant.identifiers, meta=grant.meta)))
@@ -198,7 +215,7 @@ class Member(Taker):
         if ended and queue.name.startswith(SHARE_PREFIX):
             connection = self._connection
             assert connection.namespace is not None
-            connection.service.leave_share(connection.namespace, queue.name, connection.key)
+            connection.service.keeper.leave_share(connection.namespace, queue.name, connection.key)
 
     def on_queue_deleted(self) -> None:
         """The queue is gone; nothing more comes."""

@@ -10,15 +10,8 @@ else is refused and comes again from the log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.mqtt._outbound_reference import Encoder, Grant, Outbound, ref_of, set_tight
-else:
-    from mainstem.protocols.mqtt._encoder import Encoder, Grant, ref_of
-    from mainstem.protocols.mqtt._outbound import Outbound, set_tight
+from mainstem.protocols.mqtt._encoder import Encoder, Grant, ref_of
+from mainstem.protocols.mqtt._outbound import Outbound, set_tight
 
 AWAIT_PUBACK, AWAIT_PUBREC, AWAIT_PUBCOMP = 1, 2, 3
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from mainstem.broker.wills import Will
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.properties import (
+    IN_ACK,
     IN_AUTH,
     IN_CONNECT,
     IN_DISCONNECT,
@@ -28,7 +30,14 @@ from mainstem.protocols.mqtt.properties import (
     encode_properties,
     encode_varint,
 )
-from mainstem.protocols.mqtt.reasons import RETURN_CODES, Reason, UnsupportedVersion, Violation
+from mainstem.protocols.mqtt.reasons import (
+    RETURN_CODES,
+    BadConnect,
+    Reason,
+    UnsupportedVersion,
+    Violation,
+    refusal_words,
+)
 
 V31, V311, V5 = 3, 4, 5
 
@@ -49,16 +58,6 @@ class Packet(IntEnum):
     PINGRESP = 13
     DISCONNECT = 14
     AUTH = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Will:
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    delay_seconds: int = 0
-    properties: bytes = b""  # as `ms-mqtt` stores them
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +135,25 @@ FIXED_FLAGS = {  # every type but PUBLISH has its flag bits prescribed
 }
 
 
+DUP = 8
+SERVERS_OWN = frozenset((Packet.SUBACK, Packet.UNSUBACK, Packet.PINGRESP))
+
+
 def decode(kind: int, flags: int, body: bytes, version: int, limits: Limits) -> Event:
     """One packet from a client. Raises Violation; what it returns is valid by itself."""
     expected = FIXED_FLAGS.get(kind)  # type: ignore[call-overload]
     if expected is None or (kind == Packet.AUTH and version != V5):
-        raise Violation(Reason.PROTOCOL_ERROR, f"a client does not send packets of type {kind}")
-    if flags != expected:
+        reason = Reason.MALFORMED_PACKET if flags and kind in SERVERS_OWN else Reason.PROTOCOL_ERROR
+        raise Violation(reason, f"a client does not send packets of type {kind}")
+    if version == V31 and expected == 2:
+        flags &= ~DUP  # which 3.1 has for all that is answered
+    if flags != expected and kind != Packet.CONNECT:
         raise Violation(Reason.MALFORMED_PACKET, f"flags of {Packet(kind).name} are {flags:#06b}, not {expected:#06b}")
     reader = Reader(body)
     event: Event
     if kind == Packet.CONNECT:
-        event = _connect(reader, limits)
-    elif kind == Packet.SUBSCRIBE:
+        return _whole_connect(reader, flags, limits)
+    if kind == Packet.SUBSCRIBE:
         event = _subscribe(reader, version, limits)
     elif kind == Packet.UNSUBSCRIBE:
         event = _unsubscribe(reader, version, limits)
@@ -157,19 +163,59 @@ def decode(kind: int, flags: int, body: bytes, version: int, limits: Limits) -> 
         event = _disconnect(reader, version)
     else:
         event = _auth(reader)
-    if not reader.done():
-        raise Violation(Reason.MALFORMED_PACKET, f"{Packet(kind).name} goes on after its last field")
+    _check_done(reader, kind)
     return event
 
 
-def _connect(reader: Reader, limits: Limits) -> Connect:
+def _check_done(reader: Reader, kind: int) -> None:
+    if not reader.done():
+        raise Violation(Reason.MALFORMED_PACKET, f"{Packet(kind).name} goes on after its last field")
+
+
+ACK_REASONS = {
+    Packet.PUBACK: frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99)),
+    Packet.PUBREC: frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99)),
+    Packet.PUBREL: frozenset((0x00, 0x92)),
+    Packet.PUBCOMP: frozenset((0x00, 0x92)),
+}
+
+
+def check_ack(kind: int, body: bytes, limits: Limits) -> None:
+    """An acknowledgement of MQTT 5 that says more than its packet identifier; the hot path asks only for those."""
+    reader = Reader(body, 2)
+    reason = reader.byte()
+    if reason not in ACK_REASONS[Packet(kind)]:
+        raise Violation(Reason.PROTOCOL_ERROR, f"{Packet(kind).name} with reason {reason:#04x}")
+    if not reader.done():
+        decode_properties(reader, IN_ACK, user_properties_max=limits.user_properties_max)
+    _check_done(reader, kind)
+
+
+def _whole_connect(reader: Reader, flags: int, limits: Limits) -> Connect:
+    """What is wrong behind the version can be told in its words."""
+    version = _version(reader)
+    if flags and version != V31:  # which says that they are not used, not that they are 0
+        raise Violation(Reason.MALFORMED_PACKET, f"flags of CONNECT are {flags:#06b}, not 0b0000")
+    try:
+        connect = _connect(reader, version, limits)
+        _check_done(reader, Packet.CONNECT)
+    except Violation as violation:
+        raise BadConnect(version, violation) from None
+    return connect
+
+
+def _version(reader: Reader) -> int:
     name, level = reader.binary(), reader.byte()
     version = level & 0x7F  # the high bit marks a bridge of mosquitto's; it is an ordinary client to us
     if (name, version) not in ((b"MQIsdp", V31), (b"MQTT", V311), (b"MQTT", V5)):
         raise UnsupportedVersion(name, version)
+    return version
+
+
+def _connect(reader: Reader, version: int, limits: Limits) -> Connect:
     flags = reader.byte()
     will_flag, will_qos, will_retain = bool(flags & 4), flags >> 3 & 3, bool(flags & 32)
-    if flags & 1:
+    if flags & 1 and version != V31:
         raise Violation(Reason.MALFORMED_PACKET, "the reserved connect flag is set")
     if will_qos == 3 or (not will_flag and (will_qos or will_retain)):
         raise Violation(Reason.MALFORMED_PACKET, "the will flags contradict each other")
@@ -206,17 +252,26 @@ def _packet_id(reader: Reader) -> int:
     return packet_id
 
 
+def _filter(reader: Reader) -> bytes:
+    topic_filter = reader.text()
+    if not topic_filter:
+        raise Violation(Reason.MALFORMED_PACKET, "an empty topic filter [MQTT-4.7.3-1]")
+    return topic_filter
+
+
 def _subscribe(reader: Reader, version: int, limits: Limits) -> Subscribe:
     packet_id = _packet_id(reader)
     properties: Properties = {}
     if version == V5:
-        properties = decode_properties(reader, IN_SUBSCRIBE, user_properties_max=limits.user_properties_max)
+        properties = decode_properties(
+            reader, IN_SUBSCRIBE, Reason.MALFORMED_PACKET, user_properties_max=limits.user_properties_max
+        )
     identifiers = properties.get(Property.SUBSCRIPTION_ID, [0])
     if len(identifiers) > 1:
         raise Violation(Reason.PROTOCOL_ERROR, "more than one subscription identifier")
     filters = []
     while not reader.done():
-        topic, options = reader.text(), reader.byte()
+        topic, options = _filter(reader), reader.byte()
         qos, handling = options & 3, options >> 4 & 3
         if options & (0xC0 if version == V5 else 0xFC):
             raise Violation(Reason.MALFORMED_PACKET, f"subscription options {options:#04x}")
@@ -236,10 +291,12 @@ def _subscribe(reader: Reader, version: int, limits: Limits) -> Subscribe:
 def _unsubscribe(reader: Reader, version: int, limits: Limits) -> Unsubscribe:
     packet_id = _packet_id(reader)
     if version == V5:
-        decode_properties(reader, IN_UNSUBSCRIBE, user_properties_max=limits.user_properties_max)
+        decode_properties(
+            reader, IN_UNSUBSCRIBE, Reason.MALFORMED_PACKET, user_properties_max=limits.user_properties_max
+        )
     topics = []
     while not reader.done():
-        topics.append(reader.text())
+        topics.append(_filter(reader))
         if len(topics) > limits.filters_per_packet_max:
             raise Violation(Reason.QUOTA_EXCEEDED, f"more than {limits.filters_per_packet_max} filters in one packet")
     if not topics:
@@ -279,7 +336,8 @@ def encode_connack(
 ) -> bytes:
     if version != V5:
         code = RETURN_CODES.get(Reason(reason), 3)
-        return bytes([0x20, 2, session_present and code == 0, code])
+        told = session_present and code == 0 and version != V31  # 3.1 has no such flag
+        return bytes([0x20, 2, told, code])
     body = bytes([session_present and reason == 0, reason]) + encode_properties(properties or {})
     return encode_packet(Packet.CONNACK, 0, body)
 
@@ -315,3 +373,9 @@ def encode_ack(kind: int, packet_id: int, reason: int = 0, properties: Mapping[i
     if not properties:
         return encode_packet(kind, flags, head, bytes([reason]))
     return encode_packet(kind, flags, head, bytes([reason]), encode_properties(properties))
+
+
+def encode_refusal(kind: int, packet_id: int, reason: int, bytes_max: int) -> bytes:
+    """PUBACK or PUBREC of a publish that was not taken, with its reason in words where the client takes so much."""
+    packet = encode_ack(kind, packet_id, reason, {Property.REASON_STRING: refusal_words(reason).encode()})
+    return packet if len(packet) <= bytes_max else encode_ack(kind, packet_id, reason)

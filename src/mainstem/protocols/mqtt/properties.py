@@ -190,7 +190,13 @@ def check_text(value: bytes) -> None:
             raise Violation(Reason.MALFORMED_PACKET, f"string is not UTF-8: {error.reason}") from None
 
 
-def decode_properties(reader: Reader, allowed: frozenset[Property], *, user_properties_max: int = 1000) -> Properties:
+def decode_properties(
+    reader: Reader,
+    allowed: frozenset[Property],
+    out_of_place: Reason = Reason.PROTOCOL_ERROR,
+    *,
+    user_properties_max: int = 1000,
+) -> Properties:
     """Read one property list. A list that is wrong names the property, so that a client's author can find it."""
     end = reader.varint() + reader.at
     if end > reader.end:
@@ -202,9 +208,9 @@ def decode_properties(reader: Reader, allowed: frozenset[Property], *, user_prop
         kind = TYPES.get(identifier)
         if kind is None:
             raise Violation(Reason.MALFORMED_PACKET, f"property {identifier} does not exist")
-        if identifier not in allowed:
-            raise Violation(Reason.PROTOCOL_ERROR, f"property {Property(identifier).name} has no place here")
         value = _read(inner, kind)
+        if identifier not in allowed:
+            raise Violation(out_of_place, f"property {Property(identifier).name} has no place here")
         _check_range(identifier, value)
         if identifier in REPEATED:
             values = found.setdefault(identifier, [])

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action
+from mainstem.broker.session_keeper import QOS_2_DELAYED, QOS_2_IDENTITY
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, MessageTooLarge, NotAuthorized
 from mainstem.model.record import Header
@@ -36,7 +37,6 @@ from mainstem.protocols.mqtt.properties import (
     encode_varint,
 )
 from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
-from mainstem.protocols.mqtt.service import QOS_2_DELAYED, QOS_2_IDENTITY
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection

@@ -72,6 +72,8 @@ RETURN_CODES = {
 class Violation(PeerViolation):
     """The bytes or their order break MQTT: DISCONNECT with the reason (5.0), then close."""
 
+    told_in = 0  # of a CONNECT: the version in whose words CONNACK tells the reason
+
     def __init__(self, reason: int, message: str) -> None:
         super().__init__(message)
         self.reason = Reason(reason)
@@ -82,7 +84,15 @@ class UnsupportedVersion(Violation):
 
     def __init__(self, name: bytes, level: int) -> None:
         super().__init__(Reason.UNSUPPORTED_VERSION, f"{name[:16]!r} level {level} is not MQTT 3.1, 3.1.1 or 5.0")
-        self.level = level
+        self.told_in = 5 if level >= 5 else 4
+
+
+class BadConnect(Violation):
+    """A CONNECT whose version is known: 5.0 is told the reason in CONNACK."""
+
+    def __init__(self, version: int, violation: Violation) -> None:
+        super().__init__(violation.reason, violation.message)
+        self.told_in = 5 if version == 5 else 0
 
 
 _REASONS: tuple[tuple[type[MainstemError], Reason], ...] = (
@@ -104,3 +114,17 @@ def reason_of(error: MainstemError) -> Reason:
         if isinstance(error, kind):
             return reason
     return Reason.UNSPECIFIED
+
+
+REFUSALS = {
+    Reason.NOT_AUTHORIZED: "this user may not publish to this topic",
+    Reason.TOPIC_NAME_INVALID: "nobody publishes to such a name: too long, too many levels, or its first is reserved",
+    Reason.QUOTA_EXCEEDED: "a limit is reached: the topic's message size, user properties, a quota or the disk",
+    Reason.PAYLOAD_FORMAT_INVALID: "the payload is not the UTF-8 that it claims to be",
+    Reason.IMPLEMENTATION_SPECIFIC: "a user property of the broker's own (ms-...) has a value that it does not take",
+}
+
+
+def refusal_words(reason: int) -> str:
+    """Why a publish was refused; the hot path knows no more than the reason."""
+    return REFUSALS.get(Reason(reason), f"refused: {Reason(reason).name.lower().replace('_', ' ')}")

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.sessions import Flight
 from mainstem.codec.batch import decode_frames
+from mainstem.log.away import bring
+from mainstem.log.inflating import inflate_soon
 from mainstem.model.record import Record
 from mainstem.protocols.mqtt.outbound import Grant, ref_of
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -25,11 +28,12 @@ INFLATED_BYTES_MAX = 64 << 20
 class Redelivery:
     """Of one connection; looked at every second until nothing is left."""
 
-    __slots__ = ("_connection", "_lost")
+    __slots__ = ("_bringing", "_connection", "_lost")
 
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._lost: deque[Flight] | None = None  # known when catching up has passed all that was in flight
+        self._bringing = False
 
     def go_on(self) -> bool:
         """Send what there is room for; True when nothing is left."""
@@ -40,11 +44,20 @@ class Redelivery:
             if not outbound.live and session.redelivers(outbound.position):
                 return False
             self._lost = deque(session.lost_flight())
-        while self._lost and self._send(self._lost[0]):
-            self._lost.popleft()
+        if self._bringing:
+            return False
+        try:
+            while self._lost and self._send(self._lost[0]):
+                self._lost.popleft()
+        except NotLocal as missing:
+            self._bringing = True
+            bring(missing, self._brought)
         if outbound.progress:
             connection.on_progress()
         return not self._lost
+
+    def _brought(self) -> None:
+        self._bringing = False  # tried again within a second
 
     def _send(self, flight: Flight) -> bool:
         """False if there is no room for it now."""
@@ -63,10 +76,12 @@ class Redelivery:
 def record_at(namespace: Namespace, stamp: int) -> Record | None:
     """The record with that stamp, whatever its topic; None if retention or a deletion took it."""
     for log, topic in namespace.logs_of(b"#"):
-        piece = log.read(log.offset_of_stamp(stamp), 1) if log.last_stamp >= stamp else None
+        piece = log.read_now(log.offset_of_stamp(stamp), 1) if log.last_stamp >= stamp else None
         if piece is None:
             continue
-        frames = decode_frames(piece.data, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=namespace.topic_of)
+        frames = decode_frames(
+            piece.data, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, inflate=inflate_soon, topic_of=namespace.topic_of
+        )
         for record in frames:
             if record.stamp == stamp:
                 if log.low_marks is not None and not log.low_marks.visible(array("q", [record.offset])):

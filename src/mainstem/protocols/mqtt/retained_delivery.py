@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainstem.broker.retained import Pointer
 from mainstem.model.record import Record
 from mainstem.protocols.mqtt.outbound import Grant, ref_of
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -65,8 +66,13 @@ class RetainedDelivery:
             if len(self._pending) > READ_AT_ONCE_MAX:
                 self._read_chunk()
                 return False
-            owed = self._pending.popleft()
-            record = retained.read_one(owed.topic, owed.pointer)
+            owed = self._pending[0]
+            try:
+                record = retained.read_one(owed.topic, owed.pointer)
+            except NotLocal:
+                self._read_chunk()
+                return False
+            self._pending.popleft()
             if record is not None:
                 self._ready.append((record, owed))
         return True

@@ -30,7 +30,6 @@ class MqttServer(Server):
         set_tight(tight)  # of WebSocket connections, too
 
     def make_connection(self) -> asyncio.Protocol:
-        self.service.ensure_recovered()
         return MqttConnection(self)
 
     def close_all(self, reason: str) -> None:
@@ -38,7 +37,6 @@ class MqttServer(Server):
         self.service.close_when_empty()
 
     async def run_deadlines(self) -> None:
-        self.service.ensure_recovered()
         loop = asyncio.get_running_loop()
         tasks = loop.create_task(self._run_seconds()), loop.create_task(self.service.sys_topics.run())
         try:
@@ -90,7 +88,6 @@ class MqttWebSocketServer(Server):
         )
 
     def make_connection(self) -> asyncio.Protocol:
-        self.service.ensure_recovered()
         return MqttWebSocket(self, self._rules)
 
     def close_all(self, reason: str) -> None:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mainstem.broker.live import RecordRef
-from mainstem.broker.sessions import Flight, Subscription
+from mainstem.broker.sessions import DONE, Flight, Subscription
+from mainstem.broker.wills import Will
 from mainstem.model.origin import Origin
 from mainstem.model.topic_filter import literal_filter
 from mainstem.model.topic_tries import FilterTrie
 from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Grant
-from mainstem.protocols.mqtt.packets import Will
 from mainstem.protocols.mqtt.properties import Property, encode_property
 
 GRANTS_CACHED_MAX = 1024  # topics; then the cache starts anew
@@ -109,7 +109,7 @@ class MqttSession:
                 self._again_more.append((packet_id, state, stamp))
             else:
                 self._again[stamp] = packet_id, state
-        self._again_seen = {stamp for stamp, (_, state) in self._again.items() if state == AWAIT_PUBCOMP}
+        self._again_seen = {stamp for stamp, (_, state) in self._again.items() if state >= AWAIT_PUBCOMP}
         self._again_last = max(self._again, default=-1)
         return min(position, min(self._again, default=position))
 
@@ -117,11 +117,18 @@ class MqttSession:
         """Whether catching up, from there on, may find what was in flight before."""
         return bool(self._again) and position <= self._again_last
 
+    def done_beyond(self, position: int, flight: Iterable[Flight]) -> list[Flight]:
+        """What was in flight before and is completed since, although catching up has not passed it yet."""
+        if not self.redelivers(position):
+            return []
+        open_ones = {stamp for _, _, stamp in flight}
+        return [(0, DONE, stamp) for stamp in self._again if stamp >= position and stamp not in open_ones]
+
     def lost_flight(self) -> list[Flight]:
         """What catching up has passed without finding it: gone from the log, or no subscription means it any more."""
         again, seen = self._again, self._again_seen
         lost = [(packet_id, state, stamp) for stamp, (packet_id, state) in again.items() if stamp not in seen]
-        lost += [one for one in self._again_more if one[1] != AWAIT_PUBCOMP]
+        lost += [one for one in self._again_more if one[1] < AWAIT_PUBCOMP]
         self._again, self._again_seen, self._again_more = {}, set(), []
         return lost
 
@@ -142,7 +149,7 @@ class MqttSession:
         return grant
 
     def _choose_again(self, record: RecordRef, packet_id: int, state: int) -> Grant | None:
-        if state == AWAIT_PUBCOMP:
+        if state >= AWAIT_PUBCOMP:
             return None  # the client has it; only the release goes again
         self._again_seen.add(record.stamp)
         matching = self._matching(record.topic)

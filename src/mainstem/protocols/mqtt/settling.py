@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mainstem.broker.sessions import Session, Sessions
+from mainstem.broker.waiting import Then
 from mainstem.log.gather import Ticket
-from mainstem.protocols.mqtt.waiting import Then
 from mainstem.protocols.mqtt.wire import Inbound
 
 

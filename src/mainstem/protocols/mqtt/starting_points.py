@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 
 from mainstem.broker.namespace import Namespace
 from mainstem.codec.batch import frame_heads
+from mainstem.log.away import bring
 from mainstem.log.log import Log
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import InvalidArgument, Overloaded
 from mainstem.model.topic_filter import is_pattern
+from mainstem.storage.engine import NotLocal
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -55,7 +57,13 @@ def _time_ns(text: str) -> int:
 def _stamp_of_offset(namespace: Namespace, topic_filter: bytes, offset: int) -> int:
     """Offsets are one log's; a filter that may lie in several has no order of offsets."""
     log = _only_log(namespace, topic_filter, offset)
-    piece = log.read(offset, 1)
+    try:
+        piece = log.read_now(offset, 1)
+    except NotLocal as missing:
+        bring(missing, lambda: None)
+        raise Overloaded(
+            f"stream-offset {offset} lies in the object store and is being fetched; subscribe again"
+        ) from None
     if piece is None:
         return namespace.broker.stamps.next
     head = frame_heads(piece.data, log.id)[0]

@@ -1,6 +1,7 @@
 """`$stream/<filter>`: history for MQTT clients, then what comes, each delivery with its offset and append time.
 
-A view's own name (`$stream/<view>`) reads the view: its filter, and only what its condition lets through.
+A view's own name (`$stream/<view>`) reads the view: its filter, only what its condition lets through, and of a table the
+newest record of each key.
 
 Whatever carries offsets away ends at what is stable: a stream is always read from the log, woken when the log's stable
 end moves. It has its own position. A persistent session keeps it (the oldest delivery not acknowledged, or the end).
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.access import Action
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.sessions import Subscription
 from mainstem.log.log import Log
-from mainstem.model.crossing import headers_for_conditions
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.mqtt.filters import Asked
 from mainstem.protocols.mqtt.outbound import Grant
@@ -84,12 +85,16 @@ class Stream(Sink):
         return taken
 
     def _shows(self, record: RecordRef) -> bool:
-        """A view decides by its condition: who may read it may read all it shows, as with Kafka and AMQP."""
+        """A view decides by its condition or its table: who may read it may read what it shows, save what a rule denies."""
+        connection = self._connection
         if self._view is None:
-            allows = self._connection.outbound.allows
+            allows = connection.outbound.allows
             return allows is None or allows(record.topic)
-        condition = self._view.condition
-        return condition is None or condition.holds(record.key, headers_for_conditions(record.copy()))
+        assert connection.principal is not None
+        access = connection.service.broker.access
+        if not self._view.grants and access.denies(connection.principal, Action.CONSUME, record.topic):
+            return False
+        return self._view.shows(record)
 
     # -- going on
 

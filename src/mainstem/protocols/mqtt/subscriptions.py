@@ -41,6 +41,8 @@ class Subscriptions:
     def subscribe(self, event: Subscribe) -> None:
         reasons: list[int] = []
         wanted: list[tuple[bytes, Subscription]] = []  # retained messages, after SUBACK
+        if self._connection.inbound.messages:  # what it published before is not the subscription's
+            self._connection.service.broker.ticker.write_now()
         before = self._connection.service.broker.stamps.next  # later ones come as what they are: live
         why = ""
         for one in event.filters:
@@ -103,9 +105,9 @@ class Subscriptions:
         namespace, service, outbound = connection.namespace, connection.service, connection.outbound
         assert namespace is not None
         if known is not None and known.no_local:
-            service.unwant_client(known.filter, self._owner)
+            service.keeper.unwant_client(known.filter, self._owner)
         if subscription.no_local:
-            service.want_client(subscription.filter, self._owner)
+            service.keeper.want_client(subscription.filter, self._owner)
         subscription.start = known.start if known is not None else service.broker.stamps.next
         interest = self._session.subscribe(subscription)
         namespace.subscribe(interest.filter, outbound, interest.grant)
@@ -181,7 +183,7 @@ class Subscriptions:
             return Reason.SUCCESS
         connection = self._connection
         if subscription.no_local:
-            connection.service.unwant_client(topic_filter, self._owner)
+            connection.service.keeper.unwant_client(topic_filter, self._owner)
         canonical = parse_filter(topic_filter, bytes_max=65_535, levels_max=65_535).filter
         self._session.unsubscribe(canonical)
         assert connection.namespace is not None
@@ -221,7 +223,7 @@ class Subscriptions:
         if self._saved is None:
             for subscription in self.by_filter.values():
                 if subscription.no_local:
-                    connection.service.unwant_client(subscription.filter, self)
+                    connection.service.keeper.unwant_client(subscription.filter, self)
         for special in (self._special or {}).values():
             special.close(ended=self._saved is None or not connection.expiry_seconds)
         self._special = self._retained = None

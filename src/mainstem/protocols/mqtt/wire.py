@@ -13,15 +13,8 @@ logs are synced in another. Only an unfinished packet is kept between reads; its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mainstem.model.compiled import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from mainstem.protocols.mqtt._wire_reference import Inbound, RouteTable
-else:
-    from mainstem.protocols.mqtt._routes import RouteTable
-    from mainstem.protocols.mqtt._wire import Inbound
+from mainstem.protocols.mqtt._routes import RouteTable
+from mainstem.protocols.mqtt._wire import Inbound
 
 MARK_CLIENT_WANTED = 1  # of a route: a No Local subscription may want to know who published
 

@@ -12,17 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainstem.broker.live import RecordRef
+from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content, encode_value
-from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import PeerViolation
-from mainstem.protocols.amqp import _wire_reference as plain
+from mainstem.protocols.amqp import wire as compiled
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
-
-if not COMPILED:
-    pytest.skip("the compiled modules are not built", allow_module_level=True)
-
-from mainstem.protocols.amqp import wire as compiled
+from tests.oracles import amqp_wire as plain
 
 WIRES = [plain, compiled]
 
@@ -226,20 +223,12 @@ def test_tags_are_settled_alike(seed: int) -> None:
 
 def _hold(channel: Any, holder: Holder, position: int) -> None:
     """A delivery made by hand: `write_deliver` holds it under the next tag."""
-    record = _record(channel, position)
+    record = _record(position)
     channel.write_deliver(b"\0\x3c\0\x3c\x00", record, holder, None)
 
 
-def _record(channel: Any, position: int) -> Any:
-    if isinstance(channel, plain.ChannelWire):
-        from mainstem.broker._live_reference import RecordRef
-
-        record: Any = RecordRef()
-        record.value = b""
-    else:
-        from mainstem.broker._live import RecordRef as Compiled
-
-        record = Compiled()
+def _record(position: int) -> RecordRef:
+    record = RecordRef()
     record.origin, record.stamp = 3, position
     return record
 
@@ -262,11 +251,9 @@ def test_a_message_held_for_long_costs_one_place_however_many_follow(wire: Modul
 
 @pytest.mark.parametrize("wire", WIRES, ids=["plain", "compiled"])
 def test_confirms_leave_in_publish_order_and_refusals_in_their_place(wire: ModuleType) -> None:
-    from mainstem.log.gather import Ticket
-
     _, channel = opened(wire)
     told = channel.session.told
-    ticket = (plain.Ticket if wire is plain else Ticket)(None)
+    ticket = Ticket(None)  # type: ignore[arg-type]
     channel.note_published(ticket)
     channel.note_published(ticket)
     channel.after_read()

@@ -20,7 +20,15 @@ class MemoryJournal:
         self.owners: dict[str, tuple[Apply, Dump]] = {}
         self.holding = holding
 
-    def register(self, kind: str, apply: Apply, dump: Dump) -> None:
+    def register(
+        self,
+        kind: str,
+        apply: Apply,
+        dump: Dump,
+        namespace_of: Callable[[bytes], str] | None = None,
+        *,
+        many: bool = False,
+    ) -> None:
         self.owners[kind] = (apply, dump)
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Any:

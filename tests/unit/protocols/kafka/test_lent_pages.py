@@ -8,13 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainstem.model.compiled import COMPILED
 from mainstem.protocols.kafka.answer_buffers import Memory
 from mainstem.protocols.kafka.lent_pages import rest_of, send_lent
 
 SIZE = 300_000
-
-needs_compiler = pytest.mark.skipif(not COMPILED, reason="plain Python copies")
 
 
 @pytest.fixture
@@ -41,7 +38,6 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return found
 
 
-@needs_compiler
 def test_what_was_lent_arrives_as_it_was_though_the_memory_is_used_again(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -58,7 +54,6 @@ def test_what_was_lent_arrives_as_it_was_though_the_memory_is_used_again(
     assert receive(theirs, taken) == sent[:taken]
 
 
-@needs_compiler
 def test_what_the_socket_does_not_take_is_the_callers_and_no_other_clients(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -78,7 +73,6 @@ def test_what_the_socket_does_not_take_is_the_callers_and_no_other_clients(
     assert receive(theirs, total) == b"a" * total
 
 
-@needs_compiler
 def test_what_is_asked_for_once_is_copied(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     memory = memory_of(b"x" * 1000, asked_again=False)
@@ -87,7 +81,6 @@ def test_what_is_asked_for_once_is_copied(pair: tuple[socket.socket, socket.sock
     assert receive(theirs, 1001) == b"x" * 1000 + b"y"
 
 
-@needs_compiler
 def test_a_connection_that_is_gone_takes_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, _ = pair
     ours.shutdown(socket.SHUT_WR)

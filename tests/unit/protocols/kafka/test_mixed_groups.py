@@ -19,7 +19,7 @@ class Topics:
     def find(self, name: str) -> tuple[bytes, int] | None:
         return (TOPIC, PARTITIONS) if name == "t" else None
 
-    def names(self) -> list[str]:
+    def names(self, user: str) -> list[str]:
         return ["t"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from mainstem.broker.producers import BATCHES_KEPT, PartitionProducers, Verdict
+from mainstem.broker.producers import BATCHES_KEPT, PartitionProducers, Verdict, join
 
 
 def head(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, transactional: bool = False) -> Any:
@@ -87,3 +87,23 @@ def test_idle_producers_expire_but_not_inside_a_transaction() -> None:
     state.add(head(0, producer=2, transactional=True), 1, 2, 0)
     state.trim(0, 48 * 3_600_000)
     assert set(state.producers) == {2}
+
+
+def test_a_producer_goes_on_in_the_log_that_its_topic_moved_to_and_back() -> None:
+    stem, own = filled(3), PartitionProducers()  # sequences 0 to 5 at offsets 0 to 5
+    own.take_over(stem)
+    own.add(head(6, 2), 10, 12, 0)
+    stem.take_over(own)
+    assert stem.check(head(6, 2)) == (Verdict.DUPLICATE, stem.producers[7].sent[-1])
+    assert stem.check(head(8, 2))[0] is Verdict.APPEND
+    assert stem.check(head(2, 2))[0] is Verdict.DUPLICATE
+    assert PartitionProducers.unpack(own.pack()).producers == {}, "they are kept where the partition goes on"
+    own.undo(head(6, 2), 10)
+    assert stem.check(head(6, 2))[0] is Verdict.APPEND
+
+
+def test_of_two_epochs_of_a_producer_the_newer_one_counts() -> None:
+    old, new = filled(2), PartitionProducers()
+    new.add(head(0, epoch=1), 20, 21, 0)
+    assert join(old.producers, new.producers)[7].epoch == 1
+    assert join(new.producers, old.producers)[7].sent == new.producers[7].sent

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mainstem.codec import _frames_reference
 from mainstem.codec.batch import BatchBuilder, make_frame, make_marker, pack_batches, record_count, sent_batches
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin
+from tests.oracles import frames as oracle
 
 LOG_ID = 9
 
@@ -33,7 +33,7 @@ def test_both_implementations_send_exactly_the_batches_from_an_offset_on(largest
     data, batches = frames([rng.randrange(largest // 2, largest) for _ in range(20)])
     for start in (0, 1, 2, 17, 38, 39, 40):
         expected = b"".join(batches[(start + 1) // 2 :])
-        for implementation in (sent_batches, _frames_reference.sent_batches):
+        for implementation in (sent_batches, oracle.sent_batches):
             sent = implementation(memoryview(data), LOG_ID, start, 1 << 30)
             assert sent is not None
             found, size, records = sent
@@ -45,7 +45,7 @@ def test_both_implementations_send_exactly_the_batches_from_an_offset_on(largest
 def test_what_is_sent_ends_at_the_limit_but_the_first_batch_is_sent_whole() -> None:
     data, batches = frames([100] * 5 + [9_000] * 5)
     for limit, count in ((0, 1), (1, 1), (2 * len(batches[0]), 2), (2 * len(batches[0]) + 1, 2), (1 << 20, 10)):
-        for implementation in (sent_batches, _frames_reference.sent_batches):
+        for implementation in (sent_batches, oracle.sent_batches):
             sent = implementation(memoryview(data), LOG_ID, 0, limit)
             assert sent is not None
             assert b"".join(map(bytes, sent[0])) == b"".join(batches[:count])
@@ -55,7 +55,7 @@ def test_what_is_sent_ends_at_the_limit_but_the_first_batch_is_sent_whole() -> N
 def test_records_of_other_protocols_must_be_put_in_kafkas_words_first() -> None:
     data, _ = frames([10, 10], origin=Origin.MQTT)
     assert sent_batches(data, LOG_ID, 0, 1 << 20) is None
-    assert _frames_reference.sent_batches(data, LOG_ID, 0, 1 << 20) is None
+    assert oracle.sent_batches(data, LOG_ID, 0, 1 << 20) is None
 
 
 def test_a_damaged_head_is_never_sent() -> None:
@@ -63,12 +63,12 @@ def test_a_damaged_head_is_never_sent() -> None:
     for at in (0, 4, 5, 7, 8, 11, 20, 23, 43):
         data = bytearray(sound)
         data[at] ^= 1
-        for implementation in (sent_batches, _frames_reference.sent_batches):
+        for implementation in (sent_batches, oracle.sent_batches):
             with pytest.raises(CorruptFrame):
                 implementation(bytes(data), LOG_ID, 0, 1 << 20)
 
 
-PACKERS = (pack_batches, _frames_reference.pack_batches)
+PACKERS = (pack_batches, oracle.pack_batches)
 
 
 @pytest.mark.parametrize("pack", PACKERS)
@@ -118,5 +118,5 @@ def test_records_are_counted_without_being_opened() -> None:
         for _ in range(count):
             builder.add(None, b"v", (), 0)
         batches += bytes(builder.seal_batch(0))
-    assert record_count(batches) == _frames_reference.record_count(batches) == 11
-    assert record_count(b"") == _frames_reference.record_count(b"") == 0
+    assert record_count(batches) == oracle.record_count(batches) == 11
+    assert record_count(b"") == oracle.record_count(b"") == 0

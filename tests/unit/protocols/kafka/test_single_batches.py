@@ -7,11 +7,11 @@ import random
 import pytest
 
 from mainstem.codec.batch import BatchBuilder
-from mainstem.protocols.kafka import _single_batch_reference as plain
+from mainstem.protocols.kafka import single_batch as compiled
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import ProduceRequest
+from tests.oracles import single_batch as plain
 
-compiled = pytest.importorskip("mainstem.protocols.kafka._single_batch")
 READERS = [plain, compiled]
 VERSIONS = range(3, 14)
 

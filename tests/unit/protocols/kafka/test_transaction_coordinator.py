@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mainstem.broker.groups.registry import Commit, Groups
-from mainstem.broker.transactions import Transaction, TransactionFault, Transactions, TransactionState
+from mainstem.broker.transactions import MarkersOf, Transaction, TransactionFault, Transactions, TransactionState
+from mainstem.log.gather import Ticket
 from tests.unit.protocols.kafka.journals import MemoryJournal
 
 AT = ("/\x01t", 0)
@@ -21,14 +23,30 @@ class World:
         self.markers: list[tuple[int, int, bool]] = []
         self.syncing: list[Callable[[], None]] = []
         self.ids = 1_000
+        self.unsynced: list[Any] = []  # tickets of markers
+        self.lost: set[int] = set()  # offsets that a power cut took
 
     def sync_logs(self, partitions: set[tuple[str, int]], done: Callable[[], None]) -> None:
         self.syncing.append(done)
 
-    def write_markers(self, transaction: Transaction, *, commit: bool) -> None:
+    def write_markers(self, transaction: Transaction, *, commit: bool) -> dict[tuple[str, int], Any]:
         self.markers += [(transaction.marker_producer_id, transaction.marker_epoch, commit)] * len(
             transaction.partitions
         )
+        made = {at: Ticket(SimpleNamespace(id=5)) for at in transaction.partitions}  # type: ignore[arg-type]
+        for ticket in made.values():
+            ticket.base_offset = ticket.stamp = len(self.markers)
+        self.unsynced += made.values()
+        return made
+
+    def write_marker_again(self, at: tuple[str, int], log_id: int, offset: int, end: MarkersOf) -> Any:
+        if offset not in self.lost:
+            return None
+        self.markers.append((end.producer_id, end.epoch, end.commit))
+        ticket = Ticket(SimpleNamespace(id=log_id))  # type: ignore[arg-type]
+        ticket.base_offset = ticket.stamp = 100 + len(self.markers)
+        self.unsynced.append(ticket)
+        return ticket
 
     def next_producer_id(self) -> int:
         self.ids += 1
@@ -207,3 +225,35 @@ def test_a_producer_whose_time_was_up_may_abort_and_begin_anew_until_another_too
     one.initialise()
     one.transactions.initialise("t", 60_000, *who, 0, lambda *a: one.answers.append(a))
     assert one.answers[-1][0] is TransactionFault.PRODUCER_FENCED
+
+
+def test_a_committed_transaction_whose_markers_a_power_cut_took_is_committed_again() -> None:
+    one = Coordinator()
+    who = one.begin()
+    replies = one.end(who)
+    one.world.sync()
+    assert replies and one.world.markers == [(*who, True)]
+    again = Coordinator()
+    one.journal.replay_into(again.journal)
+    again.world.lost = {1}
+    again.transactions.roll_forward()
+    assert again.world.markers == [(*who, True)], "its end is journaled, its marker is not in the log"
+    third = Coordinator()
+    one.journal.replay_into(third.journal)
+    again.journal.replay_into(third.journal)
+    third.world.lost = {101}
+    third.transactions.roll_forward()
+    assert third.world.markers == [(*who, True)], "the second crash took the marker that was written again"
+
+
+def test_markers_that_are_durable_are_not_written_again() -> None:
+    one = Coordinator()
+    one.end(one.begin())
+    one.world.sync()
+    for ticket in one.world.unsynced:
+        ticket.release()
+    again = Coordinator()
+    one.journal.replay_into(again.journal)
+    again.world.lost = {1}
+    again.transactions.roll_forward()
+    assert not again.world.markers

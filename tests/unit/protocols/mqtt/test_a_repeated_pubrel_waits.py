@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
-from mainstem.model.compiled import COMPILED
+from mainstem.log.gather import Ticket
 from mainstem.protocols.mqtt.packets import encode_packet
 from mainstem.protocols.mqtt.properties import encode_text
-from mainstem.testing.mqtt_halves import Bench
+from tests.oracles.mqtt_halves import Bench
 
 PUBLISH_9 = encode_packet(3, 4, encode_text(b"known/x") + b"\0\x09")
 PUBREC_9, PUBREL_9, PUBCOMP_9 = b"\x50\x02\0\x09", b"\x62\x02\0\x09", b"\x70\x02\0\x09"
 NOT_FOUND_9 = b"\x70\x03\0\x09\x92"
 
 
-@pytest.mark.parametrize("suffix", ["_reference", *([""] if COMPILED else [])])
+@pytest.mark.parametrize("way", ["plain", "compiled"])
 @pytest.mark.parametrize(("version", "again"), [(4, PUBCOMP_9), (5, NOT_FOUND_9)])
 @pytest.mark.parametrize("reads", [1, 2])
-def test_until_the_release_is_durable(suffix: str, version: int, again: bytes, reads: int) -> None:
-    bench = Bench(suffix, version=version, durable=True)
+def test_until_the_release_is_durable(way: str, version: int, again: bytes, reads: int) -> None:
+    bench = Bench(way, version=version, durable=True)
     inbound, outbound = bench.inbound, bench.outbound
     bench.feed([PUBLISH_9 if version == 4 else encode_packet(3, 4, encode_text(b"known/x") + b"\0\x09\0")])
     bench.settle()
     assert outbound.take() == PUBREC_9
-    ticket = importlib.import_module(f"mainstem.log._gather{suffix}").Ticket(None)
+    ticket = Ticket(None)  # type: ignore[arg-type]
     inbound.receive(PUBREL_9 * (3 - reads))
     assert inbound.next(0) is None
     inbound.complete(ticket)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, ElectLeaders and reassignments: what Kafka's tools ask of a cluster, answered by its one node."""
+"""What Kafka's tools ask of a cluster, answered by its one node: log directories, the quorum, elections, reassignments."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mainstem.protocols.kafka.handlers.permission import may_see
 from mainstem.protocols.kafka.messages import (
     AlterPartitionReassignmentsResponse,
     DescribeLogDirsResponse,
+    DescribeQuorumResponse,
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
 NODE_ID = 1
+QUORUM_TOPIC = "__cluster_metadata"  # Kafka's metadata log, which its tools ask for; ours is no log of records
+QUORUM_EPOCH = 1
 
 
 def describe_log_dirs(request: Request) -> Any:
@@ -46,6 +49,33 @@ def describe_log_dirs(request: Request) -> Any:
                 )
         result.topics.append(line)
     return DescribeLogDirsResponse(results=[result])
+
+
+def describe_quorum(request: Request) -> Any:
+    """A quorum of one: this node leads, votes, and is never behind."""
+    kinds, now_ms = DescribeQuorumResponse, request.service.now_ms()
+    host, port = request.connection.dialled()
+    answer = kinds(
+        nodes=[kinds.Node(node_id=NODE_ID, listeners=[kinds.Listener(name="PLAINTEXT", host=host, port=port)])]
+    )
+    for topic in request.body.topics:
+        line = kinds.TopicData(topic_name=topic.topic_name)
+        answer.topics.append(line)
+        for asked in topic.partitions:
+            index = asked.partition_index
+            if (topic.topic_name, index) == (QUORUM_TOPIC, 0):
+                voter = kinds.ReplicaState(
+                    replica_id=NODE_ID, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+                )
+                line.partitions.append(
+                    kinds.PartitionData(leader_id=NODE_ID, leader_epoch=QUORUM_EPOCH, current_voters=[voter])
+                )
+                continue
+            code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the quorum keeps partition 0 of {QUORUM_TOPIC} only"
+            line.partitions.append(
+                kinds.PartitionData(partition_index=index, error_code=code, error_message=why, leader_id=-1)
+            )
+    return answer
 
 
 def _has(request: Request, name: str, index: int) -> bool:
@@ -101,4 +131,10 @@ def list_reassignments(request: Request) -> Any:
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
-HANDLERS = {35: describe_log_dirs, 43: elect_leaders, 45: alter_reassignments, 46: list_reassignments}
+HANDLERS = {
+    35: describe_log_dirs,
+    43: elect_leaders,
+    45: alter_reassignments,
+    46: list_reassignments,
+    55: describe_quorum,
+}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.log.durability import parse_durability
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.protocols.kafka.broker_settings import broker_settings
 from mainstem.protocols.kafka.config_table import (
@@ -21,7 +20,7 @@ from mainstem.protocols.kafka.config_table import (
     shown_value,
 )
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import is_admin, may, may_see
+from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see
 from mainstem.protocols.kafka.messages import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
@@ -87,9 +86,14 @@ def _entries(request: Request, kind: int, name: str) -> list[tuple[Setting, str,
         shown = broker_settings(request.service.config, request.connection.dialled(), request.service.broker.options)
         return [(s, s.default, Origin.STATIC_BROKER, True, s.default) for s in shown]
     if kind == GROUP and name:
+        if not may_group(request, Action.DESCRIBE, name):
+            raise _Refused(
+                ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{request.principal.name} may not describe group {name}"
+            )
         config = request.service.group_configs.get(request.group_key(name), {})
+        default = request.service.shares.default
         return [
-            (s, config.get(s.name, s.default), Origin.GROUP if s.name in config else Origin.DEFAULT, False, s.default)
+            (s, config.get(s.name, default(s.name)), _group_origin(s, config), False, default(s.name))
             for s in GROUP_SETTINGS.values()
         ]
     if kind in (BROKER_LOGGER, CLIENT_METRICS):
@@ -97,6 +101,10 @@ def _entries(request: Request, kind: int, name: str) -> list[tuple[Setting, str,
     raise _Refused(
         ErrorCode.INVALID_REQUEST, f"there is no resource {name!r} of type {kind}; the broker is {NODE_NAME}"
     )
+
+
+def _group_origin(setting: Setting, config: dict[str, str]) -> Origin:
+    return Origin.GROUP if setting.name in config else Origin.DEFAULT
 
 
 def _shown(request: Request, setting: Setting, value: str, origin: Origin, read_only: bool, default: str) -> Any:
@@ -226,31 +234,26 @@ async def _change_topic(request: Request, name: str, change: Any) -> None:
     topic = request.catalog.declare(found).topic
     assert topic is not None
     old = topic.policy
-    topic.config = new
     moves = policy.engine != old.engine or policy.dedicated != old.dedicated
     moves = moves or (not policy.dedicated and policy.stem_key() != old.stem_key())
     broker = request.service.broker
     if moves:
-        await broker.move_topic(request.namespace, topic, policy)
-        return
-    topic.policy = policy
-    for log in {partition.log for partition in topic.partitions if policy.dedicated}:
-        log.durability = parse_durability(policy.durability)
-    await broker.save_topic(request.namespace, topic)
+        await broker.relocate_topic(request.namespace, topic, policy)
+    await broker.alter_topic(request.namespace, topic, policy, kafka=new)
 
 
 def _change_group(request: Request, name: str, change: Any) -> None:
     if not name:
         raise _Refused(ErrorCode.INVALID_REQUEST, "a group without a name has no settings")
-    if not is_admin(request):
-        raise _Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{request.principal.name} may not alter groups")
+    if not may_group(request, Action.CONFIGURE, name):
+        raise _Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{request.principal.name} may not alter group {name}")
     key = request.group_key(name)
     new = checked(GROUP_SETTINGS, change(GROUP_SETTINGS, request.service.group_configs.get(key, {})))
     reset = new.get("share.auto.offset.reset", "latest")
     if reset not in ("earliest", "latest") and not reset.startswith("by_duration:"):
         raise InvalidArgument(f"share.auto.offset.reset {reset!r} is none of earliest, latest, by_duration:<ISO 8601>")
     if not request.body.validate_only:
-        request.service.set_group_config(key, new)
+        request.service.coordinator.set_group_config(key, new)
 
 
 def list_config_resources(request: Request) -> Any:
@@ -260,12 +263,17 @@ def list_config_resources(request: Request) -> Any:
     if request.version == 0:  # client metrics only
         return answer
     if TOPIC in wanted:
-        answer.config_resources += [kind(resource_name=t.name, resource_type=TOPIC) for t in request.catalog.listed()]
+        seen = (topic for topic in request.catalog.listed() if may_see(request, topic.canonical))
+        answer.config_resources += [kind(resource_name=topic.name, resource_type=TOPIC) for topic in seen]
     if BROKER in wanted:
         answer.config_resources.append(kind(resource_name=NODE_NAME, resource_type=BROKER))
     if GROUP in wanted:
         names = (request.service.group_name(request.namespace, key) for key in request.service.group_configs)
-        answer.config_resources += [kind(resource_name=name, resource_type=GROUP) for name in names if name is not None]
+        answer.config_resources += [
+            kind(resource_name=name, resource_type=GROUP)
+            for name in names
+            if name is not None and may_group(request, Action.DESCRIBE, name)
+        ]
     return answer
 
 

@@ -5,25 +5,31 @@ Rules of this file:
 - A fetch is answered when it has `min_bytes`, when a partition has an error, or when `max_wait_ms` is over. In between it
   waits on the logs it reads (`watch`): no task, no polling.
 - The first batch is sent whole however large it is (KIP-74); after it, limits hold.
+- Looking for matches and translating end after a slice of a millisecond; a fetch that has found nothing yet goes on in its
+  turn (`broker/turns.py`), one that has is answered.
 - A stretch of a shared log without a match is looked through once: the place reached is kept while the fetch waits, and
   its end is told with a marker that clients step over, at most once per fetch.
 """
 
 from __future__ import annotations
 
+import time
 from asyncio import TimerHandle
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
+from mainstem.broker.turns import SLICE_NS
 from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
+from mainstem.log.away import bring
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.handlers.permission import denied, may
 from mainstem.protocols.kafka.messages import FetchResponse
 from mainstem.protocols.kafka.sessions import CLOSE_EPOCH, FULL_EPOCH, FetchSession, Watched
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.log.log import Log
@@ -40,7 +46,19 @@ TopicName = str | bytes  # a name, or from version 13 on a topic id
 class Asked:
     """One partition of a fetch."""
 
-    __slots__ = ("index", "key", "leader_epoch", "log", "max_bytes", "offset", "records", "scanned", "topic", "watched")
+    __slots__ = (
+        "index",
+        "key",
+        "leader_epoch",
+        "log",
+        "max_bytes",
+        "more",
+        "offset",
+        "records",
+        "scanned",
+        "topic",
+        "watched",
+    )
 
     def __init__(self, key: tuple[TopicName, int], part: Any, topic: KafkaTopic | None) -> None:
         self.key = key
@@ -50,6 +68,7 @@ class Asked:
         self.max_bytes: int = part.partition_max_bytes
         self.leader_epoch: int = part.current_leader_epoch
         self.scanned = self.offset  # looked through without a match
+        self.more = False  # it was not looked through to its end
         self.records = 0  # in its answer
         self.log: Log | None = None
         self.watched: Watched | None = None
@@ -148,8 +167,7 @@ def _asked_partitions(request: Request, session: FetchSession | None) -> list[As
 def _find(request: Request, name: TopicName, known: dict[TopicName, KafkaTopic | None]) -> KafkaTopic | None:
     if name not in known:
         try:
-            catalog = request.catalog
-            known[name] = catalog.by_id(name) if isinstance(name, bytes) else catalog.find(name, may_create=True)
+            known[name] = request.catalog.shown(name)
         except MainstemError:
             known[name] = None
     return known[name]
@@ -161,7 +179,7 @@ def _find(request: Request, name: TopicName, known: dict[TopicName, KafkaTopic |
 class Polling:
     """One fetch, until it is answered. It is the waiter of every log it reads."""
 
-    __slots__ = ("_answered", "_asked", "_committed", "_logs", "_request", "_session", "_timer", "_woken")
+    __slots__ = ("_answered", "_asked", "_committed", "_logs", "_request", "_session", "_timer", "_until_ns", "_woken")
 
     def __init__(self, request: Request, session: FetchSession | None, asked: list[Asked]) -> None:
         self._request = request
@@ -171,6 +189,7 @@ class Polling:
         self._logs: set[Log] = set()
         self._timer: TimerHandle | None = None
         self._answered = self._woken = False
+        self._until_ns = 0
 
     def begin_later(self) -> None:
         answer = self.begin()
@@ -178,6 +197,18 @@ class Polling:
             self._request.reply(answer)
 
     def begin(self) -> Any:
+        try:
+            return self._begin()
+        except NotLocal as missing:
+            bring(missing, self._brought)
+            return None
+
+    def _brought(self) -> None:
+        """What was asked for lay elsewhere and is here: its time to wait begins now."""
+        if self._request.connection.transport is not None:
+            self.begin_later()
+
+    def _begin(self) -> Any:
         body = self._request.body
         answers, size, urgent = self._collect()
         if urgent or size >= body.min_bytes or body.max_wait_ms <= 0 or not self._asked:
@@ -187,7 +218,14 @@ class Polling:
         for log in self._logs:
             service.watches.of(log).waiters.add(self)
         self._timer = service.later(min(body.max_wait_ms, WAIT_MS_MAX), self._time_out)
+        self._look_on()
         return None
+
+    def _look_on(self) -> None:
+        """A slice is over and nothing was found yet: the rest in its turn."""
+        if not self._woken and any(one.more for one in self._asked):
+            self._woken = True
+            self._request.service.broker.turns.soon(self._look)
 
     def wake(self) -> None:
         """A log moved. Looked at once per turn of the loop, however many logs moved in it."""
@@ -202,13 +240,23 @@ class Polling:
         if self._request.connection.transport is None:
             self._end()
             return
-        answers, size, urgent = self._collect()
+        try:
+            answers, size, urgent = self._collect()
+        except NotLocal as missing:
+            bring(missing, self.wake)
+            return
         if urgent or size >= self._request.body.min_bytes:
             self._reply(answers)
+        else:
+            self._look_on()
 
     def _time_out(self) -> None:
-        if not self._answered:
+        if self._answered:
+            return
+        try:
             self._reply(self._collect(final=True)[0])
+        except NotLocal as missing:
+            bring(missing, self._time_out)
 
     def _reply(self, answers: list[tuple[Asked, Any]]) -> None:
         self._end()
@@ -231,6 +279,8 @@ class Polling:
         answers: list[tuple[Asked, Any]] = []
         size = 0
         urgent = False
+        away: NotLocal | None = None
+        self._until_ns = time.monotonic_ns() + SLICE_NS
         for one in self._asked:
             answer = PartitionAnswer(partition_index=one.index)
             answers.append((one, answer))
@@ -241,8 +291,16 @@ class Polling:
             except MainstemError as fault:
                 answer.error_code = code_of(fault)
                 found = 0
+            except NotLocal as missing:
+                away = away or missing
+                found = 0
             size += found
             urgent = urgent or answer.error_code != ErrorCode.NONE
+        if away is not None:
+            if not size and not urgent:
+                raise away
+            bring(away, _nothing)  # what others asked for here does not wait; the next fetch finds it
+            urgent = True
         return answers, size, urgent
 
     def _read(self, one: Asked, answer: Any, room: int, *, first: bool, final: bool) -> int:
@@ -255,7 +313,7 @@ class Polling:
             answer.error_code = code
             return 0
         answer.aborted_transactions = [] if self._committed else None
-        source, log = topic.source(one.index), topic.log(one.index)
+        source, log = topic.source(one.index, denied(self._request, topic)), topic.log(one.index)
         if source is None or log is None:  # not made yet, or a slot whose log is gone: nothing, for now or for ever
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = 0
             return 0
@@ -276,11 +334,15 @@ class Polling:
     ) -> int:
         limit = end if self._committed else None
         end = end if self._committed else answer.high_watermark
-        fetched = source.read(one.scanned, wanted, limit) if one.scanned < end else None
-        one.records = 0
+        one.records, one.more = 0, False
+        if one.scanned < end and time.monotonic_ns() > self._until_ns:  # others were read in this slice
+            one.more = True
+            return 0
+        fetched = source.read(one.scanned, wanted, limit, until_ns=self._until_ns) if one.scanned < end else None
         if fetched is None or not fetched.parts:
             if fetched is not None:
                 one.scanned = max(one.scanned, min(fetched.next_offset, end))
+                one.more = one.scanned < end
             if final and one.scanned > one.offset:
                 answer.records = kafka_marker_batch(one.scanned - 1)
             return 0
@@ -319,11 +381,15 @@ class Polling:
 
     def _isolation(self, topic: KafkaTopic, index: int, log: Log, stable: int) -> tuple[int, Any]:
         """Where readers of committed records stop, and who tells the aborted transactions (None: none to tell)."""
-        if topic.topic is None or log.index is not None:
+        partition = topic.partition(index)
+        if partition is None or (log.index is not None and len(partition.spans) == 1):
             return stable, None
-        state = self._request.service.producers.of(log, topic.topic.id)
-        end = state.stable_end(stable)
-        return min(end, stable), state.aborted_in if self._committed else None
+        of, topic_id = self._request.service.producers.of, partition.topic.id
+        states = [of(one, topic_id) for one in dict.fromkeys(s.log for s in partition.spans if not s.shared)]
+        end = min((state.stable_end(stable) for state in states), default=stable)
+        if not self._committed or not states:
+            return min(end, stable), None
+        return min(end, stable), lambda start, to: [one for state in states for one in state.aborted_in(start, to)]
 
     # -- answering -------------------------------------------------------------------------------------------------
 
@@ -374,3 +440,7 @@ def _news(one: Asked, answer: Any) -> bool:
 
 
 HANDLERS = {1: fetch}
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

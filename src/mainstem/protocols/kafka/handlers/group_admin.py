@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.access import Action, Kind
 from mainstem.broker.groups.classic import ClassicGroup, State
 from mainstem.broker.groups.consumer import ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import Group
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
-from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED
+from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may_group
 from mainstem.protocols.kafka.messages import (
     ConsumerGroupDescribeResponse,
     DeleteGroupsResponse,
@@ -27,6 +28,13 @@ MEMBER_TYPE_CLASSIC, MEMBER_TYPE_CONSUMER = 0, 1
 def describe_groups(request: Request) -> Any:
     answer = DescribeGroupsResponse()
     for group_id in request.body.groups:
+        if not may_group(request, Action.DESCRIBE, group_id):
+            answer.groups.append(
+                DescribeGroupsResponse.DescribedGroup(
+                    group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+                )
+            )
+            continue
         group = request.service.groups.find(request.group_key(group_id))
         one = _described(group_id, group, request.version)
         if request.body.include_authorized_operations:
@@ -71,7 +79,7 @@ def list_groups(request: Request) -> Any:
     answer = ListGroupsResponse()
     for key, group in request.service.groups.groups.items():
         group_id = request.service.group_name(request.namespace, key)
-        if group_id is None:
+        if group_id is None or not may_group(request, Action.DESCRIBE, group_id):
             continue
         if (states and group.state.lower() not in states) or (types and group.kind not in types):
             continue
@@ -91,9 +99,14 @@ def delete_groups(request: Request) -> Any:
     answer = DeleteGroupsResponse()
     last = None
     for group_id in request.body.groups_names:
+        if not may_group(request, Action.DELETE, group_id):
+            refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            answer.results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=refused))
+            continue
         fault, ticket = request.service.groups.delete_group(request.group_key(group_id))
         if fault is GroupFault.NONE:
             last = ticket
+            request.service.broker.owners.forget(Kind.GROUP, request.namespace.name, group_id)
             request.service.forget_share_group(request.namespace, group_id)
         answer.results.append(
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code_of_fault(fault))
@@ -111,6 +124,9 @@ def consumer_group_describe(request: Request) -> Any:
     for group_id in request.body.group_ids:
         group = request.service.groups.find(request.group_key(group_id))
         kind = ConsumerGroupDescribeResponse.DescribedGroup
+        if not may_group(request, Action.DESCRIBE, group_id):
+            answer.groups.append(kind(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
         if not isinstance(group, ConsumerGroup):
             answer.groups.append(
                 kind(
@@ -143,7 +159,7 @@ def _described_member(group: ConsumerGroup, member: Any) -> Any:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.pattern or None,
+        subscribed_topic_regex=member.pattern.text if member.pattern is not None else None,
         assignment=_assignment(group, member.assigned),
         target_assignment=_assignment(group, group.target.get(member.member_id, set())),
         member_type=MEMBER_TYPE_CONSUMER if member.seat is None else MEMBER_TYPE_CLASSIC,

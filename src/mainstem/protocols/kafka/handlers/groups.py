@@ -10,10 +10,11 @@ from mainstem.broker.groups.consumer import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Beat
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
 from mainstem.model.errors import MainstemError
+from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers import mixed_groups
-from mainstem.protocols.kafka.handlers.permission import may, may_see
+from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see, of_group
 from mainstem.protocols.kafka.messages import (
     ConsumerGroupHeartbeatResponse,
     HeartbeatResponse,
@@ -207,6 +208,7 @@ def consumer_group_heartbeat(request: Request) -> Any:
         else {(one.topic_id, index) for one in body.topic_partitions for index in one.partitions},
         request.client_id,
         request.host,
+        request.principal.name,
     )
     answer = group.heartbeat(beat, GroupTopics(request.catalog), service.monotonic_ms())
     service.groups.keep(group)
@@ -260,14 +262,16 @@ def offset_commit(request: Request) -> Any:
     body, service = request.body, request.service
     key = request.group_key(body.group_id)
     fault = Groups.check_id(body.group_id)
-    if fault is GroupFault.NONE:
+    allowed = fault is not GroupFault.NONE or may_group(request, Action.CONSUME, body.group_id)
+    if fault is GroupFault.NONE and allowed:
         fault = service.groups.may_commit(
             key, body.member_id, body.group_instance_id, body.generation_id_or_member_epoch, service.monotonic_ms()
         )
     if fault is GroupFault.STALE_MEMBER_EPOCH and request.version < 9:
         fault = GroupFault.ILLEGAL_GENERATION
     answer = OffsetCommitResponse()
-    commits = collect_commits(request, answer, OffsetCommitResponse, code_of_fault(fault))
+    code = code_of_fault(fault) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    commits = collect_commits(request, answer, OffsetCommitResponse, code)
     ticket = service.groups.commit(key, commits) if commits else None
     return when_durable(request, answer, ticket, _fail_commit)
 
@@ -311,7 +315,7 @@ def _commit_topic(request: Request, asked: Any) -> tuple[KafkaTopic | None, Erro
         if by_id:
             topic = request.catalog.by_id(asked.topic_id)
         else:
-            topic = request.catalog.find(asked.name, may_create=True)
+            topic = request.catalog.find(asked.name)
     except MainstemError as fault:
         return None, code_of(fault)
     if topic is None:
@@ -326,13 +330,23 @@ def offset_fetch(request: Request) -> Any:
     if request.version >= 8:
         return OffsetFetchResponse(groups=[_fetch_group(request, asked) for asked in body.groups])
     answer = OffsetFetchResponse()
+    if not _may_fetch(request, body.group_id):
+        answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return answer
     kinds = (OffsetFetchResponse.OffsetFetchResponseTopic, OffsetFetchResponse.OffsetFetchResponsePartition)
     answer.topics = _fetch_topics(request, body.group_id, body.topics, kinds)
     return answer
 
 
+def _may_fetch(request: Request, group_id: str) -> bool:
+    return may_group(request, Action.DESCRIBE, group_id) or may_group(request, Action.CONSUME, group_id)
+
+
 def _fetch_group(request: Request, asked: Any) -> Any:
     answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
+    if not _may_fetch(request, asked.group_id):
+        answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return answer
     group = request.service.groups.find(request.group_key(asked.group_id))
     if group is not None and group.kind == "consumer" and asked.member_id is not None and asked.member_epoch >= 0:
         fault = group.check_commit(asked.member_id, None, asked.member_epoch, request.service.monotonic_ms())
@@ -415,23 +429,23 @@ def offset_delete(request: Request) -> Any:
 
 
 def _deletion_refusal(request: Request, name: str, index: int, *, held: bool) -> ErrorCode:
-    """What was committed may be forgotten, also of a topic that was never made."""
+    """What was committed may be forgotten, also of a topic that is gone."""
     try:
-        topic = request.catalog.find(name, may_create=held)
+        topic, canonical = request.catalog.find(name), topic_of_kafka(name)
     except MainstemError as fault:
         return code_of(fault)
-    if topic is None or not (held or 0 <= index < topic.count):
+    if not held and (topic is None or not 0 <= index < topic.count):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if may_see(request, topic.canonical) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NONE if may_see(request, canonical) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 HANDLERS = {
-    11: join_group,
-    14: sync_group,
-    12: heartbeat,
-    13: leave_group,
-    68: consumer_group_heartbeat,
+    11: of_group(Action.CONSUME, join_group, JoinGroupResponse),
+    14: of_group(Action.CONSUME, sync_group, SyncGroupResponse),
+    12: of_group(Action.CONSUME, heartbeat, HeartbeatResponse),
+    13: of_group(Action.CONSUME, leave_group, LeaveGroupResponse),
+    68: of_group(Action.CONSUME, consumer_group_heartbeat, ConsumerGroupHeartbeatResponse),
     8: offset_commit,
     9: offset_fetch,
-    47: offset_delete,
+    47: of_group(Action.DELETE, offset_delete, OffsetDeleteResponse),
 }

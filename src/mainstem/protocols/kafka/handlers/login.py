@@ -35,13 +35,16 @@ async def authenticate(request: Request) -> Any:
             error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslHandshake must come first"
         )
     try:
-        answer, principal = await exchange.step(request.body.auth_bytes, request.service.access, request.host)
+        answer, principal = await exchange.step(
+            request.body.auth_bytes, request.service.access, request.connection.peer_host()
+        )
+        if principal is not None:
+            request.connection.log_in(request.service.access.of_client(principal, request.client_id))
     except MainstemError as fault:
         request.connection.login = None
         return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=fault.message)
     if principal is not None:
         request.connection.login = None
-        request.connection.log_in(principal)
     return SaslAuthenticateResponse(auth_bytes=answer, error_message=None)
 
 
@@ -67,23 +70,23 @@ class _Scram:
     async def step(self, data: bytes, access: Access, host: str) -> tuple[bytes, Principal | None]:
         text = data.decode(errors="replace")
         if self._verifier is None:
-            return self._first(text, access), None
-        return self._final(text, access, host)
+            return self._first(text, access, host), None
+        return await self._final(text, access, host)
 
-    def _first(self, text: str, access: Access) -> bytes:
+    def _first(self, text: str, access: Access, host: str) -> bytes:
         parts = text.split(",", 2)
         if len(parts) != 3 or parts[0] not in ("n", "y"):
             raise NotAuthorized("SCRAM: malformed first message")
         fields = _fields(parts[2])
         self._user = fields.get("n", "").replace("=2C", ",").replace("=3D", "=")
         self._nonce = fields.get("r", "") + base64.b64encode(os.urandom(18)).decode()
-        self._verifier = access.scram(self._user, self._mechanism)
+        self._verifier = access.scram(self._user, self._mechanism, host)
         salt = base64.b64encode(self._verifier.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._verifier.iterations}"
         self._signed = f"{parts[2]},{answer}"
         return answer.encode()
 
-    def _final(self, text: str, access: Access, host: str) -> tuple[bytes, Principal | None]:
+    async def _final(self, text: str, access: Access, host: str) -> tuple[bytes, Principal | None]:
         bare, _, proof_text = text.rpartition(",p=")
         fields = _fields(bare)
         signed = f"{self._signed},{bare}".encode()
@@ -98,7 +101,7 @@ class _Scram:
             and fields.get("r") == self._nonce
             and hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._verifier.stored_key)
         )
-        principal = access.scram_done(self._user, right, host)
+        principal = await access.scram_done(self._user, right, host)
         answer = base64.b64encode(hmac.digest(self._verifier.server_key, signed, self._hash)).decode()
         return f"v={answer}".encode(), principal
 

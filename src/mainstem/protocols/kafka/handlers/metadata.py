@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.access import Action
 from mainstem.model.errors import MainstemError
+from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import (
     CLUSTER_BITS,
     NOT_ASKED,
     is_admin,
+    may,
     may_see,
     topic_operations,
 )
@@ -32,6 +36,7 @@ NODE_ID = 1
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
 BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
+NO_NAME_VERSION_MIN = 12  # from here on an answer may leave the name of a topic out
 COORDINATED = (0, 1)  # groups and transactions
 FEATURES = {"transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
 
@@ -87,26 +92,63 @@ def metadata(request: Request) -> Any:
         ]
     else:
         answer.topics = [_asked_topic(request, asked) for asked in body.topics]
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if body.allow_auto_topic_creation and any(topic.error_code == missing for topic in answer.topics):
+            return _make_missing(request, answer)
+    return answer
+
+
+async def _make_missing(request: Request, answer: Any) -> Any:
+    """As Kafka does, and without a first answer that the topic is not there yet: we can wait until it is durable."""
+    made: list[tuple[int, Any]] = []
+    for index, asked in enumerate(request.body.topics):
+        if answer.topics[index].error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            continue
+        canonical = topic_of_kafka(asked.name)
+        if not any(may(request, action, canonical) for action in (Action.CREATE, Action.PUBLISH)):
+            continue
+        try:
+            if request.catalog.find(asked.name) is not None:
+                answer.topics[index] = _asked_topic(request, asked)
+            elif request.catalog.make(asked.name) is not None:
+                made.append((index, asked))
+        except MainstemError as fault:
+            answer.topics[index].error_code = code_of(fault)
+        await asyncio.sleep(0)  # each has files of its own: others have their turn
+    if made:
+        await request.service.broker.store.flush()  # they share a transaction; one that was refused stays unknown
+        for index, asked in made:
+            answer.topics[index] = _asked_topic(request, asked)
+        request.service.refresh_groups()
     return answer
 
 
 def _asked_topic(request: Request, asked: Any) -> Any:
+    if asked.topic_id != NO_ID:  # Java sends an empty name beside it
+        return _topic_by_id(request, asked.topic_id)
     kind = MetadataResponse.MetadataResponseTopic
-    name, topic_id = asked.name, asked.topic_id
+    name = asked.name
+    if name is None:
+        return kind(error_code=ErrorCode.INVALID_REQUEST, name="")
     try:
-        if name is None:
-            topic = request.catalog.by_id(topic_id)
-            if topic is None:
-                return kind(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-        else:
-            topic = request.catalog.find(name, may_create=request.body.allow_auto_topic_creation)
-            if topic is None:
-                return kind(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        canonical, topic = topic_of_kafka(name), request.catalog.shown(name)
     except MainstemError as fault:
         return kind(error_code=code_of(fault), name=name)
-    if not may_see(request, topic.canonical):
-        return kind(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=NO_ID)
+    if not may_see(request, canonical):
+        return kind(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+    if topic is None:
+        return kind(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
     return _topic_answer(request, topic)
+
+
+def _topic_by_id(request: Request, topic_id: bytes) -> Any:
+    """Who may not see the topic is not told its name."""
+    topic = request.catalog.shown(topic_id)
+    if topic is not None and may_see(request, topic.canonical):
+        return _topic_answer(request, topic)
+    code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    name = None if request.version >= NO_NAME_VERSION_MIN else ""
+    return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
 
 
 def _topic_answer(request: Request, topic: KafkaTopic) -> Any:
@@ -151,7 +193,8 @@ def describe_cluster(request: Request) -> Any:
 
 def describe_topic_partitions(request: Request) -> Any:
     body = request.body
-    names = [asked.name for asked in body.topics] or [topic.name for topic in request.catalog.listed()]
+    seen = (topic.name for topic in request.catalog.listed() if may_see(request, topic.canonical))
+    names = [asked.name for asked in body.topics] or list(seen)
     names = sorted(set(names))
     answer = DescribeTopicPartitionsResponse()
     first = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may, may_see
+from mainstem.protocols.kafka.handlers.permission import denied, may, may_see
 from mainstem.protocols.kafka.messages import (
     DeleteRecordsResponse,
     ListOffsetsResponse,
@@ -19,6 +19,7 @@ from mainstem.protocols.kafka.messages import (
 from mainstem.protocols.kafka.schema import NEVER
 
 if TYPE_CHECKING:
+    from mainstem.broker.topics import Partition
     from mainstem.protocols.kafka.adapter import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -46,7 +47,7 @@ async def list_offsets(request: Request) -> Any:
 
 def _find(request: Request, name: str) -> KafkaTopic | ErrorCode:
     try:
-        topic = request.catalog.find(name, may_create=True)
+        topic = request.catalog.shown(name)
     except MainstemError as fault:
         return code_of(fault)
     if topic is None:
@@ -62,7 +63,7 @@ async def _list_one(request: Request, topic: KafkaTopic | ErrorCode, part: Any) 
     if code is not ErrorCode.NONE or isinstance(topic, ErrorCode):
         answer.error_code = code
         return answer
-    source = topic.source(part.partition_index)
+    source = topic.source(part.partition_index, denied(request, topic))
     answer.leader_epoch = topic.epoch(part.partition_index)
     if source is None:
         answer.offset = 0 if part.timestamp in (LATEST, EARLIEST, EARLIEST_LOCAL) else -1
@@ -130,7 +131,7 @@ def offset_for_leader_epoch(request: Request) -> Any:
 async def delete_records(request: Request) -> Any:
     """Moves the start of partitions; the batch that an offset lies in stays, and is not served below it."""
     answer = DeleteRecordsResponse()
-    written: list[Written] = []
+    deleting: list[tuple[Any, Partition, Awaitable[object]]] = []
     for asked in request.body.topics:
         topic = _find(request, asked.name)
         one = DeleteRecordsResponse.DeleteRecordsTopicResult(name=asked.name)
@@ -141,16 +142,24 @@ async def delete_records(request: Request) -> Any:
             )
             one.partitions.append(result)
             try:
-                result.error_code = _delete_one(request, topic, part, result, written)
+                result.error_code = _delete_one(request, topic, part, result, deleting)
             except MainstemError as fault:
                 result.error_code = code_of(fault)
-    for done in written:
-        await done
+    for result, partition, deleted in deleting:
+        try:
+            await deleted
+            result.low_watermark = partition.start_offset
+        except MainstemError as fault:
+            result.error_code = code_of(fault)
     return answer
 
 
 def _delete_one(
-    request: Request, topic: KafkaTopic | ErrorCode, part: Any, result: Any, written: list[Written]
+    request: Request,
+    topic: KafkaTopic | ErrorCode,
+    part: Any,
+    result: Any,
+    deleting: list[tuple[Any, Partition, Awaitable[object]]],
 ) -> ErrorCode:
     if isinstance(topic, ErrorCode):
         return topic
@@ -161,10 +170,8 @@ def _delete_one(
     partition = topic.partition(part.partition_index)
     if partition is None or topic.topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    written.append(
-        request.service.broker.delete_records(request.namespace, topic.topic, part.partition_index, part.offset)
-    )
-    result.low_watermark = partition.start_offset
+    broker, index = request.service.broker, part.partition_index
+    deleting.append((result, partition, broker.delete_records(request.namespace, topic.topic, index, part.offset)))
     return ErrorCode.NONE
 
 

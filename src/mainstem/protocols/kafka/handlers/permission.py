@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.access import Action, Kind
+from mainstem.protocols.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
+    from mainstem.protocols.kafka.catalog import KafkaTopic
 
+Handler = Callable[["Request"], Any]
 NOT_ASKED = -(1 << 31)
 # Kafka's operation numbers, as bits of "authorized operations".
 _TOPIC_BITS = {
@@ -28,8 +32,57 @@ def may(request: Request, action: Action, topic: bytes) -> bool:
 
 
 def may_see(request: Request, topic: bytes) -> bool:
-    """Who may read or write a topic may also know of it."""
+    """Who may read or write a topic may also know of it, unless a rule denies just that."""
+    if request.service.access.denies(request.principal, Action.DESCRIBE, topic):
+        return False
     return any(may(request, action, topic) for action in (Action.DESCRIBE, Action.CONSUME, Action.PUBLISH))
+
+
+def denied(request: Request, topic: KafkaTopic) -> Sequence[bytes]:
+    """What rules deny the client of a view."""
+    if topic.view is None:
+        return ()
+    return request.service.access.denied_filters(request.principal, Action.CONSUME)
+
+
+def may_group(request: Request, action: Action, group_id: str) -> bool:
+    """Groups belong to users (`broker/owners.py`); who uses one that is nobody's owns it from then on."""
+    groups, key = request.service.groups, request.group_key(group_id)
+    return _may_own(request, action, Kind.GROUP, group_id, exists=key in groups.groups or key in groups.offsets)
+
+
+def may_transact(request: Request, action: Action, transactional_id: str) -> bool:
+    exists = request.group_key(transactional_id) in request.service.transactions.by_id
+    return _may_own(request, action, Kind.TRANSACTION, transactional_id, exists=exists)
+
+
+def _may_own(request: Request, action: Action, kind: Kind, name: str, *, exists: bool) -> bool:
+    owners, namespace = request.service.broker.owners, request.namespace.name
+    asked = owners.use if action in (Action.CONSUME, Action.PUBLISH) else owners.may
+    return asked(request.principal, action, kind, namespace, name, exists=exists)
+
+
+def of_group(action: Action, handler: Handler, response: type[Any]) -> Handler:
+    """The handler of a request about one group, for those who may do this with it."""
+
+    def answer(request: Request) -> Any:
+        if not may_group(request, action, request.body.group_id or ""):
+            return response(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return handler(request)
+
+    return answer
+
+
+def of_transaction(handler: Handler, response: type[Any]) -> Handler:
+    """The same for a transactional id; without one there is nothing to ask."""
+
+    def answer(request: Request) -> Any:
+        name = request.body.transactional_id
+        if name is not None and not may_transact(request, Action.PUBLISH, name):
+            return response(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return handler(request)
+
+    return answer
 
 
 def is_admin(request: Request) -> bool:

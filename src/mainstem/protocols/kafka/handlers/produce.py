@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.producers import PartitionProducers, Verdict
-from mainstem.broker.topics import Topic
+from mainstem.broker.topics import Partition, Topic
 from mainstem.broker.transactions import TransactionFault
+from mainstem.codec.batch import BATCH_HEAD_SIZE
+from mainstem.log.inflating import keep_inflated
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
+from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.handlers.permission import may, may_transact
 from mainstem.protocols.kafka.messages import ProduceResponse
-from mainstem.protocols.kafka.rules import Refused
+from mainstem.protocols.kafka.rules import Refused, TopicRules
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead
+    from mainstem.codec.compression import Buffer
     from mainstem.log.gather import Ticket
-    from mainstem.log.log import Log
     from mainstem.protocols.kafka.adapter import Request
 
 VERSION_MIN = 3  # below it is message format 0 and 1; advertised because old clients look for it before compressing
 IMPLICIT_VERSION_MIN = 12  # from here on a partition joins its transaction by being written to
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
+OPEN_BYTES_MAX = 16 * 1024  # of a batch whose records the loop itself looks at
+ATTRIBUTES_AT, CODEC_MASK = 22, 7  # in a batch
+HOLD_OPENING = 16  # a reason to read no more: a batch of its is being looked at
+Admitted = tuple["Buffer", "BatchHead"]
 
 
 def produce(request: Request) -> Any:
@@ -33,10 +42,89 @@ def produce(request: Request) -> Any:
         return _refuse_all(request, ErrorCode.UNSUPPORTED_VERSION)
     if body.acks not in (-1, 0, 1):
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    to_open = _to_open(request)
+    if to_open:
+        return _produce_opened(request, to_open)
     production = Production(request)
     for topic_data in body.topic_data:
         production.add_topic(topic_data)
     return production.finish()
+
+
+@dataclass(slots=True)
+class Opened:
+    """A batch that a thread looks at before it is appended."""
+
+    part: Any
+    rules: TopicRules | None  # None: it is inflated only
+    listened: bool  # other protocols' readers get its records as soon as it is written
+
+
+def _to_open(request: Request) -> list[Opened]:
+    """Batches with many or compressed records that must be looked at, by the topic's rules or for its live readers; and
+    what comes behind such on a connection."""
+    waits = request.connection.opening.locked()
+    found: list[Opened] = []
+    large = waits
+    for data in request.body.topic_data:
+        try:
+            topic = request.catalog.shown(data.topic_id) if request.version >= 13 else request.catalog.find(data.name)
+            name = topic_of_kafka(data.name) if topic is None else topic.canonical
+            listened = request.namespace.has_live(name)
+        except MainstemError:
+            continue
+        rules = request.service.rules_of(topic.topic) if topic is not None and topic.topic is not None else None
+        opens = rules is not None and rules.opens
+        if waits or opens or listened:
+            parts = [part for part in data.partition_data if part.records]
+            found += [Opened(part, rules, listened) for part in parts]
+            large = large or any(_is_large(part.records) if opens else is_compressed(part.records) for part in parts)
+    return found if large else []
+
+
+def _is_large(batch: Any) -> bool:
+    return len(batch) > OPEN_BYTES_MAX or is_compressed(batch)
+
+
+def is_compressed(batch: Any) -> bool:
+    return len(batch) > BATCH_HEAD_SIZE and bool(batch[ATTRIBUTES_AT] & CODEC_MASK)
+
+
+async def _produce_opened(request: Request, to_open: list[Opened]) -> Any:
+    """Other threads look into the batches, one request of a connection after the other: its order is the producer's."""
+    connection, service = request.connection, request.service
+    for data in request.body.topic_data:
+        for part in data.partition_data:
+            if part.records:
+                part.records = bytes(part.records)  # what it lies in is used again for the next read
+    async with connection.opening:
+        connection.hold(HOLD_OPENING)
+        try:
+            admitted = await asyncio.get_running_loop().run_in_executor(
+                service.opener, _admit_all, to_open, service.now_ms()
+            )
+            production = Production(request, admitted)
+            for data in request.body.topic_data:
+                production.add_topic(data)
+            return production.finish()
+        finally:
+            connection.release(HOLD_OPENING)
+
+
+def _admit_all(to_open: list[Opened], now_ms: int) -> dict[int, Admitted | Exception]:
+    found: dict[int, Admitted | Exception] = {}
+    for one in to_open:
+        batch = one.part.records
+        try:
+            if one.rules is not None:
+                found[id(one.part)] = admitted = one.rules.admit(batch, now_ms)
+                batch = admitted[0]
+        except (Refused, MainstemError) as refusal:
+            found[id(one.part)] = refusal
+            continue
+        if one.listened and is_compressed(batch):
+            keep_inflated(bytes(batch))
+    return found
 
 
 def _refuse_all(request: Request, code: ErrorCode) -> Any:
@@ -58,9 +146,11 @@ def _close(request: Request, why: str) -> None:
 class Production:
     """One request: its answer grows as batches are appended, and leaves when the last of them is durable."""
 
-    __slots__ = ("_answer", "_failed", "_now_ms", "_request", "_undo", "_waiting", "service")
+    __slots__ = ("_admitted", "_answer", "_failed", "_now_ms", "_request", "_undo", "_waiting", "service")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, admitted: dict[int, Admitted | Exception] | None = None) -> None:
+        """`admitted`: what was looked at before, by the identity of its part of the request."""
+        self._admitted = admitted or {}
         self.service = request.service
         self._request = request
         self._answer = ProduceResponse()
@@ -91,20 +181,22 @@ class Production:
         request = self._request
         try:
             if request.version >= 13:
-                topic = request.catalog.by_id(data.topic_id)
-                if topic is None:
+                shown = request.catalog.shown(data.topic_id)
+                if shown is None:
                     return ErrorCode.UNKNOWN_TOPIC_ID, None
+                name = shown.name
             else:
-                topic = request.catalog.find(data.name, may_create=True)
-                if topic is None:
-                    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+                name = data.name
+            if not may(request, Action.PUBLISH, topic_of_kafka(name)):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+            topic = request.catalog.find(name)
+            if topic is None:
+                topic = request.catalog.make(name)
+                self.service.refresh_groups()
+            if topic is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
             if topic.view is not None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None  # a view is read-only
-            if not may(request, Action.PUBLISH, topic.canonical):
-                return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
-            if not topic.exists:
-                topic = request.catalog.create(topic.name)
-                self.service.refresh_groups()
             return ErrorCode.NONE, request.catalog.declare(topic)
         except MainstemError as fault:
             return code_of(fault), None
@@ -116,13 +208,16 @@ class Production:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has {topic.count} partitions")
         if not part.records:
             raise Refused(ErrorCode.INVALID_RECORD, "a partition without a batch")
-        batch, head = self.service.rules_of(declared).admit(part.records, self._now_ms)
+        known = self._admitted.get(id(part))
+        if isinstance(known, Exception):
+            raise known
+        batch, head = known or self.service.rules_of(declared).admit(part.records, self._now_ms)
         if head.transactional:
             self._join_transaction(topic, declared, part.index, head)
         log, topic_id = partition.log, declared.id
         state = self.service.producers.of(log, topic_id)
         answer.log_start_offset = partition.start_offset
-        if head.producer_id >= 0 and self._is_repeat(state, head, log, answer):
+        if head.producer_id >= 0 and self._is_repeat(state, head, partition, answer):
             return
         owned = isinstance(batch, memoryview) and not batch.readonly  # it came in pieces, into a buffer of its own
         appended = log.append_batch(batch, head, partition.route, origin=Origin.KAFKA, topic_id=topic_id, owned=owned)
@@ -132,6 +227,7 @@ class Production:
         if declared.policy.timestamp_type == "append":
             answer.log_append_time_ms = self._now_ms
         self.service.counters.messages_in += head.count
+        self._request.connection.messages += head.count
         state.add(head, base, base + head.count, self._now_ms)
         self.service.producers.count_bytes(log, topic_id, state, head.size)
         self._undo[ticket] = answer, state, head
@@ -139,7 +235,7 @@ class Production:
         if log.unsynced_bytes > log.unsynced_bytes_max:
             self._request.connection.hold_for(log)
 
-    def _is_repeat(self, state: PartitionProducers, head: BatchHead, log: Log, answer: Any) -> bool:
+    def _is_repeat(self, state: PartitionProducers, head: BatchHead, partition: Partition, answer: Any) -> bool:
         verdict, sent = state.check(head)
         if verdict is Verdict.FENCED:
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {head.producer_id} was replaced")
@@ -149,6 +245,7 @@ class Production:
             return False
         answer.base_offset = sent.base_offset
         self._waiting += 1  # the first one may still be on its way to the disk
+        log = partition.log_at(sent.base_offset)
         self.service.watches.of(log).when_stable(log, sent.end_offset, self._one_less)
         return True
 
@@ -156,6 +253,8 @@ class Production:
         request, transactions = self._request, self.service.transactions
         if request.body.transactional_id is None:
             raise Refused(ErrorCode.INVALID_TXN_STATE, "a transactional batch without a transactional id")
+        if not may_transact(request, Action.PUBLISH, request.body.transactional_id):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the transactional id is another user's")
         transaction_id = request.group_key(request.body.transactional_id)
         at = self.service.transactional_topic(request.namespace, topic.name), index
         fault = transactions.check(transaction_id, head.producer_id, head.producer_epoch)
@@ -167,6 +266,8 @@ class Production:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is not yet ended")
         if request.version < IMPLICIT_VERSION_MIN:
             raise Refused(ErrorCode.INVALID_TXN_STATE, f"{topic.name}-{index} is not part of the transaction")
+        if not self.service.coordinator.may_begin(transaction_id, declared):
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"{topic.name} is being moved to another log")
         self.service.make_dedicated(request.namespace, declared)
         _, ticket = transactions.add(
             transaction_id, head.producer_id, head.producer_epoch, self._now_ms, partitions=[at]

@@ -10,12 +10,12 @@ from mainstem.broker.groups.consumer import Beat
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import Groups
 from mainstem.broker.groups.share import ShareGroup
-from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.queues.opening import may_queue
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import beat_response
-from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may
+from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may, may_group, of_group
 from mainstem.protocols.kafka.messages import (
     ShareAcknowledgeResponse,
     ShareFetchResponse,
@@ -51,9 +51,7 @@ class ShareTopics(GroupTopics):
 def find_topic(request: Request, group_id: str, name: str) -> KafkaTopic | None:
     queues = request.service.broker.queues.of(request.namespace)
     if name == group_id and queues.find(name) is not None:
-        topic = KafkaTopic(request.namespace, name)
-        request.catalog.remember(topic)
-        return topic
+        return request.catalog.joined_queue(name)
     try:
         return request.catalog.find(name)
     except MainstemError:
@@ -96,7 +94,13 @@ def _make_queues(request: Request, group: ShareGroup) -> None:
 def _may_take(request: Request, topic: KafkaTopic) -> bool:
     """Asked for every fetch: rules change while sessions last. A queue's rights are those of its name, as AMQP reads it."""
     joins = topic.name == request.body.group_id and request.service.broker.queues.of(request.namespace).find(topic.name)
-    return may(request, Action.CONSUME, topic_of(DEFAULT, topic.name) if joins else topic.canonical)
+    access, principal = request.service.access, request.principal
+    if joins:
+        allowed = may_queue(access, principal, Action.CONSUME, topic.name)
+    else:
+        allowed = may(request, Action.CONSUME, topic.canonical)
+    taken = joins.filters if joins else [topic.view.filter] if topic.view is not None else []
+    return allowed and not any(access.denies_some(principal, Action.CONSUME, one) for one in taken)
 
 
 def describe(request: Request) -> Any:
@@ -104,6 +108,9 @@ def describe(request: Request) -> Any:
     for group_id in request.body.group_ids:
         group = request.service.groups.find(request.group_key(group_id))
         kind = ShareGroupDescribeResponse.DescribedGroup
+        if not may_group(request, Action.DESCRIBE, group_id):
+            answer.groups.append(kind(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
         if not isinstance(group, ShareGroup):
             why = f"there is no share group {group_id}"
             answer.groups.append(kind(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=why))
@@ -296,12 +303,13 @@ class SharePolling:
         body, session = self._request.body, self._session
         room = body.max_records if body.max_records > 0 else RECORDS_MAX
         bytes_max = min(body.max_bytes, BYTES_MAX)
-        lock_ms = self._request.service.shares.lock_ms(session.group_key)
+        shares = self._request.service.shares
+        lock_ms, locks_max = shares.lock_ms(session.group_key), shares.locks_max(session.group_key)
         answer = ShareFetchResponse()
         for topic_id, source in list(session.topics.items()):
             if room <= 0 or source.queue.deleted or not _may_take(self._request, source.topic):
                 continue
-            given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max)
+            given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max, locks_max=locks_max)
             if not given:
                 continue
             line = ShareFetchResponse.ShareFetchableTopicResponse(topic_id=topic_id)
@@ -339,4 +347,9 @@ class SharePolling:
         return when_durable(self._request, answer, self._ticket)
 
 
-HANDLERS = {76: heartbeat, 77: describe, 78: fetch, 79: acknowledge}
+HANDLERS = {
+    76: of_group(Action.CONSUME, heartbeat, ShareGroupHeartbeatResponse),
+    77: describe,
+    78: of_group(Action.CONSUME, fetch, ShareFetchResponse),
+    79: of_group(Action.CONSUME, acknowledge, ShareAcknowledgeResponse),
+}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.queue import Queue
-from mainstem.protocols.kafka.catalog import KafkaTopic
+from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode
+from mainstem.protocols.kafka.handlers.permission import may_group, of_group
 from mainstem.protocols.kafka.handlers.share import find_topic
 from mainstem.protocols.kafka.messages import (
     AlterShareGroupOffsetsResponse,
@@ -17,6 +19,7 @@ from mainstem.protocols.kafka.messages import (
 from mainstem.protocols.kafka.shares import queue_name, stamp_of_offset
 
 if TYPE_CHECKING:
+    from mainstem.log.log import Log
     from mainstem.protocols.kafka.adapter import Request
 
 
@@ -26,6 +29,9 @@ def describe_offsets(request: Request) -> Any:
     for asked in request.body.groups:
         group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
         answer.groups.append(group)
+        if not may_group(request, Action.DESCRIBE, asked.group_id):
+            group.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            continue
         held = shares.queues_of(request.namespace, asked.group_id)
         wanted = {t.topic_name: t.partitions for t in asked.topics} if asked.topics is not None else dict.fromkeys(held)
         for name, partitions in wanted.items():
@@ -52,10 +58,17 @@ def _described(topic: KafkaTopic | None, index: int, queue: Queue | None) -> Any
         return one
     floor = min(level.cursor.floor for level in queue.levels)
     behind = floor > log.last_stamp
-    one.start_offset = source.stable_offset if behind else log.offset_of_stamp(floor)
+    one.start_offset = source.stable_offset if behind else _offset_at(log, source, floor)
     one.leader_epoch = log.epoch
     one.lag = queue.ready + queue.unacked if topic.count == 1 else -1  # a queue counts all partitions together
     return one
+
+
+def _offset_at(log: Log, source: Source, stamp: int) -> int:
+    """Of the first record from there on, also in the midst of a batch."""
+    first = log.offset_of_stamp(stamp)
+    records, _ = source.records(first, 1)
+    return next((record.offset for record in records if record.stamp >= stamp), first)
 
 
 async def alter_offsets(request: Request) -> Any:
@@ -115,4 +128,8 @@ async def delete_offsets(request: Request) -> Any:
     return answer
 
 
-HANDLERS = {90: describe_offsets, 91: alter_offsets, 92: delete_offsets}
+HANDLERS = {
+    90: describe_offsets,
+    91: of_group(Action.CONFIGURE, alter_offsets, AlterShareGroupOffsetsResponse),
+    92: of_group(Action.DELETE, delete_offsets, DeleteShareGroupOffsetsResponse),
+}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.policy import PARTITIONS_MAX
-from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
@@ -21,6 +21,8 @@ from mainstem.protocols.kafka.messages import (
 )
 
 if TYPE_CHECKING:
+    from mainstem.broker.commits import Commit
+    from mainstem.broker.topics import Topic
     from mainstem.protocols.kafka.adapter import Request
 
 NODE_ID = 1
@@ -29,6 +31,7 @@ TOPICS_MAX = 10_000  # of one request
 
 async def create_topics(request: Request) -> Any:
     answer = CreateTopicsResponse()
+    commits: list[tuple[Any, Commit[Topic]]] = []
     named = Counter(topic.name for topic in request.body.topics)
     for asked in {topic.name: topic for topic in request.body.topics}.values():
         one = CreateTopicsResponse.CreatableTopicResult(name=asked.name, configs=[])
@@ -37,21 +40,29 @@ async def create_topics(request: Request) -> Any:
             one.error_code, one.error_message = ErrorCode.INVALID_REQUEST, "the topic is named twice"
             continue
         try:
-            one.error_code, one.error_message = _create_one(request, asked, one)
+            one.error_code, one.error_message = _create_one(request, asked, one, commits)
         except MainstemError as fault:
             one.error_code, one.error_message = code_of(fault), fault.message
-    await request.service.broker.store.flush()
+    for one, commit in commits:  # all of them share a transaction
+        try:
+            await commit
+        except MainstemError as fault:
+            one.error_code, one.error_message = code_of(fault), fault.message
     request.service.refresh_groups()
     return answer
 
 
-def _create_one(request: Request, asked: Any, answer: Any) -> tuple[ErrorCode, str | None]:
+def _create_one(
+    request: Request, asked: Any, answer: Any, commits: list[tuple[Any, Commit[Topic]]]
+) -> tuple[ErrorCode, str | None]:
     canonical = topic_of_kafka(asked.name)
     if not may(request, Action.CREATE, canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not create {asked.name}"
     found = request.catalog.find(asked.name)
     if found is not None and (found.view is not None or (found.topic is not None and found.topic.declared)):
         return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists."
+    if request.namespace.creation(canonical) is not None:
+        return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' is being created."
     base = request.namespace.policy(canonical)
     count, fault = _partition_count(asked, base.partitions)
     if fault is not None:
@@ -59,10 +70,9 @@ def _create_one(request: Request, asked: Any, answer: Any) -> tuple[ErrorCode, s
     config = checked(TOPIC_SETTINGS, {one.name: one.value or "" for one in asked.configs})
     policy = policy_for(base.with_changes({"partitions": count, "layout": "dedicated"}), config)
     if not request.body.validate_only:
-        request.service.broker.create_topic(request.namespace, canonical, policy, kafka=config)
-        made = request.catalog.find(asked.name)
-        assert made is not None
-        answer.topic_id = made.id
+        commit = request.service.broker.begin_topic(request.namespace, canonical, policy, kafka=config)
+        commits.append((answer, commit))
+        answer.topic_id = KafkaTopic(request.namespace, asked.name, topic=commit.value).id
     answer.num_partitions, answer.replication_factor = count, 1
     answer.configs = [
         CreateTopicsResponse.CreatableTopicConfigs(
@@ -97,7 +107,7 @@ def _partition_count(asked: Any, default: int) -> tuple[int, tuple[ErrorCode, st
 async def delete_topics(request: Request) -> Any:
     body = request.body
     answer = DeleteTopicsResponse()
-    written: list[Written] = []
+    written: list[Awaitable[object]] = []
     asked = [(one.name, one.topic_id) for one in body.topics] if request.version >= 6 else []
     asked += [(name, NO_ID) for name in body.topic_names]
     for (name, topic_id), times in Counter(asked).items():
@@ -118,7 +128,7 @@ async def delete_topics(request: Request) -> Any:
 
 
 def _delete_one(
-    request: Request, name: str | None, topic_id: bytes, answer: Any, written: list[Written]
+    request: Request, name: str | None, topic_id: bytes, answer: Any, written: list[Awaitable[object]]
 ) -> tuple[ErrorCode, str | None]:
     topic = request.catalog.find(name) if name is not None else request.catalog.by_id(topic_id)
     if topic is None:
@@ -137,17 +147,13 @@ def _delete_one(
     return ErrorCode.NONE, None
 
 
-def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Written]) -> None:
+def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Awaitable[object]]) -> None:
     assert topic.topic is not None
-    logs = {span.log.id for partition in topic.topic.partitions for span in partition.spans if not span.shared}
     written.append(request.service.broker.delete_topic(request.namespace, topic.topic.name))
-    for log_id in logs:
-        request.service.forget_log(log_id)
 
 
 async def create_partitions(request: Request) -> Any:
     answer = CreatePartitionsResponse()
-    written: list[Written] = []
     named = Counter(topic.name for topic in request.body.topics)
     for asked in {topic.name: topic for topic in request.body.topics}.values():
         one = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
@@ -156,16 +162,14 @@ async def create_partitions(request: Request) -> Any:
             one.error_code, one.error_message = ErrorCode.INVALID_REQUEST, "the topic is named twice"
             continue
         try:
-            one.error_code, one.error_message = _grow_one(request, asked, written)
+            one.error_code, one.error_message = await _grow_one(request, asked)
         except MainstemError as fault:
             one.error_code, one.error_message = code_of(fault), fault.message
-    for done in written:
-        await done
     request.service.refresh_groups()
     return answer
 
 
-def _grow_one(request: Request, asked: Any, written: list[Written]) -> tuple[ErrorCode, str | None]:
+async def _grow_one(request: Request, asked: Any) -> tuple[ErrorCode, str | None]:
     topic = request.catalog.find(asked.name)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -185,7 +189,7 @@ def _grow_one(request: Request, asked: Any, written: list[Written]) -> tuple[Err
     if not request.body.validate_only:
         declared = request.catalog.declare(topic).topic
         assert declared is not None
-        written.append(request.service.broker.add_partitions(request.namespace, declared, asked.count))
+        await request.service.broker.add_partitions(request.namespace, declared, asked.count)
     return ErrorCode.NONE, None
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.groups.consumer import pattern_fault
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import MARKS, Groups
 from mainstem.broker.transactions import TransactionFault, TransactionState
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem.model.pattern import Pattern
+from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import collect_commits
-from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see, may_transact, of_transaction
 from mainstem.protocols.kafka.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -103,11 +103,16 @@ def _add_one(
     verify_only: bool = False,
 ) -> tuple[list[Any], Ticket | None]:
     service, key = request.service, request.group_key(transactional_id)
+    refused = not may_transact(request, Action.PUBLISH, transactional_id)
     codes: dict[tuple[str, int], ErrorCode] = {}
     ats: list[tuple[str, int]] = []
     for topic in topics:
         for index in topic.partitions:
-            code = _writable(request, topic.name, index)
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if refused
+                else _writable(request, key, topic.name, index)
+            )
             codes[topic.name, index] = code
             ats.append((service.transactional_topic(request.namespace, topic.name), index))
     ticket = None
@@ -139,19 +144,21 @@ def _add_one(
     return lines, ticket
 
 
-def _writable(request: Request, name: str, index: int) -> ErrorCode:
+def _writable(request: Request, transaction_id: str, name: str, index: int) -> ErrorCode:
     """A partition that a transaction may write to; a topic of the shared log gets one of its own first."""
     try:
-        topic = request.catalog.find(name, may_create=True)
+        if not may(request, Action.PUBLISH, topic_of_kafka(name)):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topic = request.catalog.find(name) or request.catalog.make(name)
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.view is not None:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if not may(request, Action.PUBLISH, topic.canonical):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        topic = request.catalog.declare(topic if topic.exists else request.catalog.create(name))
+        topic = request.catalog.declare(topic)
         if topic.topic is None or not 0 <= index < topic.count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not request.service.coordinator.may_begin(transaction_id, topic.topic):
+            return ErrorCode.CONCURRENT_TRANSACTIONS  # clients try again
         request.service.make_dedicated(request.namespace, topic.topic)
     except MainstemError as fault:
         return code_of(fault)
@@ -162,6 +169,8 @@ def add_offsets(request: Request) -> Any:
     body = request.body
     if Groups.check_id(body.group_id) is not GroupFault.NONE:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    if not may_group(request, Action.CONSUME, body.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     fault, ticket = request.service.transactions.add(
         request.group_key(body.transactional_id),
         body.producer_id,
@@ -177,6 +186,10 @@ def txn_offset_commit(request: Request) -> Any:
     key, group = request.group_key(body.transactional_id), request.group_key(body.group_id)
     answer = TxnOffsetCommitResponse()
     code = code_of_fault(Groups.check_id(body.group_id))
+    if code is ErrorCode.NONE and not may_transact(request, Action.PUBLISH, body.transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if code is ErrorCode.NONE and not may_group(request, Action.CONSUME, body.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if code is ErrorCode.NONE and (body.member_id or body.generation_id >= 0):
         code = code_of_fault(
             service.groups.may_commit(
@@ -231,21 +244,26 @@ def list_transactions(request: Request) -> Any:
     answer = ListTransactionsResponse(
         unknown_state_filters=[state for state in body.state_filters if state.lower() not in known_states]
     )
-    pattern = body.transactional_id_pattern
-    if pattern and pattern_fault(pattern) is not None:
+    try:
+        pattern = Pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
+    except InvalidArgument:
         answer.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
         return answer
     states = {state.lower() for state in body.state_filters}
     now_ms = request.service.now_ms()
     for key, one in request.service.transactions.by_id.items():
         name = request.service.group_name(request.namespace, key)
-        if name is None or (states and one.state.lower() not in states):
+        if (
+            name is None
+            or not may_transact(request, Action.DESCRIBE, name)
+            or (states and one.state.lower() not in states)
+        ):
             continue
         if body.producer_id_filters and one.producer_id not in body.producer_id_filters:
             continue
         if body.duration_filter >= 0 and (one.start_ms < 0 or now_ms - one.start_ms <= body.duration_filter):
             continue
-        if pattern and not re.fullmatch(pattern, name):
+        if pattern is not None and not pattern.matches(name):
             continue
         answer.transaction_states.append(
             ListTransactionsResponse.TransactionState(
@@ -260,6 +278,10 @@ def describe_transactions(request: Request) -> Any:
     for name in request.body.transactional_ids:
         known = request.service.transactions.by_id.get(request.group_key(name))
         kind = DescribeTransactionsResponse.TransactionState
+        if not may_transact(request, Action.DESCRIBE, name):
+            refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            answer.transaction_states.append(kind(transactional_id=name, error_code=refused))
+            continue
         if known is None:
             answer.transaction_states.append(
                 kind(transactional_id=name, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -301,6 +323,9 @@ def describe_producers(request: Request) -> Any:
             if partition is None:
                 one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
+            if not may_see(request, partition.topic.name):
+                one.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                continue
             state = request.service.producers.of(partition.log, partition.topic.id)
             one.active_producers = [
                 DescribeProducersResponse.ProducerState(
@@ -316,11 +341,11 @@ def describe_producers(request: Request) -> Any:
 
 
 HANDLERS = {
-    22: init_producer_id,
+    22: of_transaction(init_producer_id, InitProducerIdResponse),
     24: add_partitions,
-    25: add_offsets,
+    25: of_transaction(add_offsets, AddOffsetsToTxnResponse),
     28: txn_offset_commit,
-    26: end_txn,
+    26: of_transaction(end_txn, EndTxnResponse),
     61: describe_producers,
     65: describe_transactions,
     66: list_transactions,

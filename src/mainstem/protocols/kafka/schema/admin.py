@@ -252,4 +252,37 @@ response
     entity [EntityData]
       entity_type string
       entity_name string?
+
+api 55 DescribeQuorum 0-2 flexible 0
+request
+  topics [TopicData]
+    topic_name string
+    partitions [PartitionData]
+      partition_index i32
+response
+  struct ReplicaState
+    replica_id i32
+    replica_directory_id uuid v2+
+    log_end_offset i64
+    last_fetch_timestamp i64 v1+ =-1
+    last_caught_up_timestamp i64 v1+ =-1
+  error_code i16
+  error_message string? v2+ =null
+  topics [TopicData]
+    topic_name string
+    partitions [PartitionData]
+      partition_index i32
+      error_code i16
+      error_message string? v2+ =null
+      leader_id i32
+      leader_epoch i32
+      high_watermark i64
+      current_voters [ReplicaState]
+      observers [ReplicaState]
+  nodes [Node] v2+
+    node_id i32
+    listeners [Listener]
+      name string
+      host string
+      port u16
 """
