@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import click
@@ -12,6 +16,11 @@ import click
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem_pipeline.client import DEFAULT_URL, BrokerClient
+from mainstem_pipeline.deploy.commands import COMMANDS
+
+if TYPE_CHECKING:
+    from mainstem_pipeline.pipeline.model import Pipeline
+    from mainstem_pipeline.pipeline.runner import RunOptions
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 MASTER = click.option(
@@ -31,6 +40,31 @@ WAREHOUSE = click.option(
 CATALOG = click.option(
     "--catalog", envvar="MAINSTEM_CATALOG", default="", help="SQL or REST catalog URL (default: SQLite)."
 )
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def with_spark(command: Callable[P, T]) -> Callable[..., T]:
+    """A command that runs Spark: what goes wrong is one message, with its cause; the rest with --debug."""
+
+    @click.option("--debug", is_flag=True, help="Show where an error comes from, traceback and all.")
+    @functools.wraps(command)
+    def run_it(*arguments: P.args, **named: P.kwargs) -> T:
+        debug = named.pop("debug", False)
+        try:
+            return command(*arguments, **named)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, ModuleNotFoundError):
+            raise  # of a missing package the caller knows which extra brings it
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            from mainstem_pipeline.pipeline.failures import shortly
+
+            raise shortly(error) from None
+
+    return run_it
 
 
 def _ended(error: MainstemError, code: int) -> None:
@@ -69,6 +103,7 @@ def pipeline() -> None:
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port (0: any).")
 @click.option("--fast-start", is_flag=True, help="For runs of seconds: a faster start, slower batches.")
 @AS_JSON
+@with_spark
 def run(
     file: Path,
     once: bool,
@@ -84,20 +119,95 @@ def run(
 ) -> None:
     """Run the flows of FILE: until stopped, --once, or over a past range with --from and --to."""
     from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.runner import RunOptions
+
+    options = RunOptions(once, start, end, flows, reset, accept_change, master, metrics_port, fast_start)
+    _run(lambda: load_pipeline(file), options, as_json=as_json)
+
+
+def _run(load: Callable[[], Pipeline], options: RunOptions, *, as_json: bool) -> None:
+    """Run it, and end with the exit code that tells how it went."""
     from mainstem_pipeline.pipeline.failures import exit_code
     from mainstem_pipeline.pipeline.progress import display_for
-    from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions, run_with_signals
+    from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, run_with_signals
 
     try:
-        loaded = load_pipeline(file)
-        options = RunOptions(once, start, end, flows, reset, accept_change, master, metrics_port, fast_start)
-        code = run_with_signals(Runner(loaded, options, display_for(as_json=as_json)))
+        code = run_with_signals(Runner(load(), options, display_for(as_json=as_json)))
     except PipelineFailed as error:
         _ended(error, error.exit_code)
     except MainstemError as error:
         _ended(error, exit_code(error))
     else:
         click.get_current_context().exit(code)
+
+
+@pipeline.command()
+@FILE
+@click.argument("version")
+@click.option("--from", "start", required=True, metavar="TIME", help="RFC 3339, epoch ms, or earliest.")
+@click.option("--to", "end", default="", metavar="TIME", help="Up to a time, once; without it the version goes on.")
+@click.option("--once", is_flag=True, help="Without --to: read what is there now, then end.")
+@click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
+@click.option("--reset", multiple=True, metavar="FLOW", help="Begin the flow of this version anew.")
+@click.option("--accept-change", multiple=True, metavar="FLOW", help="Go on although the flow changed.")
+@MASTER
+@AS_JSON
+@with_spark
+def replay(
+    file: Path,
+    version: str,
+    start: str,
+    end: str,
+    once: bool,
+    flows: tuple[str, ...],
+    reset: tuple[str, ...],
+    accept_change: tuple[str, ...],
+    master: str,
+    as_json: bool,
+) -> None:
+    """Run the flows of FILE again from a time on, into a VERSION beside the one that is there.
+
+    \b
+    Of version v2: table iot.readings is iot.readings_v2, topic alerts is v2/alerts, folder out is out-v2.
+    Its state is its own, the version that runs is not touched. Archive flows are left out.
+    """
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+    from mainstem_pipeline.pipeline.runner import RunOptions
+    from mainstem_pipeline.pipeline.versions import versioned
+
+    options = RunOptions(once, start if end else "", end, flows, reset, accept_change, master)
+    _run(lambda: versioned(load_pipeline(file), version, "" if end else start), options, as_json=as_json)
+
+
+@pipeline.command("test")
+@FILE
+@click.option("--only", default="", metavar="TEXT", help="Only tests whose name contains this.")
+@AS_JSON
+@with_spark
+def test_pipeline(file: Path, only: str, as_json: bool) -> None:
+    """Run the tests of FILE (given records, expected rows) with Spark on this machine; no broker is needed."""
+    from mainstem_pipeline.pipeline.cases import load_cases, run_case
+    from mainstem_pipeline.pipeline.failures import BAD_FILE, FAILED
+    from mainstem_pipeline.session import SparkOptions, start_session
+
+    try:
+        loaded, cases = load_cases(file)
+    except MainstemError as error:
+        return _ended(error, BAD_FILE)
+    spark = start_session(SparkOptions(master="local[1]", settings=dict(loaded.spark), fast_start=True))
+    failed = 0
+    try:
+        for case in (one for one in cases if only in one.name):
+            problems = run_case(spark, loaded, case)
+            failed += bool(problems)
+            if as_json:
+                click.echo(json.dumps({"test": case.name, "line": case.line, "problems": problems}))
+            else:
+                click.echo(f"{'FAILED' if problems else 'ok'}  {case.name}" + "".join(f"\n  {one}" for one in problems))
+    finally:
+        spark.stop()
+    if failed:
+        click.get_current_context().exit(FAILED)
 
 
 @pipeline.command()
@@ -180,6 +290,9 @@ def reset(file: Path, flow: str, yes: bool) -> None:
     click.echo(f"{flow}: {'forgotten' if there_was else 'there was nothing to forget'}")
 
 
+for _command in COMMANDS:
+    pipeline.add_command(_command)
+
 # -- sql and lake ------------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +308,7 @@ def reset(file: Path, flow: str, yes: bool) -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="A file for the result (needed for parquet).")
 @click.option("--limit", type=int, default=1000, show_default=True, help="Rows shown at most as a table.")
 @click.option("--accept-loss", is_flag=True, help="Leave out what retention removed before it was archived.")
+@with_spark
 def sql(
     statement: str | None,
     url: str,
@@ -235,9 +349,7 @@ def lake() -> None:
 @click.argument("source", metavar="TOPIC|FILTER")
 @click.option("--table", help="The table; by default raw.<topic>.")
 @click.option("--once", is_flag=True, help="Archive what is there now, then end.")
-@click.option(
-    "--state", type=click.Path(path_type=Path), help="Where the archive's position is kept (default: in the lake)."
-)
+@click.option("--state", help="Folder or URL where the archive's position is kept (default: in the lake).")
 @click.option("--trigger", default="60s", show_default=True, help="How often the table is brought up to date.")
 @click.option("--accept-loss", is_flag=True, help="Go on without what retention removed before it was archived.")
 @URL
@@ -245,11 +357,12 @@ def lake() -> None:
 @CATALOG
 @MASTER
 @AS_JSON
+@with_spark
 def archive(
     source: str,
     table: str | None,
     once: bool,
-    state: Path | None,
+    state: str | None,
     trigger: str,
     accept_loss: bool,
     url: str,
@@ -260,10 +373,8 @@ def archive(
 ) -> None:
     """Keep an Iceberg table of a topic (or of all topics a filter means) up to date."""
     from mainstem_pipeline.lake.commands import archive_pipeline
-    from mainstem_pipeline.pipeline.failures import exit_code
     from mainstem_pipeline.pipeline.flow_checks import duration_ms
-    from mainstem_pipeline.pipeline.progress import display_for
-    from mainstem_pipeline.pipeline.runner import PipelineFailed, Runner, RunOptions, run_with_signals
+    from mainstem_pipeline.pipeline.runner import RunOptions
 
     trigger_ms = duration_ms(trigger)
     if trigger_ms is None:
@@ -278,16 +389,8 @@ def archive(
         trigger_ms=trigger_ms,
         accept_loss=accept_loss,
     )
-    try:
-        # No row passes through the JVM: compiling it well would cost more than it ever gives back.
-        options = RunOptions(once=once, master=master, fast_start=True)
-        code = run_with_signals(Runner(made, options, display_for(as_json=as_json)))
-    except PipelineFailed as error:
-        _ended(error, error.exit_code)
-    except MainstemError as error:
-        _ended(error, exit_code(error))
-    else:
-        click.get_current_context().exit(code)
+    # No row passes through the JVM: compiling it well would cost more than it ever gives back.
+    _run(lambda: made, RunOptions(once=once, master=master, fast_start=True), as_json=as_json)
 
 
 @lake.command("ls")
@@ -345,6 +448,7 @@ def forget(name: str, url: str) -> None:
 @CATALOG
 @MASTER
 @AS_JSON
+@with_spark
 def maintain(
     table: str | None,
     target_mb: int,

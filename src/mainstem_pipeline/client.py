@@ -65,6 +65,10 @@ class BrokerClient:
         data = json.dumps(body).encode()
         return json.loads(self._call("POST", path, query, data, "application/json")[0] or b"null")
 
+    def post_lines(self, path: str, body: Mapping[str, Any], **query: Any) -> list[bytes]:
+        """For an answer of JSON lines."""
+        return self._call("POST", path, query, json.dumps(body).encode(), "application/json")[0].splitlines()
+
     def delete(self, path: str, **query: Any) -> None:
         self._call("DELETE", path, query)
 

@@ -28,12 +28,12 @@ def filtered(
     batch = record_batch(taken, rows, pa.schema([*schema, *extra]))
     keep = np.ones(rows, dtype=bool)
     for term in condition.terms:
-        keep &= _holds(term, batch.column("key"), batch.column("headers"))
+        keep &= holds(term, batch.column("key"), batch.column("headers"))
     kept = batch.filter(pa.array(keep))
     return pa.RecordBatch.from_arrays([kept.column(name) for name in schema.names], schema=schema)
 
 
-def _holds(term: Term, keys: pa.Array, headers: pa.Array) -> np.ndarray:
+def holds(term: Term, keys: pa.Array, headers: pa.Array) -> np.ndarray:
     if term.header is None:
         return _compare(term, keys, np.asarray(keys.is_valid()))
     # Of duplicates the first counts: find, for each row, the first header of that name.

@@ -30,6 +30,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.client import DEFAULT_PORT, DEFAULT_URL, RETRY_S, BrokerClient
 from mainstem_pipeline.rows import COLUMNS, KAFKA_COLUMNS, OWN_COLUMNS
 
+PUSHDOWN = "MAINSTEM_SPARK_PUSHDOWN"  # set by sessions of ours: Spark refuses it where its own setting is off
 EARLIEST, LATEST = -2, -1
 OFFSET_MAX = (1 << 63) - 1
 BATCH_ROWS = 32_768
@@ -94,6 +95,7 @@ class Clip:
     end: int = OFFSET_MAX
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
+    time_ms: int = 0  # nothing older is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         slice_rows_max=given.number("maxRecordsPerPartition") or 0,
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         latest_if_no_time=strategy == "latest" or streaming,
-        pushdown=given.flag("pushdown", False),
+        pushdown=given.flag("pushdown", os.environ.get(PUSHDOWN) == "true"),
         direct=given.flag("direct", True),
         batch_rows=given.number("batchRows") or BATCH_ROWS,
         task_bytes=given.number("taskBytes") or 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -19,7 +20,7 @@ from mainstem_pipeline.options import Clip, ReadOptions
 
 
 def pushed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
-    """The options with what the filters say of topic, partition and offset, and the filters Spark must still apply."""
+    """The options with what the filters say of topic, partition, offset and time, and the filters Spark must still apply."""
     clip = options.clip
     for one in filters:
         clip = _narrowed(clip, one)
@@ -28,9 +29,11 @@ def pushed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions
 
 def _narrowed(clip: Clip, one: Filter) -> Clip:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in ("topic", "partition", "offset"):
+    if len(attribute) != 1 or attribute[0] not in ("topic", "partition", "offset", "timestamp"):
         return clip
     column = attribute[0]
+    if column == "timestamp":
+        return _times(clip, one)
     if column == "offset":
         return _offsets(clip, one)
     if isinstance(one, EqualTo):
@@ -44,6 +47,16 @@ def _narrowed(clip: Clip, one: Filter) -> Clip:
         return replace(clip, topics=known if clip.topics is None else clip.topics & known)
     numbers = frozenset(int(value) for value in values if value is not None)
     return replace(clip, partitions=numbers if clip.partitions is None else clip.partitions & numbers)
+
+
+def _times(clip: Clip, one: Filter) -> Clip:
+    """Only from when on: times may run in any order, so the first record that is late enough has none before it, but what
+    comes after the last such record cannot be known."""
+    if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual) and isinstance(one.value, datetime):
+        first = one.value if one.value.tzinfo is not None else one.value.replace(tzinfo=UTC)
+        time_ms = (first - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        return replace(clip, time_ms=max(clip.time_ms, time_ms))
+    return clip
 
 
 def _offsets(clip: Clip, one: Filter) -> Clip:

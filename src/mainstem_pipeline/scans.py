@@ -42,8 +42,9 @@ def _offsets(lanes: list[dict[str, Any]], offset_of: Callable[[dict[str, Any]], 
 
 
 class Scan:
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, *, ranged: bool = False) -> None:
+        """`ranged`: its tasks are read by `read_task`, which has the ranges of a large plan cut."""
+        self._options, self._ranged = options, ranged
         self._client = options.connection.client()
         self._plans: list[str] = []
         self._bytes_per_row = float(BYTES_PER_ROW_GUESS)
@@ -78,11 +79,21 @@ class Scan:
     def batch_range(self) -> tuple[Offsets, Offsets]:
         end = self._at(self._options.end, starting=False)
         start = self._at(self._options.start, starting=True)
+        if self._options.clip.time_ms > 0:
+            self._pass_older(start)
         for topic, partition, offset in pairs(start):
             stop = end.get(topic, {}).get(partition)
             if stop is not None and offset > stop:
                 end[topic][partition] = offset  # nothing of it: it starts behind its end
         return start, end
+
+    def _pass_older(self, start: Offsets) -> None:
+        """Begin no earlier than the first record of the time that a pushed-down filter asks for."""
+        for lane in self._lanes(time_ms=self._options.clip.time_ms):
+            topic, partition = lane["topic"], str(lane["partition"])
+            known = start.get(topic, {}).get(partition)
+            if known is not None:
+                start[topic][partition] = max(known, lane["end"] if lane["at"] is None else lane["at"])
 
     def _at(self, position: Position, *, starting: bool) -> Offsets:
         if position.time_ms is not None:
@@ -257,6 +268,7 @@ class Scan:
                 "slice_bytes": options.task_bytes or SLICE_BYTES,
                 "rows_max": options.slice_rows_max,
                 "files": options.direct,
+                "ranged": self._ranged,
             },
         )
         self._remember(plan["plan"])

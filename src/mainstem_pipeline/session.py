@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from mainstem.model.errors import ConfigError
+from mainstem_pipeline.options import PUSHDOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,7 @@ def start_session(options: SparkOptions) -> SparkSession:
     if options.master.startswith("local"):
         for name, value in WORKER_SETTINGS.items():
             os.environ.setdefault(name, value)
+    os.environ[PUSHDOWN] = "true"  # the setting below allows it; Spark's planning processes have this one's environment
     with _announced(options.announce, log), _stderr_to(log), _own_home(options.master):
         return _build(options, log)
 
@@ -153,9 +155,32 @@ def _build(options: SparkOptions, log: Path) -> SparkSession:
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     # pyspark logs each error it raises, stack traces and all, besides raising it.
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    # So does py4j with those of foreachBatch.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return session
+
+
+@contextlib.contextmanager
+def spark_java() -> Iterator[Any]:
+    """A Java process with Spark's classes and no session, for seconds; the session's own if there is one."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        yield SparkContext._gateway.jvm
+        return
+    log = state_directory() / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["JAVA_HOME"] = str(find_java())
+    with _stderr_to(log):
+        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # it ends with its standard input
+        gateway.proc.wait(10)
 
 
 def _local_settings(master: str) -> dict[str, str]:

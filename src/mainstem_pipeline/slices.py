@@ -38,6 +38,7 @@ FRAME_BYTES_MAX = 256 << 20
 # chunk would be a large batch and a scrap, and a batch costs as much as some hundred rows.)
 BATCH_BYTES = 6 << 20
 INFLATED_BYTES_MAX = 128 << 20
+SLICE_BYTES = 64 << 20  # of a range: a file at once, mostly
 RENEW_AFTER_S = 240.0  # of a lease of ten minutes
 
 
@@ -65,9 +66,29 @@ def read_task(task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     client = task.connection.client()
     try:
         for piece in task.slices:
-            yield from SliceReader(task, piece, schema, client).batches()
+            for one in _cut(task, piece, client):
+                yield from SliceReader(task, one, schema, client).batches()
     finally:
         client.close()
+
+
+def _cut(task: ScanTask, piece: Mapping[str, Any], client: BrokerClient) -> Iterator[Mapping[str, Any]]:
+    """A range of a large plan as slices of files, asked for when the task comes to it; what is not cut, as it is."""
+    start, end = int(piece["start"]), int(piece["end"])
+    while piece.get("ranged") and task.direct and start < end:
+        try:
+            path = f"/v1/scan/plans/{task.plan}/slices"
+            cut = client.get(path, log=piece["log"], start=start, end=end, slice_bytes=SLICE_BYTES)["slices"]
+        except NotFound:  # the lease has ended: through the broker
+            break
+        cut = [one for one in cut if one["start"] < one["end"]]
+        if not cut or cut[0]["start"] != start:
+            break  # its beginning aged out, which is told when it is read
+        for one in cut:
+            yield {**one, "lanes": piece["lanes"]}
+        start = int(cut[-1]["end"])
+    if start < end:
+        yield {**piece, "start": start}
 
 
 class SliceReader:

@@ -171,7 +171,7 @@ class BatchReader(DataSourceReader):
 
     @told()
     def partitions(self) -> Sequence[InputPartition]:
-        scan = Scan(self.options)
+        scan = Scan(self.options, ranged=True)
         try:
             start, end = scan.batch_range()
             return _partitions(self.options, scan.plan(start, end), start, end)
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _scanning(self) -> Scan:
         if self._scan is None:  # the reader is pickled: no connection before it is where it runs
-            self._scan = Scan(self.options)
+            self._scan = Scan(self.options, ranged=True)
         return self._scan
 
     @told()

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from mainstem.codec.columns import encode_rows, key_partitions
 from mainstem.codec.staged import StagedBatch, encode_staged
-from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge
 
 if TYPE_CHECKING:
     from mainstem_pipeline.sink import WriteOptions
@@ -22,6 +22,13 @@ PART_BYTES = 8 << 20
 BATCH_BYTES = 1 << 20
 TOPICS_ASKED_MAX = 1_000  # at once
 TOPICS_KNOWN_MAX = 100_000
+NULL_TOPIC = "topic is null"
+
+
+class RowRefused(MainstemError):
+    """A row that no topic takes as it is: its topic's name, its size, its partition."""
+
+    code = "MS-7009"
 
 
 class Stager:
@@ -41,6 +48,7 @@ class Stager:
         self._items: list[StagedBatch] = []
         self._bytes, self._parts = 0, 0
         self._topics: dict[str, dict[str, Any]] = {}
+        self._refused: dict[str, str] = {}  # topics that rows name, and why nothing can be written there
         self._sticky = random.randrange(1 << 30)  # rows without a key: one partition per task, as producers do
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -59,6 +67,31 @@ class Stager:
 
     def close(self) -> None:
         self._client.close()
+
+    # -- which rows could not be written
+
+    def refusals(self, rows: pa.RecordBatch) -> list[str | None]:
+        """For each row why no topic takes it, or None. Nothing is staged."""
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        names = columns["topic"].to_pylist() if "topic" in columns else [self._options.topic] * rows.num_rows
+        declare = bool(self._options.topic) and self._options.create_topics
+        self._learn(sorted({name for name in names if name is not None}), declare=declare)
+        return [self._refusal(row, name, columns) for row, name in enumerate(names)]
+
+    def _refusal(self, row: int, name: str | None, columns: dict[str, pa.Array]) -> str | None:
+        if name is None:
+            return f"the {NULL_TOPIC}"
+        if name in self._refused:
+            return f"topic {name!r}: {self._refused[name]}"
+        given = columns["partition"][row].as_py() if "partition" in columns else None
+        try:
+            if given is not None:
+                self._checked(name, given)
+            for _ in self._encoded(name, np.array([row], np.int32), 1, columns):
+                pass
+        except MainstemError as error:
+            return error.message
+        return None
 
     # -- which rows go where
 
@@ -85,10 +118,13 @@ class Stager:
             return
         topics = columns["topic"]
         if topics.null_count:
-            raise InvalidArgument("a row has a null topic: set the option topic, or filter such rows out")
+            raise RowRefused(f"a row's {NULL_TOPIC}: set the option topic, or filter such rows out")
         encoded = topics.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         self._learn(names, declare=False)
+        for name in names:
+            if name in self._refused:
+                raise RowRefused(f"a row's topic {name!r} is refused: {self._refused[name]}")
         if len(names) == 1:
             yield names[0], None
             return
@@ -113,7 +149,7 @@ class Stager:
     def _checked(self, name: str, partition: int) -> int:
         partitions = self._topic(name)["partitions"]
         if not 0 <= partition < partitions:
-            raise NotFound(f"topic {name!r} has no partition {partition}, only 0 to {partitions - 1}")
+            raise RowRefused(f"topic {name!r} has no partition {partition}, only 0 to {partitions - 1}")
         return partition
 
     # -- topics
@@ -122,13 +158,16 @@ class Stager:
         return self._topics[name]
 
     def _learn(self, names: list[str], *, declare: bool) -> None:
-        unknown = [name for name in names if name not in self._topics]
-        if len(self._topics) + len(unknown) > TOPICS_KNOWN_MAX:
+        unknown = [name for name in names if name not in self._topics and name not in self._refused]
+        if len(self._topics) + len(self._refused) + len(unknown) > TOPICS_KNOWN_MAX:
             self._topics.clear()
+            self._refused.clear()
             unknown = names
         for at in range(0, len(unknown), TOPICS_ASKED_MAX):
-            asked = {"topics": unknown[at : at + TOPICS_ASKED_MAX], "declare": declare}
-            self._topics |= self._client.post("/v1/stage/topics", asked)["topics"]
+            asked = {"topics": unknown[at : at + TOPICS_ASKED_MAX], "declare": declare, "each": not declare}
+            told = self._client.post("/v1/stage/topics", asked)
+            self._topics |= told["topics"]
+            self._refused |= told.get("refused", {})
 
     # -- batches
 
@@ -136,26 +175,35 @@ class Stager:
         self, name: str, partition: int, rows: np.ndarray | None, count: int, columns: dict[str, pa.Array]
     ) -> None:
         topic = self._topic(name)
-        canonical = topic["canonical"].encode()
-        encoded = encode_rows(
-            None if rows is None else np.ascontiguousarray(rows),
-            0,
-            count if rows is None else len(rows),
-            key=_binary(columns["key"]) if "key" in columns else None,
-            value=_binary(columns["value"]),
-            headers=_headers(columns["headers"]) if "headers" in columns else None,
-            times=_times(columns["timestamp"]) if "timestamp" in columns else None,
-            now_ms=time.time_ns() // 1_000_000,
-            batch_bytes_max=BATCH_BYTES,
-            record_bytes_max=topic["record_bytes_max"],
-            compression=self._options.compression,
-            topic=canonical if topic["names_topic"] else None,
+        try:
+            for _, batch in self._encoded(name, rows, count if rows is None else len(rows), columns):
+                if self._items and self._bytes + len(batch) > PART_BYTES:
+                    self._stage()
+                self._items.append(StagedBatch(topic["canonical"].encode(), partition, topic["names_topic"], batch))
+                self._bytes += len(batch)
+        except MessageTooLarge as error:
+            raise RowRefused(f"topic {name!r}: {error.message}") from error
+
+    def _encoded(
+        self, name: str, rows: np.ndarray | None, count: int, columns: dict[str, pa.Array]
+    ) -> Iterator[tuple[Any, bytes]]:
+        topic = self._topic(name)
+        return iter(
+            encode_rows(
+                None if rows is None else np.ascontiguousarray(rows),
+                0,
+                count,
+                key=_binary(columns["key"]) if "key" in columns else None,
+                value=_binary(columns["value"]),
+                headers=_headers(columns["headers"]) if "headers" in columns else None,
+                times=_times(columns["timestamp"]) if "timestamp" in columns else None,
+                now_ms=time.time_ns() // 1_000_000,
+                batch_bytes_max=BATCH_BYTES,
+                record_bytes_max=topic["record_bytes_max"],
+                compression=self._options.compression,
+                topic=topic["canonical"].encode() if topic["names_topic"] else None,
+            )
         )
-        for _, batch in encoded:
-            if self._items and self._bytes + len(batch) > PART_BYTES:
-                self._stage()
-            self._items.append(StagedBatch(canonical, partition, topic["names_topic"], batch))
-            self._bytes += len(batch)
 
     def _stage(self) -> None:
         self._client.put_bytes("/v1/stage/data", encode_staged(self._items), **self._place, part=self._parts)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from mainstem.model.errors import ConfigError
+from mainstem_pipeline import session
 from mainstem_pipeline.cli import pipeline as command
 from mainstem_pipeline.pipeline.checks import load_pipeline
 from mainstem_pipeline.pipeline.document import BadPipeline
@@ -17,6 +22,7 @@ from mainstem_pipeline.pipeline.failures import reason_of
 from mainstem_pipeline.pipeline.flows import time_ms
 from mainstem_pipeline.pipeline.model import Pipeline
 from mainstem_pipeline.pipeline.state import ChangedFlow, State
+from mainstem_pipeline.pipeline.validation import validated
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -108,7 +114,7 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
         (GOOD.replace("topic: b", "table: a.b.c"), "is no table name"),
         (GOOD.replace("topic: a", "filter: a/b#"), "must fill a whole level"),
         (GOOD.replace("warehouse: ./lake", "warehouse: s3://b"), "needs a catalog"),
-        (GOOD.replace("topic: b", "parquet: b") + "    mode: update\n", "mode update cannot be written to a parquet"),
+        (GOOD.replace("topic: b", "parquet: b") + "    mode: update\n", "mode update cannot be appended to a parquet"),
         (GOOD + "    watermark: {delay: 1s}\n", "watermark.column is missing"),
         (GOOD + "    dead_letters: {max_ratio: 7}\n", "must be a number from 0 to 1"),
         (GOOD + "    python: x.py:f\n", "sql and python cannot both be given"),
@@ -154,8 +160,8 @@ def test_schemas_may_be_files(tmp_path: Path) -> None:
 def test_a_change_that_the_checkpoint_cannot_follow_is_refused_with_its_flag(tmp_path: Path) -> None:
     before = loaded(tmp_path, GOOD)
     state = State(before)
-    state.check_unchanged(before.flows[0], frozenset())
-    state.checkpoint("f").mkdir(parents=True)
+    state.remember(before.flows[0])
+    state.store.write("f/checkpoint/metadata", b"{}")
     harmless = loaded(tmp_path, GOOD.replace("select x", "select x + 1 as x"))
     State(harmless).check_unchanged(harmless.flows[0], frozenset())
     other = loaded(tmp_path, GOOD.replace("{topic: a}", "{topic: c}"))
@@ -163,6 +169,7 @@ def test_a_change_that_the_checkpoint_cannot_follow_is_refused_with_its_flag(tmp
         State(other).check_unchanged(other.flows[0], frozenset())
     assert "--reset f" in caught.value.fix
     State(other).check_unchanged(other.flows[0], frozenset({"f"}))
+    State(other).remember(other.flows[0])
     stateful = loaded(tmp_path, GOOD.replace("{topic: a}", "{topic: c}") + "    watermark: {column: x, delay: 1s}\n")
     with pytest.raises(ChangedFlow, match="transforms"):
         State(stateful).check_unchanged(stateful.flows[0], frozenset())
@@ -176,6 +183,75 @@ def test_two_runs_of_one_pipeline_do_not_meet(tmp_path: Path) -> None:
     first.release()
     second.take()
     second.release()
+
+
+def test_a_store_that_nobody_knows_is_told_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match=r"state: there is no store s4://; a folder, or one of file://, s3://"):
+        loaded(tmp_path, "state: s4://bucket/p\n" + GOOD)
+    assert loaded(tmp_path, "state: s3://bucket/p\n" + GOOD).state == "s3://bucket/p"
+
+
+BROKEN = """
+name: p
+lake: {warehouse: ./lake}
+tables:
+  sites: {csv: sites.csv, schema: "k strin g"}
+flows:
+  - name: f
+    from: {topic: a}
+    decode: {format: json, schema: "x nonsense"}
+    rules: {r: "x >"}
+    sql: "selec x from input"
+    to: [{table: t.x, partition_by: "bukket(8, x)"}, {topic: "o/{x +}", where: "x = = 1"}]
+"""
+
+
+@pytest.mark.parametrize("by", ["spark", "sqlglot"])
+def test_sql_conditions_schemas_and_transforms_are_parsed_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    (tmp_path / "sites.csv").write_text("k\n")
+    if by == "sqlglot":
+        monkeypatch.setattr(session, "spark_java", _no_java)  # a session that runs already would do without looking
+    with pytest.raises(BadPipeline) as caught:
+        validated(write(tmp_path, BROKEN), offline=True)
+    told = {(one.line, one.what.partition(":")[0].split(" '")[0]) for one in caught.value.problems}
+    wanted = {(12, "partition_by"), (10, "flows[0].rules.r"), (11, "flows[0].sql"), (12, "flows[0].to[1].where")}
+    wanted |= {(12, "flows[0].to[1].topic")}
+    if by == "spark":
+        wanted |= {(5, "tables.sites.schema"), (9, "flows[0].decode.schema")}
+    assert told == wanted
+    (tmp_path / "sites.csv").write_text("k\n")
+    good = BROKEN.replace("strin g", "string").replace("nonsense", "int").replace("x >", "x > 1")
+    good = good.replace("selec ", "select ").replace("bukket", "bucket").replace("{x +}", "{x}").replace("= =", "=")
+    notes = validated(write(tmp_path, good), offline=True)
+    assert [("sqlglot only" in one) for one in notes] == ([True] if by == "sqlglot" else [])
+
+
+def _no_java() -> Any:
+    raise ConfigError("Spark needs Java 17 or later, and none is found")
+
+
+def test_what_spark_says_outside_a_flow_is_one_message_and_debug_shows_the_rest(tmp_path: Path) -> None:
+    for flags, has_traceback in (((), False), (("--debug",), True)):
+        environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--nonsense pyspark-shell"}  # it ends at once
+        command = [sys.executable, "-m", "mainstem", "sql", "select 1", *flags]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode != 0
+        assert ("Traceback" in done.stderr) == has_traceback, done.stderr
+        assert "error[MS-7007] Spark failed: " in done.stderr
+        assert "fix: look at the end of Spark's log" in done.stderr
+
+
+def test_a_run_that_was_killed_is_not_told_as_one_that_waits(tmp_path: Path) -> None:
+    state = State(loaded(tmp_path, GOOD))
+    state.take()
+    state.keep_status("f", {"state": "waiting", "batch": 3})
+    assert [one["state"] for one in State(loaded(tmp_path, GOOD)).statuses()] == ["waiting"]
+    state.release()  # as the kernel does for a process that is killed
+    (told,) = State(loaded(tmp_path, GOOD)).statuses()
+    assert (told["state"], told["batch"]) == ("killed", 3)
+    assert "goes on where its checkpoint is" in told["error"]
 
 
 def test_the_command_line_tells_problems_and_ends_with_two(tmp_path: Path) -> None:

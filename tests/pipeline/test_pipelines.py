@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -113,10 +114,10 @@ def test_telemetry_goes_from_devices_to_tables_and_back_as_alerts(
     assert len(table(spark, folder, "iot.readings")) == 400
     dead = table(spark, folder, "iot.dead_readings")
     assert sorted(row.reason for row in dead) == [
+        'field celsius: expected double, found string "warm"',
         "rule named: device is not null",
         "rule plausible: celsius between -60 and 120",
-        "the value is no json of this schema",
-        "the value is no json of this schema",
+        "the value is no json: Expecting value at character 0: not json",
     ]
     assert {(row.topic, row.origin, row.flow) for row in dead} == {("sensors/north/d1/reading", "mqtt", "readings")}
     letters = read(spark, broker, subscribe="sensors/dead", includeHeaders="true").collect()
@@ -345,6 +346,118 @@ def test_counts_over_time_are_updated_on_a_topic(
     assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b"?", b"??"]
 
 
+def test_rows_that_a_sink_refuses_by_themselves_are_dead_letters_and_the_others_arrive(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    BrokerClient(broker.http_url).post("/v1/views", {"name": f"{topic}/view", "filter": "none/#"})
+    devices = ["a", "b", "c#", "d/+/x", None, "view", "x" * 70_000]
+    produce(broker, topic, [json.dumps({"device": one}).encode() for one in devices] + [b"bad"])
+    path = pipeline(
+        tmp_path,
+        f"""
+        flows:
+          - name: f
+            from: {{topic: {topic}}}
+            decode: {{format: json, schema: "device string"}}
+            sql: select device from input
+            to: [{{topic: "{topic}/{{device}}"}}, {{table: t.all}}]
+            dead_letters: {{topic: {topic}-dead, table: t.dead, max_ratio: 1}}
+        """,
+    )
+    for _ in range(2):
+        told = run(path)
+    assert [row.device for row in table(spark, tmp_path, "t.all")].count(None) == 1, "this sink takes all rows"
+    assert len(table(spark, tmp_path, "t.all")) == 7
+    arrived = read(spark, broker, filter=f"{topic}/+").collect()
+    assert sorted(row.canonical_topic for row in arrived) == [f"{topic}/a", f"{topic}/b"]
+    assert read(spark, broker, subscribe=f"{topic}-dead").count() == 6
+    reasons = {bytes(row.value).decode()[:40]: row.reason for row in table(spark, tmp_path, "t.dead")}
+    assert len(reasons) == 6
+    assert reasons['{"device":"view"}'].endswith("is a view; write to a topic that it shows")
+    assert "topic is null" in reasons["{}"]
+    assert topic in reasons['{"device":"c#"}']
+    assert "topic" in reasons['{"device":"d/+/x"}']
+    assert [one.bad_total for one in told.flows] == [0], "the second run had nothing new"
+
+
+def test_a_record_too_large_for_its_topic_is_a_dead_letter(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
+) -> None:
+    create_topic(broker, f"{topic}-out", **{"max.message.bytes": "2000"})
+    produce(broker, topic, [b"small", b"x" * 3000])
+    to = f"to: {{topic: {topic}-out, value: _value}}, dead_letters: {{topic: {topic}-dead}}"
+    told = run(pipeline(tmp_path, f"flows: [{{name: f, from: {{topic: {topic}}}, {to}}}]\n"))
+    assert values_of(read(spark, broker, subscribe=f"{topic}-out")) == [b"small"]
+    assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b"x" * 3000], "the record itself, as it came"
+    assert [one.bad_total for one in told.flows] == [1]
+
+
+SIDE = """
+name: p
+lake: {{warehouse: ./lake}}
+tables: {{sites: {{{side}}}}}
+flows:
+  - name: counts
+    from: {{topic: {topic}}}
+    decode: {{format: json, schema: "k string"}}
+    sql: "select s.site, count(*) as n from input i join sites s on s.k = i.k group by s.site"
+    mode: update
+    to: {{topic: {topic}-counts, key: site}}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["table", *(pytest.param(one, marks=pytest.mark.slow) for one in ("csv", "json", "parquet"))]
+)
+def test_a_flow_with_state_joins_each_batch_with_the_side_table_as_it_is_then(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    monkeypatch.setenv("MAINSTEM_URL", broker.http_url)
+    place = tmp_path / f"sites.{kind}"
+
+    def sites(rows: list[tuple[str, str]], *, first: bool) -> None:
+        arrow = pa.table({"k": [k for k, _ in rows], "site": [site for _, site in rows]})
+        if kind == "table":
+            schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(arrow.schema))
+            ensure_table(open_catalog(LakeOptions(str(tmp_path / "lake"))), "t.sites", schema).append(arrow)
+        elif kind == "parquet":
+            place.mkdir(exist_ok=True)
+            pq.write_table(arrow, place / f"{'first' if first else 'second'}.parquet")
+        elif kind == "csv":
+            with place.open("a") as file:
+                file.write("".join([*(["k,site\n"] if first else []), *(f"{k},{site}\n" for k, site in rows)]))
+        else:
+            with place.open("a") as file:
+                file.write("".join(json.dumps({"k": k, "site": site}) + "\n" for k, site in rows))
+
+    sites([("a", "north")], first=True)
+    side = {"table": "table: t.sites", "csv": f'csv: {place.name}, schema: "k string, site string"'}
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(SIDE.format(topic=topic, side=side.get(kind, f"{kind}: {place.name}")))
+    produce(broker, topic, [b'{"k": "a"}'])
+    made = Runner(load_pipeline(path), RunOptions(), Told(), spark)
+    running = threading.Thread(target=made.run)
+    running.start()
+
+    def counts() -> dict[str, int]:
+        rows = read(spark, broker, filter=f"{topic}-counts").orderBy("offset").collect()
+        return {bytes(row.key).decode(): json.loads(row.value)["n"] for row in rows}
+
+    try:
+        eventually(lambda: counts() == {"north": 1}, "the first batch", 90)
+        sites([("b", "south")], first=False)
+        produce(broker, topic, [b'{"k": "b"}', b'{"k": "a"}'])
+        eventually(lambda: counts() == {"north": 2, "south": 1}, "a batch with the new row of the side table", 90)
+    finally:
+        made.stop()
+        running.join(60)
+
+
 # -- failures
 
 
@@ -389,7 +502,7 @@ def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
     assert error.exit_code == 4
     assert "40 of 120 records cannot be used, the limit is 10%" in str(error)
     assert str(error).count("\n  ") == 3
-    assert "the value is no json of this schema: poison" in str(error)
+    assert "the value is no json: Expecting value at character 0: poison" in str(error)
     if sink.startswith("table"):
         with pytest.raises(MainstemError, match="no table"):
             table(spark, tmp_path, "t.x")

@@ -53,7 +53,7 @@ def test_driver_killed_between_sinks_and_before_sparks_commit(
             command = [sys.executable, str(JOB), str(file), str(stall), sink]
             return subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
 
-    for sink in ("table-0", "dead-letters-table"):  # the first of four to take the batch, and the last
+    for sink in ("table:t.n", "dead-letters-table"):  # the first of four to take the batch, and the last
         process = start(sink)
         try:
             eventually(
@@ -64,6 +64,9 @@ def test_driver_killed_between_sinks_and_before_sparks_commit(
             assert process.poll() is None, log.read_text()[-3000:]
         finally:
             kill(process)
+        file.write_text(
+            FILE.replace("[{table: t.n}, {topic: out}]", "[{topic: out}, {table: t.n}]")
+        )  # it still knows them
     process = start("")
     try:
         eventually(lambda: process.poll() is not None, "the end of the pipeline", 240)

@@ -99,3 +99,25 @@ def test_a_task_has_no_more_rows_than_allowed(broker: BrokerProcess, topic: str,
     assert [len(one) for one in rows] == [300, 300, 300, 100]
     assert sorted(int(value) for one in rows for value in one) == list(range(1000))
     scan.close()
+
+
+def test_offsets_that_an_unclean_stop_left_unused_are_no_rows(own_broker: BrokerProcess) -> None:
+    create_topic(own_broker, "t")
+    for _ in range(3):
+        produce(own_broker, "t", [b"%d" % n for n in range(1000)])
+        own_broker.kill()
+        own_broker.start()
+    produce(own_broker, "t", [b"last"])
+    scan = Scan(read_options({"url": own_broker.http_url, "subscribe": "t"}, streaming=True))
+    at, latest = {"t": {"0": 0}}, scan.latest_offsets()
+    assert latest["t"]["0"] > 3001, "three gaps"
+    assert scan.limited(at, latest)[1] == 3001
+    batches = []
+    while at["t"]["0"] < latest["t"]["0"]:
+        end, _ = scan.limited(at, latest, rows_max=700)
+        batches.append(scan.limited(at, end)[1])
+        at = end
+    assert batches == [700, 700, 700, 700, 201]
+    tasks = scan.plan({"t": {"0": 0}}, latest)
+    assert sum(piece["rows"] for task in tasks for piece in task.slices) == 3001
+    scan.close()

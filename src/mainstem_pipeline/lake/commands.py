@@ -28,7 +28,7 @@ def archive_pipeline(
     url: str,
     warehouse: str,
     catalog: str,
-    state: Path | None,
+    state: str | Path | None,
     trigger_ms: int = TRIGGER_MS,
     accept_loss: bool = False,
 ) -> Pipeline:
@@ -56,7 +56,7 @@ def archive_pipeline(
         rows_per_batch_max=ROWS_PER_BATCH_MAX,
         archive=ArchiveTo(chosen, name, accept_loss),
     )
-    return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, state)
+    return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, str(state))
 
 
 def tables(warehouse: str, catalog: str) -> list[dict[str, Any]]:

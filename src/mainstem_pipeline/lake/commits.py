@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainstem.model.errors import MainstemError, Overloaded
+from mainstem.model.errors import ConfigError, MainstemError, Overloaded
 from mainstem_pipeline.lake.catalog import identifier
 from mainstem_pipeline.offsets import IDS, Offsets, is_another, pairs, without_ids
 
@@ -38,6 +38,7 @@ COMMITS_MAX = 20  # attempts against others' commits
 CATALOG_CALLS_MAX = 10
 QUERIES_MAX = 100  # whose last batch a table remembers
 FOOTER_THREADS = 8
+FORMAT_MAX = 2  # of tables that pyiceberg can write
 PREFIX = "mainstem."
 NEXT, EPOCH, BATCH = "mainstem.next", "mainstem.epoch", "mainstem.batch."
 SOURCE = "mainstem.source"  # of a raw table: what it archives
@@ -129,6 +130,17 @@ def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
     return dict(json.loads(table.properties.get(CARRIED, "{}")))
 
 
+def check_writable(table: Table) -> None:
+    """ConfigError for a table whose format is newer than what can be written here."""
+    if table.format_version > FORMAT_MAX:
+        name = ".".join(table.name())
+        raise ConfigError(
+            f"table {name} has format version {table.format_version}, and tables up to version {FORMAT_MAX} can be "
+            "written here: another engine has raised it",
+            fix="it can be read; write to a table of another name, or let the engine that raised it maintain it",
+        )
+
+
 def next_offsets_of(table: Table, snapshot_id: int | None = None) -> Offsets:
     """Where the table's data ends, by topic and partition."""
     return dict(json.loads(carried(table, snapshot_id).get(NEXT, "{}")))
@@ -183,7 +195,7 @@ class Committer:
         def append(table: Table, properties: dict[str, str]) -> bool:
             if int(properties.get(BATCH + self._query, "-1")) >= batch:
                 return False
-            _note_batch(properties, BATCH + self._query, batch)
+            note_batch(properties, BATCH + self._query, batch)
             if progress is not None:
                 properties[NEXT] = json.dumps(self._moved(json.loads(properties.get(NEXT, "{}")), progress))
             _append(table, properties, paths)
@@ -227,6 +239,7 @@ class Committer:
 
         for attempt in range(COMMITS_MAX):
             table = self.table()
+            check_writable(table)
             properties = carried(table)
             self._check_epoch(properties)
             try:
@@ -255,7 +268,7 @@ def _append(table: Table, properties: dict[str, str], paths: Sequence[str]) -> N
                 update.append_data_file(one)
 
 
-def _note_batch(properties: dict[str, str], name: str, batch: int) -> None:
+def note_batch(properties: dict[str, str], name: str, batch: int) -> None:
     """The query's batch, last in order; a table remembers the queries that wrote it last."""
     properties.pop(name, None)
     properties[name] = str(batch)

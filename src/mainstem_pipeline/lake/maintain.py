@@ -2,7 +2,8 @@
 
 Compaction joins neighbours only (one partition; in raw tables one log, with no other file's offsets between) and copies
 rows as they are, so that offset order stays. It is committed as one `replace` snapshot: readers of appends (streams, the
-archive) pass it over.
+archive) pass it over. Rows that another engine deleted (position deletes) are left out of the new files; if one is deleted
+while files are being joined, they are joined again. Delete files that concern no file any more go with them.
 
 A snapshot expires once it has not been the current one for the grace time: whoever began to read it then, has had that
 long. Files that no snapshot names any more are removed; those that none has named yet, once they are as old as that.
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from mainstem_pipeline.lake.commits import SOURCE, Committer, data_files, remove_files
+from mainstem_pipeline.lake.commits import SOURCE, Committer, check_writable, data_files, remove_files
+from mainstem_pipeline.lake.deletes import PlannedFile, planned, planned_tasks
 from mainstem_pipeline.lake.raw import (
     LOG_ID,
     OFFSET_ID,
@@ -26,6 +28,7 @@ from mainstem_pipeline.lake.raw import (
     parquet_writer,
 )
 from mainstem_pipeline.lake.reading import file_batches, written_schema
+from mainstem_pipeline.lake.tables import PLANNED_FIELDS, pairs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 GROUP_FILES_MAX = 1_000
 GROUPS_MAX = 100  # of one commit; the next ones follow it
+LOST_MAX = 5  # times in a row that another changed the files which were being joined
 
 Order = Callable[["DataFile"], tuple[Any, ...]]
 
@@ -48,8 +52,11 @@ class Compacted:
     bytes: int
 
 
-def bins(files: Sequence[DataFile], order: Order, target_bytes: int) -> list[list[DataFile]]:
-    """Runs of neighbours (same place, in order) that together stay near the target; single files are left alone."""
+def bins(files: Sequence[DataFile], order: Order, target_bytes: int, cut: Collection[str] = ()) -> list[list[DataFile]]:
+    """Runs of neighbours (same place, in order) that together stay near the target.
+
+    Single files are left alone, but for those of which rows are deleted (`cut`).
+    """
     found: list[list[DataFile]] = []
     size = 0
     last: tuple[Any, ...] | None = None
@@ -61,7 +68,7 @@ def bins(files: Sequence[DataFile], order: Order, target_bytes: int) -> list[lis
             size = 0
         found[-1].append(one)
         size, last = size + one.file_size_in_bytes, place
-    return [group for group in found if len(group) > 1]
+    return [group for group in found if len(group) > 1 or group[0].file_path in cut]
 
 
 def order_of(table: Table) -> Order:
@@ -87,76 +94,70 @@ def compact(
     spark: SparkSession, catalog: Catalog, name: str, properties: Mapping[str, str], target_bytes: int
 ) -> Compacted:
     """Rewrite runs of small files, a Spark task each, and swap them in, some at a time."""
-    before = len(_live_files(Committer(catalog, name, "").table()))
-    size, groups = 0, GROUPS_MAX
-    while groups == GROUPS_MAX:
+    table = Committer(catalog, name, "").table()
+    check_writable(table)
+    before = len(planned_tasks(table))
+    size = lost = 0
+    groups = GROUPS_MAX
+    while lost < LOST_MAX and (groups == GROUPS_MAX or lost):
         groups, done = _compact_some(spark, catalog, name, properties, target_bytes)
         size += done
-    return Compacted(name, before, len(_live_files(Committer(catalog, name, "").table())), size)
-
-
-def _live_files(table: Table) -> dict[str, DataFile]:
-    return {task.file.file_path: task.file for task in table.scan().plan_files()}
+        lost = lost + 1 if groups and not done else 0
+    return Compacted(name, before, len(planned_tasks(Committer(catalog, name, "").table())), size)
 
 
 def _compact_some(
     spark: SparkSession, catalog: Catalog, name: str, properties: Mapping[str, str], target_bytes: int
 ) -> tuple[int, int]:
-    """(runs of files, bytes) that were joined."""
+    """(runs of files, bytes) that were joined; no bytes if another changed the files meanwhile."""
     committer = Committer(catalog, name, "")
     table = committer.table()
-    groups = bins(list(_live_files(table).values()), order_of(table), target_bytes)[:GROUPS_MAX]
+    tasks = planned_tasks(table)
+    deletes = {task.file.file_path: planned(task) for task in tasks}
+    cut = {path for path, one in deletes.items() if one.deletes}
+    groups = bins([task.file for task in tasks], order_of(table), target_bytes, cut)[:GROUPS_MAX]
     if not groups:
         return 0, 0
-    rows = [(number, [one.file_path for one in group]) for number, group in enumerate(groups)]
+    joining = [[deletes[one.file_path] for one in group] for group in groups]
+    rows = [(number, [(one.path, list(one.deletes)) for one in group]) for number, group in enumerate(joining)]
     spread = spark.sparkContext.parallelize(rows, len(rows))  # a task each
-    frame = spark.createDataFrame(spread, "number int, paths array<string>")
+    frame = spark.createDataFrame(spread, f"number int, files array<struct<{PLANNED_FIELDS}>>")
     joined = frame.mapInArrow(joiner(table.metadata_location, properties), "path string").collect()
-    made = [row["path"] for row in joined]
-    replaced = {one.file_path for group in groups for one in group}
+    made = [row["path"] for row in joined if row["path"] is not None]
+    replaced = {one.path: one for group in joining for one in group}
 
     def swap(current: Table, carried: dict[str, str]) -> bool:
-        now = _live_files(current)
-        if not replaced <= set(now):
-            return False  # another maintenance was first
+        from mainstem_pipeline.lake.snapshots import ChangedFiles
+
+        now = {task.file.file_path: task for task in planned_tasks(current)}
+        if any(path not in now or planned(now[path]) != one for path, one in replaced.items()):
+            return False  # another maintenance was first, or a row was deleted since
         with current.transaction() as transaction:
-            update = replace_files(transaction, carried)
+            update = ChangedFiles(transaction, carried, is_replace=True)
             for path in replaced:
-                update.delete_data_file(now[path])
+                update.delete_data_file(now[path].file)
             for one in data_files(current, made):
                 update.append_data_file(one)
+            needed = {one.file_path for path, task in now.items() if path not in replaced for one in task.delete_files}
+            update.drop_deletes(
+                [one for task in now.values() for one in task.delete_files if one.file_path not in needed]
+            )
             update.commit()
         return True
 
     if not committer.attempt(swap):
         remove_files(table, made)
-        return 0, 0
+        return len(groups), 0
     return len(groups), sum(one.file_size_in_bytes for group in groups for one in group)
-
-
-def replace_files(transaction: Any, properties: dict[str, str]) -> Any:
-    """A snapshot of the operation `replace`: other files, the same rows. pyiceberg has no such producer."""
-    from pyiceberg.table.snapshots import Operation, Summary
-    from pyiceberg.table.update.snapshot import _OverwriteFiles
-
-    class ReplaceFiles(_OverwriteFiles):
-        def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - pyiceberg's signature
-            told = super()._summary(snapshot_properties)
-            return Summary(Operation.REPLACE, **told.additional_properties)
-
-    return ReplaceFiles(
-        operation=Operation.OVERWRITE,
-        transaction=transaction,
-        io=transaction._table.io,
-        branch="main",
-        snapshot_properties=properties,
-    )
 
 
 def joiner(
     metadata: str, properties: Mapping[str, str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: lists of files in, the one file each became out. Rows are copied in order, a batch at a time."""
+    """For `mapInArrow`: lists of files in, the one file each became out; none if all rows are deleted.
+
+    Rows are copied in order, a batch at a time.
+    """
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -165,22 +166,25 @@ def joiner(
         table = StaticTable.from_metadata(metadata, dict(properties))
         for batch in batches:
             for row in batch.to_pylist():
-                yield pa.RecordBatch.from_pydict({"path": [join_files(table, row["paths"])]})
+                files = [PlannedFile(one["path"], pairs_of(one["deletes"])) for one in row["files"]]
+                yield pa.RecordBatch.from_arrays([pa.array([join_files(table, files)], pa.string())], names=["path"])
 
     return join
 
 
-def join_files(table: Table, paths: Sequence[str]) -> str:
-    """A file with all rows of these, under the table's schema as it is now."""
+def join_files(table: Table, files: Sequence[PlannedFile]) -> str | None:
+    """A file with all rows of these, under the table's schema as it is now; None if there are none."""
     path = f"{table.location().rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
     schema = written_schema(table.schema())
     columns = current_columns(table) if SOURCE in table.properties else None
-    with table.io.new_output(path).create() as out:
-        batches = (rows.cast(schema) for one in paths for rows in file_batches(table.io, one, table.schema()))
-        first = next(batches, None)
-        with parquet_writer(out, schema, columns, first) as writer:
-            for rows in chain([first] if first is not None else [], batches):
-                writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
+    read = (rows for one in files for rows in file_batches(table.io, one, table.schema()))
+    batches = (rows.cast(schema) for rows in read if rows.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return None
+    with table.io.new_output(path).create() as out, parquet_writer(out, schema, columns, first) as writer:
+        for rows in chain([first], batches):
+            writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
     return path
 
 

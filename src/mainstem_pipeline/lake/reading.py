@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mainstem_pipeline.lake.deletes import PlannedFile, deleted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,21 +15,41 @@ if TYPE_CHECKING:
 READ_ROWS = 32_768
 
 
-def file_batches(io: FileIO, path: str, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """The file's rows in the columns of the schema: renamed, widened, or null where the file has none of it."""
+def file_batches(io: FileIO, planned: PlannedFile, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """The file's rows in the columns of the schema: renamed, widened, or null where the file has none of it.
+
+    Without those that are deleted.
+    """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
     from pyiceberg.schema import Schema
 
     numbers = {one.field_id for one in schema.fields}
-    with io.new_input(path).open() as stream:
+    deleted = deleted_rows(io, planned) if planned.deletes or planned.more else None
+    row = 0
+    with io.new_input(planned.path).open() as stream:
         file = pq.ParquetFile(stream)
         stored = pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
         known = Schema(*(one for one in stored.fields if one.field_id in numbers))
         for batch in file.iter_batches(READ_ROWS, columns=[one.name for one in known.fields]):
+            if deleted is not None:
+                row, batch = row + batch.num_rows, _without(batch, row, deleted)
             yield _with_nulls(
                 _to_requested_schema(schema, known, batch, downcast_ns_timestamp_to_us=True), batch, schema, known
             )
+
+
+def _without(batch: pa.RecordBatch, first: int, deleted: Any) -> pa.RecordBatch:
+    """The batch, whose first row has the number `first` in its file, less the deleted ones."""
+    import numpy as np
+    import pyarrow as pa
+
+    low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
+    if low == high:
+        return batch
+    kept = np.ones(batch.num_rows, bool)
+    kept[deleted[low:high] - first] = False
+    return batch.filter(pa.array(kept))
 
 
 def _with_nulls(projected: pa.RecordBatch, batch: pa.RecordBatch, schema: Schema, known: Schema) -> pa.RecordBatch:

@@ -1,8 +1,9 @@
 """A lake table as a stream: the rows of each snapshot that appended some, in order. `format("mainstem_table")`.
 
 The offset is a snapshot's sequence number. A stream begins with all the rows that the table has, whichever snapshots are
-left, and goes on with what each later one appended. Compaction (replace, overwrite) adds no rows and is passed over. A
-stream that is so late that its next snapshot has expired ends with an error; it can begin anew.
+left, and goes on with what each later one appended. Compaction (replace) adds no rows, and what is deleted was read: both
+are passed over. Rows changed in place (overwrite) are none that a stream could tell, so it ends with an error, as it does
+when it is so late that its next snapshot has expired; it can begin anew.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
+from mainstem_pipeline.lake.deletes import PlannedFile, planned_files
 from mainstem_pipeline.slices import DataLoss
 
 if TYPE_CHECKING:
@@ -52,9 +54,9 @@ class TableSource(DataSource):
 
 
 class DataFileRows(InputPartition):
-    def __init__(self, path: str, metadata: str) -> None:
+    def __init__(self, file: PlannedFile, metadata: str) -> None:
         super().__init__(None)
-        self.path, self.metadata = path, metadata
+        self.file, self.metadata = file, metadata
 
 
 class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,20 +85,36 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._table()
         first, last = int(start["sequence"]), int(end["sequence"])
         if first == 0 and last:
-            paths = self._whole(table, last)
-            return [DataFileRows(path, table.metadata_location) for path in paths]
+            return [DataFileRows(one, table.metadata_location) for one in self._whole(table, last)]
         wanted = [s for s in table.metadata.snapshots if first < int(s.sequence_number or 0) <= last]
         seen = {int(s.sequence_number or 0) for s in wanted}
         if not seen >= set(range(first + 1, last + 1)):
             raise self._expired(first, last)
-        return [DataFileRows(path, table.metadata_location) for snapshot in wanted for path in _added(table, snapshot)]
+        for snapshot in wanted:
+            self._check_appended(snapshot)
+        return [DataFileRows(one, table.metadata_location) for snapshot in wanted for one in _added(table, snapshot)]
 
-    def _whole(self, table: Table, last: int) -> list[str]:
+    def _check_appended(self, snapshot: Any) -> None:
+        from pyiceberg.table.snapshots import Operation
+
+        told = snapshot.summary
+        if (
+            told is not None
+            and told.operation == Operation.OVERWRITE
+            and "added-data-files" in told.additional_properties
+        ):
+            raise DataLoss(
+                f"table {self.name}: snapshot {snapshot.sequence_number} changed rows in place (an update or a merge), "
+                "and a stream can only follow rows that are added",
+                fix="read it as a side table (tables:), or begin anew with --reset FLOW to read it as it is now",
+            )
+
+    def _whole(self, table: Table, last: int) -> list[PlannedFile]:
         """All files as of that snapshot: those that appended the older ones may have expired."""
         snapshot = next((one for one in table.metadata.snapshots if one.sequence_number == last), None)
         if snapshot is None:
             raise self._expired(0, last)
-        return [one.file.file_path for one in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()]
+        return planned_files(table, snapshot_id=snapshot.snapshot_id)
 
     def _expired(self, first: int, last: int) -> DataLoss:
         return DataLoss(
@@ -105,20 +123,25 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyiceberg.table import StaticTable
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from mainstem_pipeline.lake.reading import file_batches, fitted
-
-        if not isinstance(partition, DataFileRows):  # Spark's stand-in where there is nothing to read
-            return
-        table = StaticTable.from_metadata(partition.metadata, self.lake.file_properties())
-        wanted = to_arrow_schema(self.schema, timezone="UTC")
-        for batch in file_batches(table.io, partition.path, table.schema().select(*wanted.names)):
-            yield fitted(batch, wanted)
+        return read_data_file(self.lake, partition, self.schema)
 
 
-def _added(table: Table, snapshot: Any) -> list[str]:
+def read_data_file(lake: LakeOptions, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of one data file, as a task reads them."""
+    from pyiceberg.table import StaticTable
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from mainstem_pipeline.lake.reading import file_batches, fitted
+
+    if not isinstance(partition, DataFileRows):  # Spark's stand-in where there is nothing to read
+        return
+    table = StaticTable.from_metadata(partition.metadata, lake.file_properties())
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for batch in file_batches(table.io, partition.file, table.schema().select(*wanted.names)):
+        yield fitted(batch, wanted)
+
+
+def _added(table: Table, snapshot: Any) -> list[PlannedFile]:
     """The data files this very snapshot appended."""
     from pyiceberg.manifest import ManifestEntryStatus
     from pyiceberg.table.snapshots import Operation
@@ -126,7 +149,7 @@ def _added(table: Table, snapshot: Any) -> list[str]:
     if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
         return []
     return [
-        entry.data_file.file_path
+        PlannedFile(entry.data_file.file_path)
         for manifest in snapshot.manifests(table.io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
         for entry in manifest.fetch_manifest_entry(table.io)

@@ -1,7 +1,7 @@
 """Reading lake tables with Spark, without Iceberg's jar: plan with pyiceberg, read the Parquet files with Spark.
 
-Valid because our tables are append-only: no delete files. A table on S3 without Hadoop's S3 jar is read by tasks with
-pyarrow instead (`mapInArrow` over its files).
+Files that another engine deleted rows of, and tables on S3 (without Hadoop's S3 jar), are read by tasks with pyarrow
+instead (`mapInArrow` over the files): Spark's own reader knows nothing of deletes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE, next_offsets_of
+from mainstem_pipeline.lake.deletes import PlannedFile, planned_files
 from mainstem_pipeline.lake.reading import file_batches, fitted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainstem_pipeline.options import ReadOptions
 
 READ_TASKS_MAX = 1_000
+PLANNED_FIELDS = "path: string, deletes: array<struct<path: string, format: string>>"
 FIELD_ID = "parquet.field.id"  # honoured by Spark with spark.sql.parquet.fieldId.read.enabled
 
 
@@ -40,29 +41,27 @@ def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
     return next_offsets_of(table, int(snapshot) if snapshot else None)
 
 
-def data_paths(table: Table, row_filter: BooleanExpression | None = None) -> list[str]:
-    """The files of the current snapshot that may hold rows for the filter."""
-    from pyiceberg.expressions import AlwaysTrue
-
-    scan = table.scan(row_filter=row_filter or AlwaysTrue())
-    return [one.file.file_path for one in scan.plan_files()]
-
-
 def read_table(spark: SparkSession, lake: LakeOptions, name: str) -> DataFrame:
     """The table as it is now."""
     table = load_table(open_catalog(lake), name)
-    return frame_of(spark, lake, table, data_paths(table))
+    return frame_of(spark, lake, table, planned_files(table))
 
 
-def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, paths: Sequence[str]) -> DataFrame:
+def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, files: Sequence[PlannedFile]) -> DataFrame:
     schema = spark_schema(table)
-    if not paths:
+    if not files:
         return spark.createDataFrame([], schema)
-    if lake.is_local:
-        return spark.read.schema(schema).parquet(*[path.removeprefix("file://") for path in paths])
-    spread = spark.sparkContext.parallelize([(path,) for path in paths], min(len(paths), READ_TASKS_MAX))
-    reader = _file_reader(table.metadata_location, lake.file_properties(), schema)
-    return spark.createDataFrame(spread, "path string").mapInArrow(reader, schema)
+    whole = [one for one in files if lake.is_local and not one.deletes]
+    cut = [one for one in files if not lake.is_local or one.deletes]
+    frames = []
+    if whole:
+        frames.append(spark.read.schema(schema).parquet(*[one.path.removeprefix("file://") for one in whole]))
+    if cut:
+        rows = [((one.path, list(one.deletes)),) for one in cut]
+        spread = spark.sparkContext.parallelize(rows, min(len(rows), READ_TASKS_MAX))
+        reader = _file_reader(table.metadata_location, lake.file_properties(), schema)
+        frames.append(spark.createDataFrame(spread, f"file struct<{PLANNED_FIELDS}>").mapInArrow(reader, schema))
+    return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
 
 
 def spark_schema(table: Table) -> StructType:
@@ -113,7 +112,7 @@ def _spark_type(kind: Any) -> Any:
 def _file_reader(
     metadata: str, properties: Mapping[str, str], schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: names of files in, their rows out."""
+    """For `mapInArrow`: planned files in, their rows out."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyiceberg.table import StaticTable
@@ -122,8 +121,14 @@ def _file_reader(
         table = StaticTable.from_metadata(metadata, dict(properties))
         wanted = to_arrow_schema(schema, timezone="UTC")
         for batch in batches:
-            for path in batch.column(0).to_pylist():
-                for rows in file_batches(table.io, path, table.schema()):
+            for one in batch.column(0).to_pylist():
+                file = PlannedFile(one["path"], pairs_of(one["deletes"]))
+                for rows in file_batches(table.io, file, table.schema()):
                     yield fitted(rows, wanted)
 
     return read
+
+
+def pairs_of(deletes: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
+    """A planned file's deletes, as a task gets them."""
+    return tuple((one["path"], one["format"]) for one in deletes)

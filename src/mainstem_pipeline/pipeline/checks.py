@@ -15,10 +15,12 @@ from mainstem_pipeline.pipeline.document import BadPipeline, Document, Place, Pr
 from mainstem_pipeline.pipeline.flow_checks import FlowChecks
 from mainstem_pipeline.pipeline.loops import HINT, loops, nodes_of
 from mainstem_pipeline.pipeline.model import Decode, Pipeline, SideTable
+from mainstem_pipeline.pipeline.syntax import SCHEMA, Phrase, syntax_problems
 
 TOP = ("name", "broker", "state", "lake", "spark", "tables", "flows", "record")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 FLOWS_MAX = 100
+STORES = ("file", "s3", "s3a", "gs", "abfs", "hdfs")
 
 
 def load_pipeline(path: Path) -> Pipeline:
@@ -30,11 +32,27 @@ def load_pipeline(path: Path) -> Pipeline:
     return pipeline
 
 
+def load_parsed(path: Path) -> tuple[Pipeline, str]:
+    """The same, with its SQL parsed too; and a note if Spark's parser was not there."""
+    document = read_document(path)
+    checks = PipelineChecks(document)
+    pipeline = checks.made()
+    problems, note = syntax_problems(checks.phrases)
+    if document.problems or problems or pipeline is None:
+        raise BadPipeline(path, [*document.problems, *problems])
+    return pipeline, note
+
+
 class Checks:
     """Asking a document for what should be there, noting what is not."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.phrases: list[Phrase] = []  # SQL of the file, to be parsed where a parser is at hand
+
+    def phrase(self, place: Place, kind: str, text: str) -> None:
+        if text:
+            self.phrases.append(Phrase(self.document.line(*place), kind, text, _shown(place)))
 
     def problem(self, place: Place, what: str, hint: str = "") -> None:
         self.document.problem(place, what, hint)
@@ -133,11 +151,19 @@ class PipelineChecks(Checks):
             flows=flows,
             broker=self._broker(content.get("broker")),
             lake=lake,
-            state=(self.document.path.parent / state).absolute(),
+            state=self._place(state, ("state",)),
             spark=self._spark(content.get("spark")),
             tables=tables,
             record=content.get("record") is not False,
         )
+
+    def _place(self, text: str, place: Place) -> str:
+        """A folder beside the file, or a URL of a store that pyarrow and Hadoop know."""
+        scheme, found, _ = text.partition("://")
+        if found and scheme not in STORES:
+            hint = f"a folder, or one of {', '.join(f'{one}://' for one in STORES)}"
+            self.problem(place, f"{_shown(place)}: there is no store {scheme}://", hint)
+        return text if found else str((self.document.path.parent / text).absolute())
 
     def _broker(self, value: Any) -> dict[str, str]:
         if value is None:
@@ -157,8 +183,7 @@ class PipelineChecks(Checks):
             return None
         told = self.mapping(value, ("lake",), ("warehouse", "catalog", "properties"))
         warehouse = self.text(told.get("warehouse"), ("lake", "warehouse"), required=True)
-        if warehouse and "://" not in warehouse:
-            warehouse = str((self.document.path.parent / warehouse).absolute())
+        warehouse = self._place(warehouse, ("lake", "warehouse")) if warehouse else ""
         catalog = self.text(told.get("catalog"), ("lake", "catalog"))
         if warehouse and "://" in warehouse and not warehouse.startswith("file://") and not catalog:
             self.problem(
@@ -193,7 +218,9 @@ class PipelineChecks(Checks):
                 self.problem((*place, kind), f"there is nothing at {path}")
             target = str(path)
         decode = FlowChecks(self, lake).decode(told.get("decode"), (*place, "decode")) if kind == "topic" else Decode()
-        return SideTable(name, kind, target, self.text(told.get("schema"), (*place, "schema")), decode)
+        schema = self.text(told.get("schema"), (*place, "schema"))
+        self.phrase((*place, "schema"), SCHEMA, schema)
+        return SideTable(name, kind, target, schema, decode)
 
     def needs_lake(self, lake: LakeOptions | None, place: Place, table: str) -> None:
         if lake is None:

@@ -7,11 +7,14 @@ A dead letter is the record's own key, value and headers, with these headers add
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from mainstem_pipeline.pipeline.decoding import REASON, broken_rule
+from mainstem_pipeline.pipeline.decoding import REASON, broken_rule, struct_of
 from mainstem_pipeline.pipeline.failures import BadRecords
-from mainstem_pipeline.pipeline.model import Flow, Sink
+from mainstem_pipeline.pipeline.model import Flow
+from mainstem_pipeline.pipeline.reasons import explained
 from mainstem_pipeline.pipeline.sinks import BatchOf, Sinks
 
 if TYPE_CHECKING:
@@ -31,9 +34,13 @@ ADDED = {
 }
 
 
+OWN = ("topic", "partition", "offset", "timestamp", "origin", "key", "value", "headers")
+
+
 class Quality:
-    def __init__(self, flow: Flow, sinks: Sinks) -> None:
-        self._flow, self._sinks = flow, sinks
+    def __init__(self, flow: Flow, sinks: Sinks, schema: Callable[[], str]) -> None:
+        """`schema`: what values are decoded by, asked for when there is a bad one."""
+        self._flow, self._sinks, self._schema = flow, sinks, schema
         self.may_be_bad = flow.may_be_bad
 
     def ruled(self, rows: DataFrame) -> DataFrame:
@@ -50,8 +57,8 @@ class Quality:
         self.limit(total, bad, lambda: self.letters(rows.where(f"{REASON} is not null")))
         return int(bad)
 
-    def limit(self, total: int, bad: int, letters: Callable[[], DataFrame]) -> None:
-        """BadRecords, with three of them, if there are more than the flow may have."""
+    def limit(self, total: int, bad: int, letters: Callable[[], DataFrame], *, of: str = "this batch") -> None:
+        """BadRecords, with three of them, if there are more than the flow may have; nothing `of` that was written."""
         limit = self._flow.dead_letters
         if not bad or total < limit.rows_min or bad / total <= limit.max_ratio:
             return
@@ -62,7 +69,7 @@ class Quality:
         raise BadRecords(
             f"flow {self._flow.name}: {bad} of {total} records cannot be used, "
             f"the limit is {limit.max_ratio:.0%}{examples}",
-            fix="correct the schema or the rules, or raise dead_letters.max_ratio; nothing of this batch was written",
+            fix=f"correct the schema or the rules, or raise dead_letters.max_ratio; nothing of {of} was written",
         )
 
     def counted(self, rows: DataFrame) -> DataFrame:
@@ -74,18 +81,36 @@ class Quality:
         from pyspark.sql import functions as F
         from pyspark.sql.types import LongType, StructType
 
-        letters = self.letters(rows)
+        letters = self._plain_letters(rows)
         bad = F.when(F.col("reason").isNotNull(), F.struct(*map(F.col, letters.columns))).alias("bad")
         out = StructType().add("bad", letters.schema).add("total", LongType())
-        return letters.select(bad).mapInArrow(_counting, out)
+        return letters.select(bad).mapInArrow(_counting(self._explained()), out)
+
+    def _explained(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Letters with the field in their reason, where Spark's parser said only that they are malformed."""
+        decode = self._flow.decode
+        if decode.format not in ("json", "csv") or self._flow.source.kind == "table":
+            return lambda letters: letters
+        schema = struct_of(self._schema()).jsonValue()
+        return partial(explained, form=decode.format, schema=schema, options=dict(decode.options))
 
     def letters(self, bad: DataFrame) -> DataFrame:
-        """Bad rows as dead letters."""
+        """Bad rows as dead letters, explained."""
+        plain, explain = self._plain_letters(bad), self._explained()
+
+        def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from map(explain, batches)
+
+        return plain.mapInArrow(each, plain.schema)
+
+    def _plain_letters(self, bad: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
         flow = F.lit(self._flow.name).alias("flow")
         reason = F.col(REASON).alias("reason")
-        if "_value" not in bad.columns:  # rows of a table have no record behind them: all columns as JSON instead
+        if not {f"_{name}" for name in OWN} <= set(
+            bad.columns
+        ):  # no record is behind them (any more): all columns as JSON instead
             value = F.to_json(F.struct(*(name for name in bad.columns if name != REASON))).cast("binary")
             nothing = F.lit(None)
             return bad.select(
@@ -95,39 +120,45 @@ class Quality:
                 nothing.cast("int").alias("partition"),
                 nothing.cast("bigint").alias("offset"),
                 F.current_timestamp().alias("timestamp"),
-                F.lit("table").alias("origin"),
+                F.lit("table" if self._flow.source.kind == "table" else "flow").alias("origin"),
                 nothing.cast("binary").alias("key"),
                 value.alias("value"),
                 nothing.cast("array<struct<key:string,value:binary>>").alias("headers"),
             )
-        own = ("topic", "partition", "offset", "timestamp", "origin", "key", "value", "headers")
-        return bad.select(flow, reason, *(F.col(f"_{name}").alias(name) for name in own))
+        return bad.select(flow, reason, *(F.col(f"_{name}").alias(name) for name in OWN))
 
-    def keep(self, bad: DataFrame, batch: BatchOf) -> None:
-        self.keep_letters(self.letters(bad), batch)
+    def keep(self, bad: DataFrame, batch: BatchOf, *, of: str = "") -> None:
+        self.keep_letters(self.letters(bad), batch, of=of)
 
-    def keep_letters(self, letters: DataFrame, batch: BatchOf) -> None:
-        """To the topic and, if there is one, the table: in the batch they came with."""
-        target = self._flow.dead_letters
-        self._sinks.write(Sink("topic", target.topic, "dead-letters"), _as_records(letters), batch)
-        if target.table:
-            self._sinks.write(Sink("table", target.table, "dead-letters-table"), letters, batch)
+    def keep_letters(self, letters: DataFrame, batch: BatchOf, *, of: str = "") -> None:
+        """To the topic and, if there is one, the table: in the batch they came with.
+
+        `of`: the sink that refused them; a batch has them apart from the letters of its decoding.
+        """
+        for one in self._flow.dead_letters.sinks:
+            sink = replace(one, name=f"{one.name}:{of}") if of else one
+            self._sinks.write(sink, _as_records(letters) if sink.kind == "topic" else letters, batch)
 
 
-def _counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
+def _counting(
+    explain: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-    total, names = 0, ["bad", "total"]
-    kind: pa.DataType | None = None
-    for batch in batches:
-        letters = batch.column(0)
-        kind = letters.type
-        total += batch.num_rows
-        if letters.null_count < batch.num_rows:
-            kept = letters.drop_null()
-            yield pa.RecordBatch.from_arrays([kept, pa.nulls(len(kept), pa.int64())], names=names)
-    if kind is not None:
-        yield pa.RecordBatch.from_arrays([pa.nulls(1, kind), pa.array([total], pa.int64())], names=names)
+        total, names = 0, ["bad", "total"]
+        kind: pa.DataType | None = None
+        for batch in batches:
+            letters = batch.column(0)
+            kind = letters.type
+            total += batch.num_rows
+            if letters.null_count < batch.num_rows:
+                kept = explain(pa.RecordBatch.from_struct_array(letters.drop_null())).to_struct_array().cast(kind)
+                yield pa.RecordBatch.from_arrays([kept, pa.nulls(len(kept), pa.int64())], names=names)
+        if kind is not None:
+            yield pa.RecordBatch.from_arrays([pa.nulls(1, kind), pa.array([total], pa.int64())], names=names)
+
+    return count
 
 
 def _as_records(letters: DataFrame) -> DataFrame:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import time
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from mainstem.model.errors import ConfigError
 from mainstem_pipeline.pipeline.model import Decode, Rule
+from mainstem_pipeline.pipeline.reasons import GENERAL, avro_reason, misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 CORRUPT = "_mainstem_corrupt"
@@ -35,6 +38,7 @@ RECORD_COLUMNS = {
 SOURCE_COLUMNS = "key,value,topic,partition,offset,timestamp,headers,canonical_topic,levels,origin"
 SAMPLE_ROWS = 1_000
 CONFLUENT_HEAD_BYTES = 5
+ORDER_DIGITS = 20  # of a position in a database's log, so that texts compare as numbers do
 
 
 def decoded(records: DataFrame, decode: Decode, schema: str, rules: tuple[Rule, ...]) -> DataFrame:
@@ -46,6 +50,10 @@ def decoded(records: DataFrame, decode: Decode, schema: str, rules: tuple[Rule, 
         opened = named.withColumn(REASON, F.lit(None).cast("string"))
     elif decode.format == "avro":
         opened = _avro(named, decode, schema)
+    elif decode.format == "debezium":
+        opened = _debezium(named, decode, schema)
+    elif decode.format == "debezium-avro":
+        opened = _debezium_avro(named, decode, schema)
     else:
         opened = _parsed(named, decode, schema)
     return (
@@ -58,15 +66,26 @@ def decoded(records: DataFrame, decode: Decode, schema: str, rules: tuple[Rule, 
 def broken_rule(rule: Rule) -> Column:
     from pyspark.sql import functions as F
 
-    holds = F.coalesce(F.expr(rule.check), F.lit(False))
+    holds = F.coalesce(tried(F.expr(rule.check)), F.lit(False))
     return F.when(~holds, F.lit(f"rule {rule.name}: {rule.check}"))
+
+
+def tried(column: Column) -> Column:
+    """The column, null where computing it raises an error: Spark's TryEval, which its SQL has only for some functions."""
+    from pyspark import SparkContext
+    from pyspark.sql import Column
+
+    context: Any = SparkContext._active_spark_context
+    columns = context._jvm.org.apache.spark.sql.classic.ExpressionUtils
+    trying = context._jvm.org.apache.spark.sql.catalyst.expressions.TryEval
+    return Column(columns.column(trying(columns.expression(column._jc))))
 
 
 def _parsed(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     text = F.col("_value").cast("string")
-    wanted = _struct(named.sparkSession, schema).add(CORRUPT, "string")
+    wanted = struct_of(schema).add(CORRUPT, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **decode.options}
     if decode.format == "csv":
         parsed = F.from_csv(text, _ddl(wanted), options)
@@ -75,8 +94,8 @@ def _parsed(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
     opened = named.withColumn("_parsed", parsed)
     bad = (
         F.when(F.col("_value").isNull(), F.lit("the value is null"))
-        .when(F.col("_parsed").isNull(), F.lit(f"the value is no {decode.format}"))
-        .when(F.col(f"_parsed.{CORRUPT}").isNotNull(), F.lit(f"the value is no {decode.format} of this schema"))
+        .when(F.col("_parsed").isNull(), F.lit(f"{GENERAL}{decode.format}"))
+        .when(F.col(f"_parsed.{CORRUPT}").isNotNull(), F.lit(f"{GENERAL}{decode.format} of this schema"))
     )
     names = [field.name for field in wanted.fields if field.name != CORRUPT]
     return opened.withColumn(REASON, bad).select(
@@ -88,7 +107,77 @@ def _ddl(schema: StructType) -> str:
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
 
 
-def _struct(spark: SparkSession, schema: str) -> StructType:
+def _debezium(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
+    """Changes of a database's table in JSON; envelopes come bare or as {schema, payload}."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    row = struct_of(schema)
+    source = struct_of("lsn bigint, scn string, file string, pos bigint, ts_ms bigint")
+    change = StructType().add("before", row).add("after", row).add("op", "string").add("source", source)
+    wanted = StructType([*change.fields]).add("payload", change).add(CORRUPT, "string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **decode.options}
+    opened = named.where("_value is not null").withColumn(
+        "_whole", F.from_json(F.col("_value").cast("string"), wanted, options)
+    )
+
+    def part(name: str) -> Column:
+        return F.coalesce(F.col(f"_whole.payload.{name}"), F.col(f"_whole.{name}"))
+
+    unread = F.when(F.col(f"_whole.{CORRUPT}").isNotNull(), F.lit("the value is no Debezium change of this schema"))
+    return _changes(opened, part, change, unread)
+
+
+def _debezium_avro(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
+    """The same in Avro: `schema` is the envelope's, as Debezium registers it."""
+    from pyspark.sql import functions as F
+
+    envelope = struct_of(avro_ddl(json.loads(schema)))
+    opened = _avro_opened(named.where("_value is not null"), decode, schema, envelope)
+
+    def part(name: str) -> Column:
+        return F.col(f"_parsed.{name}")
+
+    return _changes(opened, part, envelope, F.col(REASON))
+
+
+def _changes(opened: DataFrame, part: Callable[[str], Column], envelope: StructType, unread: Column) -> DataFrame:
+    """The row's columns, `_op` (c, u, r, d) and `_order`, by which changes follow each other.
+
+    A deleted row's columns are those it had. Tombstones are no changes. `unread`: why a value is no envelope, if so.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    def padded(value: Column) -> Column:
+        return F.lpad(value.cast("string"), ORDER_DIGITS, "0")
+
+    row, source = envelope["after"].dataType, envelope["source"].dataType
+    assert isinstance(row, StructType)
+    assert isinstance(source, StructType)
+    known = set(source.fieldNames())
+    orders = [padded(part(f"source.{name}")) for name in ("lsn", "scn") if name in known]
+    if {"file", "pos"} <= known:
+        orders.append(F.concat(part("source.file"), F.lit(":"), padded(part("source.pos"))))
+    if "ts_ms" in known:
+        orders.append(padded(part("source.ts_ms")))
+    order = F.coalesce(*orders) if orders else F.lit(None).cast("string")
+    op = part("op")
+    bad = F.coalesce(
+        unread,
+        F.when(op.isNull(), F.lit("the value is no Debezium change: it has no op"))
+        .when(op == "t", F.lit("the source table was truncated (op t), which is not followed"))
+        .when(~op.isin("c", "u", "r", "d"), F.concat(F.lit("the value is no Debezium change: op "), op))
+        .when((op == "d") & part("before").isNull(), F.lit("a delete without `before`: set REPLICA IDENTITY FULL"))
+        .when((op != "d") & part("after").isNull(), F.lit("a change without `after`")),
+    )
+    whole = F.when(op == "d", part("before")).otherwise(part("after"))
+    made = opened.withColumn("_row", whole).withColumn(REASON, bad)
+    columns = (F.col(f"_row.`{field.name}`").alias(field.name) for field in row.fields)
+    return made.select(*columns, op.alias("_op"), order.alias("_order"), *RECORD_COLUMNS, REASON)
+
+
+def struct_of(schema: str) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -120,56 +209,79 @@ def inferred_schema(records: DataFrame) -> str:
 def _avro(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
     from pyspark.sql import functions as F
 
-    columns = avro_ddl(json.loads(schema))
-    wanted = _struct(named.sparkSession, columns)
-    kinds = {field.name: field.dataType.simpleString() for field in named.schema.fields}
-    out = ", ".join([*(f"`{name}` {kind}" for name, kind in kinds.items()), "_json string", f"{REASON} string"])
-    opened = named.mapInArrow(_avro_reader(schema, decode.options), out)
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = opened.withColumn(
-        "_parsed", F.from_json("_json", _struct(named.sparkSession, columns).add(CORRUPT, "string"), options)
-    )
-    # A union's other branch, say: read by Avro, but not of the column's type.
-    unfit = F.when(F.col(f"_parsed.{CORRUPT}").isNotNull(), F.lit("the value does not fit the columns of this schema"))
-    return parsed.withColumn(REASON, F.coalesce(F.col(REASON), unfit)).select(
-        *(F.col(f"_parsed.`{field.name}`").alias(field.name) for field in wanted), *RECORD_COLUMNS, REASON
-    )
+    wanted = struct_of(avro_ddl(json.loads(schema)))
+    columns = (F.col(f"_parsed.`{field.name}`").alias(field.name) for field in wanted)
+    return _avro_opened(named, decode, schema, wanted).select(*columns, *RECORD_COLUMNS, REASON)
+
+
+def _avro_opened(named: DataFrame, decode: Decode, schema: str, wanted: StructType) -> DataFrame:
+    """Records with `_parsed`, and `_reason` where it did not work."""
+    from pyspark.sql.types import StringType
+
+    out = type(named.schema)([*named.schema.fields]).add("_parsed", wanted).add(REASON, StringType())
+    return named.mapInArrow(_avro_reader(schema, wanted, decode.options), out)
 
 
 def _avro_reader(
-    schema: str, options: Mapping[str, str]
+    schema: str, wanted: StructType, options: Mapping[str, str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     skip = CONFLUENT_HEAD_BYTES if options.get("wire") == "confluent" else 0
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import fastavro
         import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_type
 
-        parsed = fastavro.parse_schema(json.loads(schema))
+        told = json.loads(schema)
+        parsed, kind = fastavro.parse_schema(told), to_arrow_type(wanted, timezone="UTC")
+
+        def one(value: bytes | None) -> tuple[Any, str | None]:
+            if value is None:
+                return None, "the value is null"
+            stream = io.BytesIO(value[skip:])
+            try:
+                found = _plain_times(fastavro.schemaless_reader(stream, parsed), kind)
+            except Exception as error:
+                return None, avro_reason(value[skip:], told, error)
+            left = len(value) - skip - stream.tell()
+            if left:
+                return None, f"the value is no avro of this schema: {left} bytes are left behind the last field"
+            return found, None
+
         for batch in batches:
-            texts: list[str | None] = []
-            reasons: list[str | None] = []
-            for value in batch.column("_value").to_pylist():
-                text = reason = None
-                try:
-                    if value is None:
-                        raise ValueError("the value is null")
-                    text = json.dumps(fastavro.schemaless_reader(io.BytesIO(value[skip:]), parsed), default=_json_text)
-                except Exception as error:
-                    reason = f"the value is no avro of this schema: {error or type(error).__name__}"
-                texts.append(text)
-                reasons.append(reason)
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, pa.array(texts, pa.string()), pa.array(reasons, pa.string())],
-                names=[*batch.schema.names, "_json", REASON],
-            )
+            rows = [one(value) for value in batch.column("_value").to_pylist()]
+            values, reasons = [value for value, _ in rows], [reason for _, reason in rows]
+            try:
+                column = pa.array(values, kind)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                # One of them is not of its column's type: a union's other branch, say.
+                unfit = [misfit(value, kind, "") for value in values]
+                column = pa.array([v if u is None else None for v, u in zip(values, unfit, strict=True)], kind)
+                reasons = [reason or u for reason, u in zip(reasons, unfit, strict=True)]
+            arrays = [*batch.columns, column, pa.array(reasons, pa.string())]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, "_parsed", REASON])
 
     return read
 
 
+def _plain_times(value: Any, kind: pa.DataType) -> Any:
+    """Times of the day and UUIDs as text, as their columns are."""
+    import pyarrow as pa
+
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {one.name: _plain_times(value.get(one.name), one.type) for one in kind}
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return {name: _plain_times(one, kind.item_type) for name, one in value.items()}
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_plain_times(one, kind.value_type) for one in value]
+    if isinstance(value, time | UUID):
+        return str(value)
+    return value
+
+
 AVRO_TYPES = {
     "string": "string",
-    "bytes": "string",
+    "bytes": "binary",
     "int": "int",
     "long": "bigint",
     "float": "float",
@@ -187,33 +299,43 @@ AVRO_LOGICAL = {
     "date": "date",
     "uuid": "string",
 }
-
-
-def _json_text(value: Any) -> str:
-    """What JSON has no type for: bytes as the text they are, times and decimals as they are written."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+DECIMAL_DIGITS_MAX = 38
 
 
 def avro_ddl(schema: dict[str, Any]) -> str:
     """The columns of an Avro record, as DDL."""
-    return ", ".join(f"`{one['name']}` {_avro_type(one['type'])}" for one in schema.get("fields", []))
+    named: dict[str, Any] = {}
+    return ", ".join(f"`{one['name']}` {_avro_type(one['type'], named)}" for one in schema.get("fields", []))
 
 
-def _avro_type(kind: Any) -> str:
+def _avro_type(kind: Any, named: dict[str, Any]) -> str:
+    """`named`: the types that were defined on the way, which may be used again by name."""
     if isinstance(kind, list):
-        return _avro_type(next((one for one in kind if one != "null"), "null"))
+        return _avro_type(next((one for one in kind if one != "null"), "null"), named)
     if isinstance(kind, str):
-        return AVRO_TYPES.get(kind, "string")
-    if kind.get("logicalType") in AVRO_LOGICAL:
-        return AVRO_LOGICAL[kind["logicalType"]]
+        return AVRO_TYPES.get(kind) or named.get(kind.rpartition(".")[2]) or "string"
+    if kind.get("logicalType") == "decimal" and 0 < kind.get("precision", 0) <= DECIMAL_DIGITS_MAX:
+        found = f"decimal({kind['precision']},{kind.get('scale', 0)})"
+    elif kind.get("logicalType") in AVRO_LOGICAL:
+        found = AVRO_LOGICAL[kind["logicalType"]]
+    else:
+        found = _avro_complex(kind, named)
+    if "name" in kind:
+        named[kind["name"].rpartition(".")[2]] = found
+    return found
+
+
+def _avro_complex(kind: Any, named: dict[str, Any]) -> str:
     match kind.get("type"):
         case "record":
-            inner = ", ".join(f"`{one['name']}`: {_avro_type(one['type'])}" for one in kind["fields"])
+            inner = ", ".join(f"`{one['name']}`: {_avro_type(one['type'], named)}" for one in kind["fields"])
             return f"struct<{inner}>"
         case "array":
-            return f"array<{_avro_type(kind['items'])}>"
+            return f"array<{_avro_type(kind['items'], named)}>"
         case "map":
-            return f"map<string, {_avro_type(kind['values'])}>"
-        case "enum" | "fixed":
+            return f"map<string, {_avro_type(kind['values'], named)}>"
+        case "enum":
             return "string"
-    return _avro_type(kind.get("type", "string"))
+        case "fixed":
+            return "binary"
+    return _avro_type(kind.get("type", "string"), named)

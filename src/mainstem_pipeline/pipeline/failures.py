@@ -81,6 +81,19 @@ def understood(error: Exception, flow: str) -> MainstemError:
     return _told(FlowFailed, flow, reason_of(text))
 
 
+def shortly(error: Exception) -> MainstemError:
+    """Anything that Spark raised outside a flow, in one sentence."""
+    if isinstance(error, MainstemError):
+        return error
+    text = str(error)
+    fix = "--debug shows where it comes from"
+    if "JAVA_GATEWAY_EXITED" in text:
+        fix = f"look at the end of Spark's log, and at the settings under spark: in the file; {fix}"
+    elif "masters are unresponsive" in text or "Master removed our application" in text:
+        fix = f"check --master: does a Spark master answer there? {fix}"
+    return FlowFailed(f"Spark failed: {reason_of(text) or type(error).__name__}", fix=fix)
+
+
 def _told(kind: type[MainstemError], flow: str, reason: str) -> MainstemError:
     """The fix that the text ends with is one again."""
     fix = _FIX.search(reason)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from mainstem.model.topic_filter import check_filter
 from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.merge import COPY_ON_WRITE, MERGE_ON_READ, Merge
 from mainstem_pipeline.pipeline.document import Place
 from mainstem_pipeline.pipeline.flows import time_ms
 from mainstem_pipeline.pipeline.model import (
+    AVRO,
     BAD_RATIO_MAX,
     BAD_ROWS_MIN,
+    COLUMN,
     FORMATS,
+    LETTERS,
+    LETTERS_TABLE,
     MODES,
     ROWS_PER_BATCH_MAX,
     TRIGGER_MS,
@@ -26,7 +32,9 @@ from mainstem_pipeline.pipeline.model import (
     Source,
     Transform,
     Watermark,
+    partition_transform,
 )
+from mainstem_pipeline.pipeline.syntax import CONDITION, SCHEMA, STATEMENT
 
 if TYPE_CHECKING:
     from mainstem_pipeline.pipeline.checks import PipelineChecks
@@ -51,10 +59,12 @@ FLOW = (
 )
 SOURCES = ("topic", "topics", "pattern", "filter", "view", "table")
 SINKS = ("topic", "table", "parquet", "console")
+MERGE = ("order_by", "delete_where", "scd", "writes")  # words of a table with a key
 START = re.compile(r"earliest|latest|ts:\S+|stamp:\d+|table:\S+")
 DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|seconds?|minutes?|hours?|days?|milliseconds?)")
 UNIT_MS = {"ms": 1, "mi": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+SINK_NAME_BYTES_MAX = 200  # the broker takes 256
 
 
 def duration_ms(text: str) -> int | None:
@@ -194,31 +204,45 @@ class FlowChecks:
         )
         infer = told.get("infer") is True
         schema = self._schema(told.get("schema"), (*place, "schema"), kind)
-        if kind in ("avro", "csv") and not schema:
+        if kind in (*AVRO, "csv", "debezium") and not schema:
             checks.problem(place, f"{kind} needs a schema", "schema: FILE or the schema itself")
         if kind == "json" and not schema and not infer:
             checks.problem(place, "json needs a schema", "schema: 'device string, celsius double', or infer: true")
+        if kind == "debezium-avro" and schema:
+            self._check_envelope(schema, (*place, "schema"))
+        if kind in ("json", "csv", "debezium"):
+            checks.phrase((*place, "schema"), SCHEMA, schema)
         if kind == "json" and schema and infer:
             checks.problem((*place, "infer"), "there is a schema already: nothing is inferred")
         return Decode(kind, schema, infer, checks.texts(told.get("options"), (*place, "options")))
+
+    def _check_envelope(self, schema: str, place: Place) -> None:
+        told = json.loads(schema)
+        names = {one.get("name") for one in told.get("fields", ())} if isinstance(told, dict) else set()
+        missing = [name for name in ("before", "after", "op", "source") if name not in names]
+        if missing:
+            hint = "take the envelope's as Debezium registers it: TOPIC-value, a record Envelope"
+            self._checks.problem(
+                place, f"this is no schema of Debezium's envelope: it has no {', '.join(missing)}", hint
+            )
 
     def _schema(self, value: Any, place: Place, kind: str) -> str:
         """A DDL text, a mapping of names to types, or a file (.json: JSON Schema; .avsc: Avro; else DDL)."""
         checks = self._checks
         if value is None:
             return ""
-        if isinstance(value, dict) and kind == "avro":
+        if isinstance(value, dict) and kind in AVRO:
             return json.dumps(value)
         if isinstance(value, dict):
             return ", ".join(f"`{name}` {checks.text(one, (*place, name))}" for name, one in value.items())
         text = checks.text(value, place)
         if not re.search(r"\.(json|avsc|ddl|sql)$", text):
-            return self._json_text(text, place, "the schema") if kind == "avro" else text
+            return self._json_text(text, place, "the schema") if kind in AVRO else text
         path = checks.file(text, place)
         if path is None:
             return ""
         content = path.read_text()
-        if path.suffix == ".avsc" or kind == "avro":
+        if path.suffix == ".avsc" or kind in AVRO:
             return self._json_text(content, place, path.name)
         if path.suffix == ".json":
             document = self._json_text(content, place, path.name)
@@ -251,6 +275,7 @@ class FlowChecks:
         for name, check in self._checks.texts(value, place).items():
             if not check:
                 self._checks.problem((*place, name), f"rule {name!r} needs a SQL condition")
+            self._checks.phrase((*place, name), CONDITION, check)
             rules.append(Rule(name, check))
         return tuple(rules)
 
@@ -281,6 +306,7 @@ class FlowChecks:
         sql = checks.text(told.get("sql"), (*place, "sql"))
         if sql and not re.search(r"\binput\b", sql, re.IGNORECASE):
             checks.problem((*place, "sql"), "the SQL reads nothing of this flow", "select ... from input ...")
+        checks.phrase((*place, "sql"), STATEMENT, sql)
         python = checks.text(told.get("python"), (*place, "python"))
         if python:
             file, _, function = python.partition(":")
@@ -309,14 +335,35 @@ class FlowChecks:
         sinks: list[Sink] = []
         for index, one in enumerate(given):
             at = (*place, index) if isinstance(value, list) else place
-            sink = self._sink(one, at, index, mode)
+            sink = self._sink(one, at, mode)
             if sink is not None:
+                self._check_identity(sink, sinks, at)
                 sinks.append(sink)
         return tuple(sinks)
 
-    def _sink(self, value: Any, place: Place, index: int, mode: str) -> Sink | None:
+    def _check_identity(self, sink: Sink, others: list[Sink], place: Place) -> None:
+        """By its name a sink knows a batch that it has: two of one name would each take the other's for its own."""
+        if sink.kind == "parquet" and any(one.kind == "parquet" and one.target == sink.target for one in others):
+            self._checks.problem(place, f"two sinks write to the folder {sink.target}", "give each a folder of its own")
+        elif any(one.name == sink.name for one in others):
+            hint = "give each a name of its own: {topic: alerts, name: hot}"
+            self._checks.problem(place, f"two sinks of this flow are {sink.name!r}", hint)
+
+    def _sink_name(self, value: Any, place: Place, kind: str, target: str) -> str:
+        """What the file calls it; else what it writes to, so that its place in the list does not matter."""
+        name = self._checks.text(value, place)
+        if not name:
+            name = f"{kind}:{target}"
+            digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+            return name if len(name.encode()) <= SINK_NAME_BYTES_MAX else f"{kind}:{digest}"
+        if not NAME.fullmatch(name) or name in (LETTERS, LETTERS_TABLE):
+            self._checks.problem(place, f"a sink cannot be called {name!r}", "letters, digits, - and _")
+        return name
+
+    def _sink(self, value: Any, place: Place, mode: str) -> Sink | None:
         checks = self._checks
-        told = checks.mapping(value, place, (*SINKS, "key", "value", "partition_by", "options", "where"))
+        words = (*SINKS, "name", "key", "value", "partition_by", "options", "where", *MERGE)
+        told = checks.mapping(value, place, words)
         chosen = [kind for kind in SINKS if kind in told]
         if len(chosen) != 1:
             checks.problem(place, f"a sink is exactly one of {', '.join(SINKS)}")
@@ -325,10 +372,10 @@ class FlowChecks:
         target = "console" if kind == "console" else checks.text(told[kind], at, required=True)
         if kind == "table":
             checks.needs_lake(self._lake, at, target)
-        if kind in ("table", "parquet") and mode == "update":
-            checks.problem(
-                at, f"mode update cannot be written to a {kind}: rows would be there twice", "use mode append"
-            )
+        merge = self._merge(told, place, kind)
+        if mode == "update" and (kind == "parquet" or (kind == "table" and merge is None)):
+            hint = "key: [COLUMN, ...] lets a row replace the one before" if kind == "table" else "use mode append"
+            checks.problem(at, f"mode update cannot be appended to a {kind}: rows would be there twice", hint)
         if kind == "parquet" and "://" not in target:
             target = str((checks.document.path.parent / target).absolute())
         columns = told.get("partition_by") or []
@@ -336,15 +383,43 @@ class FlowChecks:
         options = checks.texts(told.get("options"), (*place, "options"))
         if "where" in told:
             options = {**options, "where": checks.text(told["where"], (*place, "where"))}
+        for word in ("value", "where", "delete_where", *(["key"] if kind == "topic" else [])):
+            if not isinstance(told.get(word), list):
+                checks.phrase((*place, word), CONDITION, checks.text(told.get(word), (*place, word)))
+        for text in COLUMN.findall(target) if kind == "topic" else ():
+            checks.phrase(at, CONDITION, text)
+        for one in columns:
+            checks.checked((*place, "partition_by"), lambda text=str(one): partition_transform(text))  # type: ignore[misc]
         return Sink(
             kind,
             target,
-            f"{kind}-{index}",
-            checks.text(told.get("key"), (*place, "key")),
+            self._sink_name(told.get("name"), (*place, "name"), kind, target),
+            checks.text(told.get("key"), (*place, "key")) if kind == "topic" else "",
             checks.text(told.get("value"), (*place, "value")),
             tuple(checks.text(one, (*place, "partition_by")) for one in columns),
+            merge,
             options,
         )
+
+    def _merge(self, told: dict[str, Any], place: Place, kind: str) -> Merge | None:
+        """`key` of a table: its rows are merged into it."""
+        checks = self._checks
+        given = [word for word in MERGE if word in told]
+        if kind != "table" or "key" not in told:
+            for word in given:
+                checks.problem((*place, word), f"{word!r} belongs to a table with a key", "key: [COLUMN, ...]")
+            return None
+        key = told["key"] if isinstance(told["key"], list) else [told["key"]]
+        names = tuple(checks.text(one, (*place, "key"), required=True) for one in key)
+        if not names or len(set(names)) != len(names):
+            checks.problem((*place, "key"), "a key is one column or more, each once", "key: [device]")
+        order = checks.text(told.get("order_by"), (*place, "order_by"))
+        scd = int(checks.number(told.get("scd"), (*place, "scd"), 1, least=1, most=2))
+        if scd == 2 and not order:
+            checks.problem((*place, "scd"), "scd: 2 needs the time from which a row is valid", "order_by: COLUMN")
+        writes = checks.text(told.get("writes"), (*place, "writes"), default=COPY_ON_WRITE)
+        writes = checks.one_of(writes, (*place, "writes"), (COPY_ON_WRITE, MERGE_ON_READ))
+        return Merge(names, order, checks.text(told.get("delete_where"), (*place, "delete_where")), scd, writes)
 
     def _dead_letters(self, value: Any, place: Place, pipeline: str, flow: str) -> DeadLetters:
         checks = self._checks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem_pipeline.pipeline.dead_letters import Quality
 from mainstem_pipeline.pipeline.decoding import REASON, SOURCE_COLUMNS, decoded, inferred_schema
+from mainstem_pipeline.pipeline.failing_rows import Found, failing_rows
+from mainstem_pipeline.pipeline.failures import SinkFailed
 from mainstem_pipeline.pipeline.loops import letter_topics
-from mainstem_pipeline.pipeline.model import Decode, Flow, Pipeline, SideTable
-from mainstem_pipeline.pipeline.sinks import BatchOf, Sinks
+from mainstem_pipeline.pipeline.model import Flow, Pipeline, SideTable, Sink
+from mainstem_pipeline.pipeline.side_tables import is_frozen, side_table
+from mainstem_pipeline.pipeline.sinks import BatchOf, RowsRefused, Sinks
 from mainstem_pipeline.pipeline.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+FAILING = "failing"  # names the letters of rows on which SQL or Python fails
 
 
 @dataclass(slots=True)
@@ -42,14 +48,21 @@ class FlowRun:
     """A flow in a session of its own: its views and tables are nobody else's."""
 
     def __init__(
-        self, pipeline: Pipeline, flow: Flow, spark: SparkSession, state: State, show: Callable[[str], None]
+        self,
+        pipeline: Pipeline,
+        flow: Flow,
+        spark: SparkSession,
+        state: State,
+        show: Callable[[str], None],
+        sinks: Sinks | None = None,
     ) -> None:
         self.pipeline, self.flow, self._state = pipeline, flow, state
         self.session = spark.newSession()
-        self._sinks = Sinks(pipeline.broker, pipeline.lake, show)
-        self._quality = Quality(flow, self._sinks)
+        self._sinks = sinks or Sinks(pipeline.broker, pipeline.lake, show)
+        self._quality = Quality(flow, self._sinks, self.schema)
         self.failure: MainstemError | None = None  # raised inside a batch: Spark would only show its text
         self.results: dict[int, BatchResult] = {}
+        self._is_first_batch = True
 
     # -- reading
 
@@ -131,9 +144,18 @@ class FlowRun:
         for sink in self.flow.sinks:
             self._sinks.check(sink, out)
 
-    def _register_tables(self, session: SparkSession) -> None:
+    def _register_tables(self, session: SparkSession, *, live: bool = False) -> None:
         for table in self.pipeline.tables:
-            side_table(session, self.pipeline, table).createOrReplaceTempView(table.name)
+            self._register(session, table, live=live)
+
+    def _register(self, session: SparkSession, table: SideTable, *, live: bool = False) -> None:
+        side_table(session, self.pipeline, table, live=live).createOrReplaceTempView(table.name)
+
+    def _look_again(self) -> None:
+        """Side tables by URL, which Spark looked up when the query was made: the next batch has them as of now."""
+        for table in self.pipeline.tables:
+            if is_frozen(table):
+                self.session.catalog.refreshTable(table.name)
 
     # -- running
 
@@ -148,7 +170,7 @@ class FlowRun:
         writer = (
             frame.writeStream.queryName(f"{self.pipeline.name}.{flow.name}")
             .outputMode(flow.mode)
-            .option("checkpointLocation", str(self._state.checkpoint(flow.name)))
+            .option("checkpointLocation", self._state.checkpoint(flow.name))
             .foreachBatch(self._guarded(process))
         )
         writer = (
@@ -168,6 +190,7 @@ class FlowRun:
         def guarded(frame: DataFrame, batch: int) -> None:
             try:
                 process(frame, batch)
+                self._look_again()
             except MainstemError as error:
                 self.failure = error
                 raise
@@ -188,33 +211,110 @@ class FlowRun:
         rows = self.rows(records)
         result = self.results[batch] = BatchResult(batch)
         if not self._quality.may_be_bad:
-            self._write(self.transformed(rows.drop(REASON), session), place)
+            self._make_and_write(rows.drop(REASON), place, session)
             return
         rows = rows.persist() if persist else rows
         try:
             result.bad = self._quality.checked(rows)
-            self._write(self.transformed(rows.where(f"{REASON} is null").drop(REASON), session), place)
+            self._make_and_write(rows.where(f"{REASON} is null").drop(REASON), place, session)
             if result.bad:
                 self._quality.keep(rows.where(f"{REASON} is not null"), place)
         finally:
             if persist:
                 rows.unpersist()
 
-    def _write(self, frame: DataFrame, batch: BatchOf) -> None:
+    def _make_and_write(self, rows: DataFrame, batch: BatchOf, session: SparkSession) -> None:
+        """Transform the rows for each sink. Those on which SQL or Python fails are dead letters; the others arrive."""
+
+        def made(some: DataFrame) -> DataFrame:
+            return self.transformed(some, session)
+
+        sifted = None
+        if self._has_failing_letters(batch):  # a rerun: rows that were dead letters must not arrive after all
+            sifted = self._sifted(rows, batch, made, session)
+            rows = sifted if sifted is not None else rows
         for sink in self.flow.sinks:
+            try:
+                self._write(sink, made(rows), batch)
+            except SinkFailed:
+                before = sifted
+                if sifted is None:
+                    sifted = self._sifted(rows, batch, made, session)
+                    rows = sifted if sifted is not None else rows
+                taken = self._taken(sink, rows, batch, made, session)
+                if taken is None and sifted is before:
+                    raise  # no row is to blame
+                self._write(sink, made(taken if taken is not None else rows), batch)
+
+    def _has_failing_letters(self, batch: BatchOf) -> bool:
+        """Whether a run before this one found rows of this very batch on which the transforms fail."""
+        is_first, self._is_first_batch = self._is_first_batch, False
+        if not is_first or not self.flow.transforms:
+            return False
+        letters = self.flow.dead_letters.sinks[0]
+        return self._sinks.last_batch(replace(letters, name=f"{letters.name}:{FAILING}"), batch.query) >= batch.batch
+
+    def _sifted(
+        self, rows: DataFrame, batch: BatchOf, made: Callable[[DataFrame], DataFrame], session: SparkSession
+    ) -> DataFrame | None:
+        """The rows on which the transforms do not fail, whatever a sink takes of them; None if they fail on none."""
+        first_sql = self.flow.transforms[0].sql if self.flow.transforms else ""
+        found = failing_rows(rows, first_sql, made, session)
+        return self._rest(found, batch, FAILING) if found is not None else None
+
+    def _taken(
+        self, sink: Sink, rows: DataFrame, batch: BatchOf, made: Callable[[DataFrame], DataFrame], session: SparkSession
+    ) -> DataFrame | None:
+        """The rows on which the sink's own expressions do not fail; None if they fail on none."""
+        found = failing_rows(rows, "", lambda some: self._sinks.wanted(sink, made(some)), session)
+        return self._rest(found, batch, f"{FAILING}:{sink.name}") if found is not None else None
+
+    def _rest(self, found: Found, batch: BatchOf, of: str) -> DataFrame:
+        """Dead letters first: once a sink has the batch a rerun passes it over, and would find nothing that fails."""
+        bad, rest = found.bad.count(), found.rest.count()
+        self._quality.limit(bad + rest, bad, lambda: self._quality.letters(found.bad))
+        self._quality.keep(found.bad, batch, of=of)
+        self.results.setdefault(batch.batch, BatchResult(batch.batch)).bad += bad
+        return found.rest
+
+    def _write(self, sink: Sink, frame: DataFrame, batch: BatchOf) -> None:
+        try:
             self._sinks.write(sink, frame, batch)
+        except RowsRefused:
+            self._write_what_is_taken(sink, frame, batch)
+
+    def _write_all(self, frame: DataFrame, batch: BatchOf) -> None:
+        for sink in self.flow.sinks:
+            self._write(sink, frame, batch)
+
+    def _write_what_is_taken(self, sink: Sink, frame: DataFrame, batch: BatchOf) -> None:
+        """Again, without the rows that the sink refuses by themselves: those are dead letters of this batch."""
+        from pyspark.sql import functions as F
+
+        both = self._sinks.refused(sink, frame, batch).persist()
+        try:
+            total, bad = both.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
+            refused = both.where("reason is not null").select("row.*", F.col("reason").alias(REASON))
+            self._quality.limit(total, bad, lambda: self._quality.letters(refused), of=f"this batch to {sink.name}")
+            taken = replace(sink, options={name: value for name, value in sink.options.items() if name != "where"})
+            # Letters first: a sink that has the batch is passed over by a rerun, which would find none of them.
+            self._quality.keep(refused, batch, of=sink.name)
+            self._sinks.write(taken, both.where("reason is null").select("row.*"), batch)
+            self.results.setdefault(batch.batch, BatchResult(batch.batch)).bad += bad
+        finally:
+            both.unpersist()
 
     def _stateful(self, run: str) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         from pyspark.sql import functions as F
 
-        self._register_tables(self.session)
+        self._register_tables(self.session, live=True)
         rows = self.rows(self.stream())
         good = rows.where(f"{REASON} is null").drop(REASON)
         if self.flow.watermark is not None:
             good = good.withWatermark(self.flow.watermark.column, self.flow.watermark.delay)
         out = self.transformed(good, self.session)
         if not self._quality.may_be_bad:
-            return out, lambda frame, batch: self._write(frame, BatchOf(query_of(frame), run, batch))
+            return out, lambda frame, batch: self._write_all(frame, BatchOf(query_of(frame), run, batch))
         bad = self._quality.counted(rows)
         nothing = F.lit(None)
         both = out.select(
@@ -231,7 +331,7 @@ class FlowRun:
                 total, count = frame.agg(F.coalesce(F.sum("total"), F.lit(0)), F.count("bad")).collect()[0]
                 self.results[batch] = BatchResult(batch, count, total)
                 self._quality.limit(total, count, lambda: letters)
-                self._write(frame.where("good is not null").select("good.*"), place)
+                self._write_all(frame.where("good is not null").select("good.*"), place)
                 if count:
                     self._quality.keep_letters(letters, place)
             finally:
@@ -308,34 +408,6 @@ def time_ms(text: str) -> int:
     except ValueError:
         raise ConfigError(f"{text!r} is no time", fix="write 2026-01-31T08:00:00Z or milliseconds since 1970") from None
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-
-
-def side_table(session: SparkSession, pipeline: Pipeline, table: SideTable) -> DataFrame:
-    """A table to join with, as it is now."""
-    match table.kind:
-        case "table":
-            from mainstem_pipeline.lake.tables import read_table
-
-            assert pipeline.lake is not None
-            return read_table(session, pipeline.lake, table.target)
-        case "topic":
-            return _topic_table(session, pipeline, table.target, table.decode)
-        case "csv":
-            reader = session.read.option("header", "true")
-            return (reader.schema(table.schema) if table.schema else reader.option("inferSchema", "true")).csv(
-                table.target
-            )
-        case "json":
-            reader = session.read
-            return (reader.schema(table.schema) if table.schema else reader).json(table.target)
-    return session.read.parquet(table.target)
-
-
-def _topic_table(session: SparkSession, pipeline: Pipeline, topic: str, decode: Decode) -> DataFrame:
-    options = {**pipeline.broker, "subscribe": topic, "columns": SOURCE_COLUMNS}
-    records = session.read.format("mainstem").options(**options).load()
-    schema = inferred_schema(records) if decode.infer else decode.schema
-    return decoded(records, decode, schema, ()).where(f"{REASON} is null").drop(REASON)
 
 
 def parse_progress(progress: Any) -> dict[str, Any]:

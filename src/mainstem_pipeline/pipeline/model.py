@@ -2,7 +2,7 @@
 
 name: devices
 broker: {url: http://127.0.0.1:7070}
-state: ./state                       checkpoints and status; default .mainstem/<name> beside the file
+state: ./state                       checkpoints and status; default .mainstem/<name> beside the file; or s3://...
 lake: {warehouse: ./lake}            for tables
 spark: {spark.sql.shuffle.partitions: "2"}
 tables:                              to join with, by name
@@ -25,20 +25,44 @@ flows:
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mainstem.model.errors import ConfigError
 from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.merge import Merge
 
 BAD_RATIO_MAX = 0.05
 BAD_ROWS_MIN = 100  # below so many rows in a batch a ratio says nothing
 ROWS_PER_BATCH_MAX = 1_000_000
 TRIGGER_MS = 5_000
 
-FORMATS = ("json", "avro", "csv", "raw")
+FORMATS = ("json", "avro", "csv", "debezium", "debezium-avro", "raw")
+AVRO = ("avro", "debezium-avro")  # whose schema is Avro's own
 MODES = ("append", "update")
+COLUMN = re.compile(r"\{([^{}]+)\}")  # in a topic's name: filled in
+TRANSFORM = re.compile(r"(day|hour|month|year|identity)\((\w+)\)|(bucket|truncate)\((\d+),\s*(\w+)\)|(\w+)")
+LETTERS, LETTERS_TABLE = "dead-letters", "dead-letters-table"  # names of sinks that no other may have
+
+
+def partition_transform(text: str) -> tuple[str, str]:
+    """`day(at)`, `bucket(16, device)` or a column, as (Iceberg's transform, column); ConfigError for anything else."""
+    found = TRANSFORM.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(
+            f"partition_by {text!r} cannot be read",
+            fix="day(column), hour(column), month(column), year(column), bucket(16, column), truncate(4, column), a column",
+        )
+    simple, simple_column, sized, size, sized_column, column = found.groups()
+    if sized and not int(size):
+        raise ConfigError(f"partition_by {text!r}: the number must be at least 1", fix=f"{sized}(16, {sized_column})")
+    if sized:
+        return f"{sized}[{size}]", sized_column
+    return simple or "identity", simple_column or column
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +107,11 @@ class Watermark:
 class Sink:
     kind: str  # topic | table | parquet | console
     target: str
-    name: str  # unique in its flow
+    name: str  # its identity in the flow, by which a repeated batch is known: given, or what it writes to
     key: str = ""  # SQL for a topic's key
     value: str = ""  # SQL for a topic's value; by default all columns as JSON
     partition_by: tuple[str, ...] = ()
+    merge: Merge | None = None  # rows of a table replace those of their key
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,6 +121,12 @@ class DeadLetters:
     table: str = ""
     max_ratio: float = BAD_RATIO_MAX
     rows_min: int = BAD_ROWS_MIN
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The topic's, and the table's if there is one."""
+        topic = Sink("topic", self.topic, LETTERS)
+        return (topic, Sink("table", self.table, LETTERS_TABLE)) if self.table else (topic,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +180,21 @@ class Flow:
             told["mode"] = self.mode
         return told
 
+    def batch_shape(self) -> dict[str, Any]:
+        """What an unfinished batch depends on: whom it is for, and what makes its rows."""
+        sinks = {one.name: [one.kind, one.target] for one in self.sinks if one.kind != "console"}
+        if self.may_be_bad and self.archive is None:
+            sinks |= {one.name: [one.kind, one.target] for one in self.dead_letters.sinks}
+        functions = [_content(one.python) for one in self.transforms]
+        made_by = repr((self.decode, self.rules, self.transforms, functions))
+        return {"sinks": sinks, "rows": hashlib.blake2b(made_by.encode(), digest_size=12).hexdigest()}
+
+
+def _content(function: str) -> str:
+    """Of the file that `file.py:function` names."""
+    file = Path(function.rpartition(":")[0])
+    return file.read_text() if function and file.is_file() else ""
+
 
 @dataclass(frozen=True, slots=True)
 class SideTable:
@@ -168,10 +214,15 @@ class Pipeline:
     flows: tuple[Flow, ...]
     broker: Mapping[str, str] = field(default_factory=dict)
     lake: LakeOptions | None = None
-    state: Path = Path()
+    state: str = ""  # a folder, or a URL; see store.py
     spark: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[SideTable, ...] = ()
     record: bool = True  # tell the broker how the flows do, for the console
+
+    @property
+    def store_properties(self) -> dict[str, str]:
+        """Credentials of the state's store: the lake's, or the environment's."""
+        return (self.lake or LakeOptions()).file_properties()
 
     def flow(self, name: str) -> Flow | None:
         return next((one for one in self.flows if one.name == name), None)

@@ -18,8 +18,12 @@ from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, u
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
 from mainstem_pipeline.pipeline.loops import check_loops, nodes_of, told_topics, views_of
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
+from mainstem_pipeline.pipeline.places import check_places
 from mainstem_pipeline.pipeline.progress import REPORT_RETRY_S, Display, FlowProgress, Metrics, Reports
+from mainstem_pipeline.pipeline.sinks import Sinks
 from mainstem_pipeline.pipeline.state import State
+from mainstem_pipeline.pipeline.store import hadoop_settings
+from mainstem_pipeline.pipeline.unfinished import check_finishable
 from mainstem_pipeline.scans import Scan
 from mainstem_pipeline.session import SparkOptions, retried, start_session
 
@@ -154,9 +158,12 @@ class Runner:
                 for flow in chosen:
                     self._state.check_unchanged(flow, frozenset(self._options.accept_change))
             self._check_broker()
+            if not self._options.backfill:
+                self._check_unfinished(chosen)
             spark = self._given_spark or self._start_spark()
-            self._open_reports()
             try:
+                check_places(spark, self._pipeline)
+                self._open_reports()
                 return self._run_flows(spark, chosen)
             finally:
                 if self._given_spark is None:
@@ -197,13 +204,24 @@ class Runner:
         finally:
             client.close()
 
+    def _check_unfinished(self, chosen: list[Flow]) -> None:
+        """What an edited file would lose of a batch that a failure left half done is told before anything runs."""
+        sinks = Sinks(self._pipeline.broker, self._pipeline.lake, self._display.note)
+        for flow in chosen:
+            if flow.name not in self._options.accept_change:
+                check_finishable(flow, self._state, sinks.last_batch)
+            self._state.remember(flow)
+
     def _start_spark(self) -> SparkSession:
         return start_session(
             SparkOptions(
                 master=self._options.master,
                 name=f"mainstem {self._pipeline.name}",
-                log=self._state.directory / "spark.log",
-                settings=self._pipeline.spark,
+                log=self._state.log,
+                settings={
+                    **hadoop_settings(self._pipeline.state, self._pipeline.store_properties),
+                    **self._pipeline.spark,
+                },
                 fast_start=self._options.fast_start,
                 announce=self._display.note,
             )
@@ -235,6 +253,7 @@ class Runner:
             for flow in self._flows:
                 self._watch(flow)
             self._report()
+            self._state.renew()
             if any(flow.progress.state == "failed" for flow in self._flows):
                 break
         return self._end()

@@ -1,4 +1,4 @@
-"""`validate` and `explain`: what can be said of a pipeline without starting Spark."""
+"""`validate` and `explain`: what can be said of a pipeline without a Spark session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mainstem.model.errors import MainstemError, NotFound
 from mainstem_pipeline.client import BrokerUnreachable
 from mainstem_pipeline.options import Given, read_options
-from mainstem_pipeline.pipeline.checks import load_pipeline
+from mainstem_pipeline.pipeline.checks import load_parsed
 from mainstem_pipeline.pipeline.document import BadPipeline, Problem
 from mainstem_pipeline.pipeline.loops import check_loops
 from mainstem_pipeline.pipeline.model import Flow, Pipeline
@@ -19,8 +19,9 @@ RETRY_S = 3.0
 
 def validated(path: Path, *, offline: bool) -> list[str]:
     """Problems raise BadPipeline; what is returned are notes: things that are fine but worth knowing."""
-    pipeline = load_pipeline(path)
-    notes = [f"{flow.name}: {note}" for flow in pipeline.flows for note in _notes(pipeline, flow)]
+    pipeline, parsed = load_parsed(path)
+    notes = [parsed] if parsed else []
+    notes += [f"{flow.name}: {note}" for flow in pipeline.flows for note in _notes(pipeline, flow)]
     if offline:
         return notes
     problems: list[Problem] = []

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import click
 
@@ -21,6 +17,7 @@ from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.pipeline.failures import reason_of, understood
 from mainstem_pipeline.query.predicates import quoted
 from mainstem_pipeline.query.relations import Relations
+from mainstem_pipeline.query.results import opened, print_result
 from mainstem_pipeline.session import SparkOptions, retried, start_session, state_directory
 from mainstem_pipeline.slices import DataLoss
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 RELATIONS_MAX = 50  # in one statement
 ANSWERS_MAX = 3  # attempts, when data moves from the log to a table while it is read
 HISTORY_LINES_MAX = 1_000
-CELL_CHARACTERS_MAX = 80
 # Spark's errors for a name that it does not know, and where they say it; the second is of names of three parts and more.
 UNKNOWN = {"TABLE_OR_VIEW_NOT_FOUND": "relationName", "REQUIRES_SINGLE_PART_NAMESPACE": "identifier"}
 T = TypeVar("T")
@@ -137,7 +133,7 @@ class SqlShell:
                 raise InvalidArgument("Parquet needs a folder to go to", fix="--output DIR")
             self.answer(statement, lambda frame: frame.write.mode("errorifexists").parquet(str(output)))
             return
-        with _opened(output) as out:
+        with opened(output) as out:
             self.answer(statement, lambda frame: print_result(frame, form, limit, out))
 
     def prompt(self, *, limit: int) -> None:
@@ -189,66 +185,6 @@ def renamed(text: str, parts: list[str], view: str) -> str:
 def _named(parts: list[str], flags: re.RegexFlag = re.NOFLAG, behind: str = "") -> re.Pattern[str]:
     spelled = r"\s*\.\s*".join(f"(?:`{re.escape(part.replace('`', '``'))}`|{re.escape(part)})" for part in parts)
     return re.compile(rf"(?<![\w.`]){spelled}(?![\w`]){behind}", flags)
-
-
-# -- results
-
-
-@contextlib.contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
-    if output is None:
-        yield sys.stdout
-        return
-    with output.open("w") as file:
-        yield file
-
-
-def shown(value: Any) -> Any:
-    """Bytes as text where they are text."""
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    if isinstance(value, list | tuple) and not hasattr(value, "asDict"):
-        return [shown(one) for one in value]
-    if hasattr(value, "asDict"):
-        return {name: shown(one) for name, one in value.asDict().items()}
-    if isinstance(value, dict):
-        return {str(shown(name)): shown(one) for name, one in value.items()}
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value
-
-
-def print_result(frame: DataFrame, form: str, limit: int, out: TextIO) -> None:
-    if form == "json":
-        for row in frame.toLocalIterator(prefetchPartitions=True):
-            out.write(json.dumps(shown(row), default=str, ensure_ascii=False) + "\n")
-    elif form == "csv":
-        writer = csv.writer(out)
-        writer.writerow(frame.columns)
-        for row in frame.toLocalIterator(prefetchPartitions=True):
-            writer.writerow(["" if value is None else shown(value) for value in row])
-    else:
-        _print_table(frame, limit, out)
-
-
-def _print_table(frame: DataFrame, limit: int, out: TextIO) -> None:
-    rows = frame.limit(limit + 1).collect()
-    cells = [[_cell(value) for value in row] for row in rows[:limit]]
-    widths = [max([len(name), *(len(line[i]) for line in cells)]) for i, name in enumerate(frame.columns)]
-    if frame.columns:
-        out.write(
-            "  ".join(name.ljust(width) for name, width in zip(frame.columns, widths, strict=True)).rstrip() + "\n"
-        )
-        out.write("  ".join("-" * width for width in widths) + "\n")
-    for line in cells:
-        out.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
-    more = f"; more than {limit}, see --limit" if len(rows) > limit else ""
-    out.write(f"({len(cells)} row{'s' if len(cells) != 1 else ''}{more})\n")
-
-
-def _cell(value: Any) -> str:
-    text = "NULL" if value is None else str(shown(value)).replace("\n", "\\n")
-    return text if len(text) <= CELL_CHARACTERS_MAX else text[: CELL_CHARACTERS_MAX - 3] + "..."
 
 
 # -- the prompt
