@@ -1,0 +1,1 @@
+"""Search: words, fields and comparisons over stored records, newest first."""

@@ -1,0 +1,6 @@
+from typing import Any
+
+def mark_rows(
+    data: Any, offsets: Any, rows: int, needle: bytes, whole_start: bool, whole_end: bool, marks: Any
+) -> None: ...
+def keep_frames(buffer: bytearray, size: int, needles: tuple[bytes, ...]) -> tuple[int, int, bool]: ...

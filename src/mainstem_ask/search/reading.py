@@ -1,0 +1,86 @@
+"""A slice of the log searched: frames that cannot hold what is wanted are passed over before they are decoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.codec.batch import FRAME_HEAD_SIZE
+from mainstem.model.errors import CorruptFrame
+from mainstem_ask.reading import Permit, PermittedReader
+from mainstem_ask.search.matcher import keep_frames
+from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.slices import CHUNK_BYTES, FRAME_BYTES_MAX, ScanTask
+
+STAMP_MAX = (1 << 63) - 1
+COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("canonical_topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("origin", pa.string()),
+        ("stamp", pa.int64()),
+    ]
+)
+HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+class SearchedSlice(PermittedReader):
+    def __init__(
+        self,
+        task: ScanTask,
+        piece: Mapping[str, Any],
+        schema: pa.Schema,
+        client: BrokerClient,
+        permit: Permit | None,
+        needles: tuple[bytes, ...],
+    ) -> None:
+        super().__init__(task, piece, schema, client, permit)
+        self._needles = needles
+        self.floor = STAMP_MAX  # everything before this slice was stamped before
+
+    def _note(self, head: bytes | memoryview) -> None:
+        """The head of the first frame."""
+        if self.floor == STAMP_MAX and len(head) >= FRAME_HEAD_SIZE:
+            offset, stamp = (int.from_bytes(head[at : at + 8], "big", signed=True) for at in (16, 24))
+            self.floor = stamp + max(int(self._piece["start"]) - offset, 0)
+
+    def _fetch(self, start: int, end: int, size: int) -> tuple[bytes, int]:
+        data, after = super()._fetch(start, end, size)
+        self._note(data[:FRAME_HEAD_SIZE])
+        return data, after
+
+    def _from_file(self) -> Iterator[pa.RecordBatch]:
+        fd = os.open(self._piece["path"], os.O_RDONLY)
+        try:
+            decoder = self._decoder()
+            at, end = int(self._piece["at"]), int(self._piece["at"]) + int(self._piece["bytes"])
+            first = os.pread(fd, FRAME_HEAD_SIZE, at)
+            if int.from_bytes(first[16:24], "big") != self._piece["frame"]:
+                raise CorruptFrame("another frame stands where the plan named one")
+            self._note(first)
+            buffer = bytearray(min(CHUNK_BYTES, end - at))
+            while at < end and not decoder.finished:
+                size = os.preadv(fd, [memoryview(buffer)[: end - at]], at)
+                kept, looked_at, damaged = keep_frames(buffer, size, self._needles)
+                if damaged:
+                    raise CorruptFrame("no frame stands where one should")
+                if kept:
+                    decoder.feed(memoryview(buffer)[:kept])
+                    yield from self._rows(decoder)
+                if looked_at == 0:
+                    if size < len(buffer) or size >= FRAME_BYTES_MAX:
+                        break
+                    buffer = bytearray(min(len(buffer) * 4, FRAME_BYTES_MAX))
+                at += looked_at
+            if at >= end or decoder.finished:
+                self._position = int(self._piece["end"])
+        finally:
+            os.close(fd)
