@@ -11,9 +11,12 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 SECONDS = 30.0
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/oracles
 
 Check = Callable[[bytes], None]
 OneInput = Callable[[random.Random], bytes]

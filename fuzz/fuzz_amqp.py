@@ -9,7 +9,6 @@ An input is a stream of bytes as a socket would give it, cut in two at a place i
 
 from __future__ import annotations
 
-import importlib
 import random
 import struct
 from types import ModuleType
@@ -18,26 +17,15 @@ from typing import Any
 from driver import main
 
 from mainstem.model.amqp_content import Content
-from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import PeerViolation
+from mainstem.protocols.amqp import wire
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import METHODS, decode, encode
+from tests.oracles import amqp_wire
 
 FRAME_MAX = 131_072
 BODY_BYTES_MAX = 1 << 16
-
-
-def implementations() -> list[ModuleType]:
-    """The plain one first."""
-    found = [importlib.import_module("mainstem.protocols.amqp._wire_reference")]
-    if COMPILED:
-        found.append(importlib.import_module("mainstem.protocols.amqp.wire"))
-    else:
-        print("the compiled modules are not built; only the plain one runs")
-    return found
-
-
-WIRES = implementations()
+WIRES = [amqp_wire, wire]
 
 
 class Ticker:

@@ -17,7 +17,6 @@ from types import ModuleType
 
 from driver import main
 
-from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import MainstemError
 
 LOG_ID = 5
@@ -34,12 +33,9 @@ class Implementation:
 
 def implementations() -> list[Implementation]:
     """The plain one first."""
-    suffixes = ("_reference", "") if COMPILED else ("_reference",)
-    if not COMPILED:
-        print("the compiled modules are not built; only the plain ones run")
     return [
-        Implementation(*(importlib.import_module(f"mainstem.codec._{name}{suffix}") for name in NAMES))
-        for suffix in suffixes
+        Implementation(*(importlib.import_module(f"{package}{name}") for name in NAMES))
+        for package in ("tests.oracles.", "mainstem.codec._")
     ]
 
 

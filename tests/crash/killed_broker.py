@@ -119,7 +119,7 @@ class KilledBroker:
         for log in broker.logs.by_id.values():
             found: dict[int, bytes] = {}
             offset = 0
-            while (piece := log.read(offset, 1 << 20)) is not None:
+            while (piece := log.read_now(offset, 1 << 20)) is not None:
                 records = decode_frames(piece.data, log.id, inflated_bytes_max=1 << 24)
                 found |= {record.offset: record.value or b"" for record in records}
                 offset = piece.end_offset

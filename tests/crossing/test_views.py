@@ -16,6 +16,7 @@ from tests.crossing.amqp_speaker import AmqpSpeaker
 from tests.crossing.commands import eventually, http, mainstem
 from tests.crossing.message import HEAR_S_MAX, Ear, Message, Speaker
 from tests.crossing.speakers import speakers_of
+from tests.protocol.mqtt.raw import Raw
 
 
 @pytest.fixture(scope="module")
@@ -275,6 +276,55 @@ def test_a_table_answers_the_newest_record_per_key(
     found = {dict(m.headers())["ms-topic"].decode(): m.value() for m in take(consumer, 3)}
     assert found == {f"{fleet}/0/temp": b"newest", f"{fleet}/1/temp": None, f"{fleet}/2/temp": b"old-2"}
     consumer.close()
+
+
+@pytest.mark.parametrize("reader", ["mqtt", "amqp"])
+def test_a_table_is_one_for_every_reader(
+    broker: BrokerProcess, speakers: dict[str, Speaker], fleet: str, reader: str
+) -> None:
+    view = f"t{fleet}"
+    mainstem(broker, "view", "create", view, f"{fleet}/+/temp", "--last-by", "topic")
+    for number in range(20):
+        speakers["amqp"].say(Message(f"{fleet}/{number % 2}/temp", b"%d" % number))
+    with speakers[reader].history(view) as ear:
+        assert values(ear, 3) == [b"18", b"19", b"old-2"]
+        speakers["kafka"].say(Message(f"{fleet}/2/temp", b"new"))
+        assert ear.hear(f"{fleet}/2/temp").message.value == b"new"
+        assert ear.hear_any(0) == []
+    with speakers[reader].history(view) as ear:
+        assert values(ear, 3) == [b"18", b"19", b"new"]
+
+
+@pytest.mark.parametrize("reader", ["mqtt", "amqp"])
+def test_a_condition_holds_for_what_comes(
+    broker: BrokerProcess, speakers: dict[str, Speaker], fleet: str, reader: str
+) -> None:
+    view = f"v{fleet}"
+    mainstem(broker, "view", "create", view, f"{fleet}/+/temp", "--where", "key = 'truck-2'")
+    with speakers[reader].history(view) as ear:
+        assert values(ear, 1) == [b"old-2"]
+        for number in (1, 2):
+            speakers["kafka"].say(Message(f"{fleet}/{number}/temp", b"new-%d" % number, key=b"truck-%d" % number))
+        assert ear.hear(f"{fleet}/2/temp").message.value == b"new-2"
+        assert ear.hear_any(0) == []
+
+
+def test_a_view_s_name_is_taken_for_queues_and_a_queue_s_for_views(broker: BrokerProcess, fleet: str) -> None:
+    view, queue = f"v{fleet}", f"q{fleet}"
+    mainstem(broker, "view", "create", view, f"{fleet}/#")
+    mainstem(broker, "queue", "create", queue, f"{fleet}/#")
+    with pytest.raises(AssertionError, match="is a queue; a view needs a name of its own"):
+        mainstem(broker, "view", "create", queue, f"{fleet}/#")
+    with pytest.raises(AssertionError, match="is a view; a queue needs a name of its own"):
+        mainstem(broker, "queue", "create", view, f"{fleet}/#")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="is a view; a queue needs a name of its own"):
+        connection.channel().queue_declare(view)
+    assert connection.channel().queue_declare(view, passive=True).method.message_count == 2 * len(OLD)
+    connection.close()
+    member = Raw.connected(broker.mqtt_port, version=5)
+    assert member.subscribe((f"$queue/{view}/{fleet}/#", 1)) == [0x83]
+    member.socket.close()
 
 
 def test_names_of_views_and_topics_do_not_collide(

@@ -1,0 +1,88 @@
+"""kill -9 at random moments of uploads, drops, compaction and deletions: nothing acked is lost, no object is forgotten."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+from mainstem.storage.tier.registry import Registry
+from mainstem.testing.process import BrokerProcess
+
+KILLS = 100
+DEADLINE_S = 120.0
+SETTINGS = (
+    "tier.grace_ms=0s",
+    "tier.manifest_ms=1s",
+    "policies.k/#.tier=s3",
+    "policies.k/#.layout=dedicated",
+    "policies.k/#.segment_bytes=16KiB",
+    "policies.k/#.local_retention_bytes=0",
+    "policies.k/latest.cleanup=compact",
+)
+
+
+def publish(broker: BrokerProcess, acked: list[bytes], seconds: float) -> None:
+    """Until the broker is killed; what was acked is noted."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 5_000, "linger.ms": 2})
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        if error is None and message.topic() == "k.all":
+            acked.append(message.value() or b"")
+
+    number, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = b"%d:%b" % (number, uuid.uuid4().hex.encode() * 8)
+        producer.produce("k.all", value, on_delivery=note)
+        producer.produce("k.latest", value, key=b"%d" % (number % 5))
+        producer.poll(0.002)
+        number += 1
+    producer.poll(0.2)
+    broker.kill()
+    producer.flush(6)
+
+
+def read_all(broker: BrokerProcess, wanted: set[bytes]) -> set[bytes]:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid.uuid4().hex}
+    consumer, found = Consumer({**settings, "auto.offset.reset": "earliest"}), set[bytes]()
+    consumer.subscribe(["k.all"])
+    deadline = time.monotonic() + DEADLINE_S
+    while not wanted <= found and time.monotonic() < deadline:
+        found |= {message.value() or b"" for message in consumer.consume(1_000, 0.2) if message.error() is None}
+    consumer.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_nothing_acked_is_lost_and_no_object_is_forgotten_by_kill_nine(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    seeded, acked = random.Random(24), list[bytes]()
+    with BrokerProcess(tmp_path / "data", f"tier.store=file://{bucket}", *SETTINGS) as broker:
+        for kill in range(KILLS):
+            publish(broker, acked, seeded.uniform(0.3, 2.5))
+            broker.start()
+            if kill % 10 == 9:
+                httpx.delete(f"{broker.http_url}/v1/topics/k%2Flatest", timeout=30)
+        wanted = set(acked)
+        assert wanted <= read_all(broker, wanted)
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            registry = Registry(broker.data, read_only=True)
+            named = {one.key for log in registry.logs() for one in registry.parts_of(log)}
+            states = registry.totals().keys()
+            registry.close()
+            stored = {str(path.relative_to(bucket)) for path in bucket.glob("parts/**/*") if path.is_file()}
+            if stored == named and states <= {"live"}:
+                break
+            assert time.monotonic() < deadline, (
+                f"{len(stored - named)} orphans, {len(named - stored)} missing: {states}"
+            )
+            time.sleep(0.5)
+    assert named
