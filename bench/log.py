@@ -190,7 +190,7 @@ def bench_read() -> None:
 
 def _read_all(log: Log) -> int:
     offset = size = 0
-    while (piece := log.read(offset, READ_BYTES)) is not None:
+    while (piece := log.read_now(offset, READ_BYTES)) is not None:
         size += len(piece.data)
         offset = piece.end_offset
     return size

@@ -47,9 +47,7 @@ def machine_line() -> str:
 
 
 def versions_line() -> str:
-    from mainstem.model.compiled import COMPILED
-
-    parts = [f"Python {platform.python_version()}", f"mainstem {_commit()}", "compiled" if COMPILED else "plain Python"]
+    parts = [f"Python {platform.python_version()}", f"mainstem {_commit()}"]
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             parts.append(f"{name} {metadata.version(name)}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.log.topic_index import TopicIndex
-from mainstem.model.compiled import COMPILED
 from mainstem.model.topic_tries import TopicTrie
 
 BATCH = 10_000
@@ -71,7 +70,7 @@ def searched(index: TopicIndex, records: int, topic_count: int) -> None:
 
 def main() -> None:
     records, topic_count = (int(arg) for arg in sys.argv[1:3]) if len(sys.argv) > 2 else (10_000_000, 1_000_000)
-    print(f"topic index, {'compiled' if COMPILED else 'plain Python'}, {records:,} records, {topic_count:,} topics")
+    print(f"topic index, {records:,} records, {topic_count:,} topics")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         index = filled(path, records, topic_count)

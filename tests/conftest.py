@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis  # noqa: F401  imported when a run ends, it is parsed while brokers are collected: CPython 3.11 fails on that
 import pytest
 
 from mainstem.testing import BrokerProcess

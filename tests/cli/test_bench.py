@@ -170,9 +170,9 @@ def test_what_cannot_be_is_said_with_a_way_out(broker: Broker, given: str, code:
     assert "Traceback" not in done.stderr
 
 
-def test_without_compiled_modules_it_refuses_and_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    load.require_compiled()
-    monkeypatch.setattr(load, "find_spec", lambda name: None)
+def test_without_epoll_it_refuses_and_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    load.require_epoll()
+    monkeypatch.delattr(load.select, "epoll")
     with pytest.raises(MissingExtra) as refused:
-        load.require_compiled()
-    assert "make setup" in refused.value.fix
+        load.require_epoll()
+    assert "on Linux" in refused.value.fix

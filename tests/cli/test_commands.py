@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mainstem.server.cli import VERBS
@@ -225,7 +227,7 @@ def test_doctor_says_what_it_saw(tmp_path: Path) -> None:
 
 
 def free_ports() -> list[str]:
-    return [part for name in ("mqtt", "ws", "kafka", "amqp", "http") for part in (f"--{name}-port", "0")]
+    return [part for name in ("mqtt", "ws", "kafka", "amqp", "nats", "http") for part in (f"--{name}-port", "0")]
 
 
 def test_a_taken_port_is_an_error_in_production_and_moved_in_development(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
 
 def test_the_demo_crosses_all_protocols() -> None:
     text = said("demo", "--no-sql")
-    assert "14 legs, one append each, no bridge" in text
+    assert "17 legs, one append each, no bridge" in text
 
 
 # -- the bytes on disk
@@ -346,7 +348,7 @@ def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: An
     frames = rows("log", "dump", str(listed[0]["log"]), "--data", data, "--records")
     values = [record["value"] for frame in frames if frame["kind"] == "data" for record in frame["records"]]
     assert values == ["kept"] * 5
-    assert "frames" in said("log", "verify", "--data", data)
+    assert " frame" in said("log", "verify", "--data", data)
     restored = tmp_path / "restored"
     said("restore", str(target), str(restored))
     again = start_broker(data=restored)
@@ -354,9 +356,30 @@ def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: An
     assert said("sub", url, "--from", "earliest", "--count", "5") == "kept\n" * 5
 
 
+def test_logs_are_listed_and_verified_while_they_are_written_to(start_broker: Any) -> None:
+    one = start_broker()
+    ended = threading.Event()
+
+    def write() -> None:
+        with httpx.Client() as client:
+            while not ended.is_set():
+                client.post(f"{one.http_url}/v1/messages", json={"topic": "busy", "value": "x" * 300})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            assert rows("log", "ls", "--data", str(one.data))[0]["engine"] == "segment"
+            assert " frame" in said("log", "verify", "--data", str(one.data))
+    finally:
+        ended.set()
+        writer.join()
+
+
 def test_a_log_that_nothing_was_written_to_has_no_engine_yet(tmp_path: Path) -> None:
     with Broker(engine="segment", data=tmp_path) as broker:
         said("topic", "create", "quiet", "--partitions", "2", MAINSTEM_URL=broker.http_url)
+        said("pub", f"mqtt://127.0.0.1:{broker.mqtt_port}/heard", "x")
         described = said("topic", "describe", "quiet", MAINSTEM_URL=broker.http_url)
         assert len(re.findall(r"layout +dedicated", described)) == 2
         engines = [row["engine"] for row in rows("log", "ls", "--data", str(tmp_path))]

@@ -278,3 +278,32 @@ def test_what_is_missing_or_wrong_is_named(broker: Broker, arguments: str, told:
 
 def test_top_prints_once_where_there_is_no_terminal() -> None:
     assert "connections" in said("top")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("topic delete a", "mainstem topic rm"),
+        ("queue remove a", "mainstem queue rm"),
+        ("topic list", "mainstem topic ls"),
+        ("user create ann", "mainstem user add"),
+        ("topic creat a", "mainstem topic create"),
+    ],
+)
+def test_a_verb_that_others_use_is_answered_with_ours(given: str, meant: str) -> None:
+    done = run(*given.split())
+    assert done.returncode == 2
+    assert f"Did you mean '{meant}'?" in done.stderr or f"'{meant.split()[-1]}'?" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["sql", "select 1"], ["lake", "ls"], ["pipeline", "run", "p.yaml"]])
+def test_without_its_extra_a_command_names_the_one_to_install(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("name: p\n")
+    script = (
+        "import sys\nfor name in ('pyspark', 'pyarrow', 'pyiceberg', 'yaml'): sys.modules[name] = None\n"
+        f"from mainstem.server.cli.group import run\nsys.exit(run({command!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "error[MS-6003]" in done.stderr
+    assert "pip install 'mainstem[pipeline]'" in done.stderr

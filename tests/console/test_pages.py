@@ -35,7 +35,7 @@ def publish(broker: Broker, topic: str, value: str) -> None:
 def test_overview(page: Page, broker: Broker, shoot: Shoot) -> None:
     page.goto("/")
     expect(page.locator("h1")).to_have_text("Overview")
-    for name in ("mqtt", "kafka", "amqp", "http"):
+    for name in ("mqtt", "kafka", "amqp", "nats", "http"):
         expect(page.locator("dl.facts .tag", has_text=name).first).to_be_visible()
     expect(page.locator(".chart canvas")).to_be_visible()
     topics = page.locator(".number", has_text="topics").locator("b")
@@ -157,9 +157,11 @@ def test_views_and_queues(page: Page, broker: Broker, shoot: Shoot) -> None:
     view.locator("input[name=filter]").fill("sensors/kitchen/#")
     view.get_by_role("button").click()
     page.locator("td.name a", has_text="kitchen-only").click()
+    page.get_by_role("link", name="Messages").last.click()
     expect(page.locator("#messages tr")).to_have_count(40)
     page.goto("/views")
-    page.locator("tr", has_text="kitchen-only").get_by_role("button", name="Forget").click()
+    page.on("dialog", lambda dialog: dialog.accept("kitchen-only"))
+    page.locator("tr", has_text="kitchen-only").get_by_role("button", name="Delete").click()
     expect(page.locator("td.name", has_text="kitchen-only")).to_have_count(0)
 
 
@@ -180,7 +182,7 @@ def test_a_page_that_does_not_work_says_why(page: Page) -> None:
 
 @pytest.mark.parametrize("path", [one.path for one in PAGES])
 def test_every_page_reads_well_without_javascript(broker: Broker, path: str) -> None:
-    query = "?name=orders" if path == "/topic" else ""
+    query = {"/topic": "?name=orders", "/view": "?name=all-sensors"}.get(path, "?name=/")
     html = httpx.get(f"{broker.http_url}{path}{query}").text
     assert "<h1>" in html
     twin_path = "/overview.json" if path == "/" else f"{path}.json"
@@ -250,7 +252,7 @@ def test_try_it(page: Page, broker: Broker, shoot: Shoot) -> None:
         page.locator("select[name=protocol]").select_option(protocol)
         page.locator("textarea[name=value]").fill(f"sent by {protocol}")
         page.get_by_role("button", name="Publish").click()
-        expect(page.locator(".arrival", has_text=f"sent by {protocol}")).to_have_count(3)
+        expect(page.locator(".arrival", has_text=f"sent by {protocol}")).to_have_count(4)
         expect(page.locator(".arrival.amqp")).to_contain_text("try.it.here")
     shoot(page, "try")
 
@@ -264,7 +266,7 @@ def test_try_it_with_the_login_of_the_browser(browser: Browser) -> None:
         page = context.new_page()
         page.goto("/try")
         page.get_by_role("button", name="Publish").click()
-        expect(page.locator(".arrival", has_text="µs")).to_have_count(3)
+        expect(page.locator(".arrival", has_text="µs")).to_have_count(4)
         context.close()
 
 

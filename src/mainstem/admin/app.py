@@ -9,17 +9,19 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mainstem.admin.api import OPERATIONS
+from mainstem.admin.asking import Asking
 from mainstem.admin.calls import endpoint, json_response
 from mainstem.admin.console.rendering import Console
 from mainstem.admin.guard import Guard
 from mainstem.admin.metrics.collecting import metrics_text
 from mainstem.admin.metrics.exposition import CONTENT_TYPE
+from mainstem.admin.nats_monitoring import nats_routes
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.problems import problem, problem_of
 from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import MainstemError, NotAuthorized
 
 
 def make_application(running: Running) -> Starlette:
@@ -31,6 +33,9 @@ def make_application(running: Running) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         per_object = request.url.path == "/metrics/per-object"
+        principal = request.scope["state"].get("principal")
+        if request.url.path != "/metrics" and not (principal is not None and principal.admin):
+            return problem_of(NotAuthorized("only an admin may see the metrics of single objects"))
         wanted = request.query_params.getlist("family") if request.url.path == "/metrics/detailed" else []
         try:
             text = await metrics_text(running, per_object=per_object, wanted=wanted)
@@ -58,18 +63,19 @@ def make_application(running: Running) -> Starlette:
             fix="report it, with what the broker's log says",
         )
 
+    answered = [Route(one.path, endpoint(running, one), methods=[one.method], name=one.needs) for one in OPERATIONS]
+    scans = spark_routes(running.broker)
+    running.asking = Asking(running, [*scans, *answered])
     routes: list[BaseRoute] = [
-        Route("/livez", livez),
-        Route("/readyz", readyz),
-        Route("/metrics", metrics),
-        Route("/metrics/per-object", metrics),
-        Route("/metrics/detailed", metrics),
-        Route("/v1/openapi.json", openapi),
-        *(
-            Route(one.path, endpoint(running, one), methods=[one.method], name=one.handler.__name__)
-            for one in OPERATIONS
-        ),
-        *spark_routes(running.broker),
+        Route("/livez", livez, name="health.read"),
+        Route("/readyz", readyz, name="health.read"),
+        Route("/metrics", metrics, name="metrics.read"),
+        Route("/metrics/per-object", metrics, name="metrics.per-object"),
+        Route("/metrics/detailed", metrics, name="metrics.per-object"),
+        *nats_routes(running),
+        Route("/v1/openapi.json", openapi, name="self.read"),
+        *answered,
+        *scans,
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
     ]
     console = Console(running) if running.config.http.console else None

@@ -13,15 +13,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainstem.admin.problems import problem_of
+from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
-from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized
+from mainstem.broker.operations import NEEDS, Need
+from mainstem.log.away import RUNS_MAX, brought
+from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, Overloaded
+from mainstem.storage.engine import NotLocal
 
 logger = logging.getLogger("mainstem.audit")
 
 Handler = Callable[["Call"], Awaitable[Any]]
-PUBLIC, ANY, ADMIN = "public", "any", "admin"  # who may call; "any": whoever is logged in, checked per topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,21 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One line of the API: the route, its documentation and its permission all come from here."""
+    """One line of the API: the route, its documentation and its rights all come from here."""
 
     method: str
     path: str
     handler: Handler
     summary: str
-    permission: str = ANY
+    needs: str  # its line in the table of operations
     query: tuple[Field, ...] = ()
     body: tuple[Field, ...] = ()
     streams: bool = False  # answers with server-sent events
+    names: str = ""  # the field (of path, query or body) that names the object; without, the handler asks
+
+    @property
+    def need(self) -> Need:
+        return NEEDS[self.needs]
 
 
 LIMIT = Field("limit", "integer", "Rows to answer, at most [http] page_rows_max.")
@@ -58,21 +66,32 @@ class Call:
     principal: Principal
     query: dict[str, str]
     path: dict[str, str]
+    need: Need
     body: dict[str, Any] = field(default_factory=dict)
     login: tuple[str, str] = ("", "")  # name and password of this request
 
     @property
     def namespace(self) -> Namespace:
-        name = self.query.get("namespace", self.principal.namespace)
-        if name != self.principal.namespace and not self.principal.admin:
-            raise NotAuthorized(f"user {self.principal.name} belongs to namespace {self.principal.namespace}")
-        return self.running.broker.namespace(name)
+        return admit(self.running.broker, self.principal, self.need, self.query.get("namespace", ""))
+
+    def may(self, name: str, operation: str = "") -> bool:
+        """Whether the caller has the right on this object that this operation (or another) needs."""
+        need = NEEDS[operation] if operation else self.need
+        return may(self.running, self.principal, need, self.namespace, name)
+
+    def require_object(self, name: str, operation: str = "") -> None:
+        need = NEEDS[operation] if operation else self.need
+        require(self.running, self.principal, need, self.namespace, name)
 
     def require(self, action: Action, topic: bytes) -> None:
         self.running.broker.access.require(self.principal, action, topic)
 
     def allows(self, action: Action, topic: bytes) -> bool:
         return self.running.broker.access.allows(self.principal, action, topic)
+
+    def denied(self) -> tuple[bytes, ...]:
+        """What rules deny the caller to read."""
+        return self.running.broker.access.denied_filters(self.principal, Action.CONSUME)
 
     @property
     def limit(self) -> int:
@@ -87,9 +106,12 @@ class Call:
         if text is None or text == "":
             return default
         try:
-            return int(text)
+            found = int(text)
         except ValueError:
-            raise InvalidArgument(f"{name} must be a whole number, not {text!r}") from None
+            raise InvalidArgument(f"{name} must be a whole number, not {text[:100]!r}") from None
+        if abs(found) >= 1 << 63:
+            raise InvalidArgument(f"{name} must have 64 bits, not as many as {text[:100]!r}")
+        return found
 
     def flag(self, name: str) -> bool:
         return self.query.get(name, "") in ("1", "true", "yes", "on")
@@ -108,7 +130,7 @@ def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awai
     async def answer(request: Request) -> Response:
         try:
             call = await _call_of(running, operation, request)
-            result = await operation.handler(call)
+            result = await _answered(operation, call)
         except MainstemError as error:
             if operation.method != "GET":
                 audit(request, f"refused: {error.code}")
@@ -118,6 +140,18 @@ def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awai
         return result if isinstance(result, Response) else json_response(result)
 
     return answer
+
+
+async def _answered(operation: Operation, call: Call) -> Any:
+    """A handler that only reads runs again when what it missed, which lay elsewhere, is here."""
+    for _ in range(RUNS_MAX):
+        try:
+            return await operation.handler(call)
+        except NotLocal as missing:
+            if operation.method != "GET":
+                raise Overloaded("it reads what lies in the object store: try again") from None
+            await brought(missing)
+    raise Overloaded("it reads too much that lies in the object store", fix="ask for less: ?limit=")
 
 
 def audit(request: Request, outcome: str) -> None:
@@ -134,12 +168,15 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 async def _call_of(running: Running, operation: Operation, request: Request) -> Call:
     principal = request.scope["state"].get("principal") or Principal("anonymous")
-    if operation.permission == ADMIN and not principal.admin:
-        raise NotAuthorized(f"only an admin may do this; {principal.name} is none")
-    call = Call(running, principal, _known(dict(request.query_params), operation), dict(request.path_params))
+    query, path = _known(dict(request.query_params), operation), dict(request.path_params)
+    call = Call(running, principal, query, path, operation.need)
+    admit(running.broker, principal, operation.need, query.get("namespace", ""))
     call.login = request.scope["state"].get("login", ("", ""))
     if request.method in ("POST", "PUT", "PATCH"):
         call.body = _checked(await _json(request), operation)
+    if operation.names:
+        given = {**call.query, **call.body, **call.path}.get(operation.names, "")
+        call.require_object(given)
     return call
 
 

@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mainstem.admin.rates import PROTOCOLS
 from mainstem.admin.running import Running
+from mainstem.broker.namespace import Namespace
 from mainstem.model.errors import NotFound
 
+if TYPE_CHECKING:
+    from mainstem.admin.calls import Call
 
-def connection_rows(running: Running, *, protocol: str = "", after: str = "") -> Iterator[dict[str, Any]]:
-    for listener, shown in PROTOCOLS.items():
+
+def seen_by(call: Call) -> Namespace | None:
+    """Of which namespace the caller may know the connections; None: of all, and of those that have not logged in."""
+    return None if call.principal.admin and "namespace" not in call.query else call.namespace
+
+
+def connection_rows(
+    running: Running, namespace: Namespace | None, *, protocol: str = "", after: str = ""
+) -> Iterator[dict[str, Any]]:
+    for listener, shown in running.protocols.items():
         server = running.servers.get(listener)
         if server is None or listener == "http" or (protocol and shown != protocol):  # HTTP's come and go
             continue
         for connection in sorted(server.connections, key=id):
+            if namespace is not None and namespace_of(connection) is not namespace:
+                continue
             row = connection_row(listener, shown, connection)
-            if not after or _order(row["id"]) > _order(after):
+            if not after or _order(running, row["id"]) > _order(running, after):
                 yield row
 
 
-def _order(connection_id: str) -> tuple[int, int]:
+def connections_in(running: Running, namespace: Namespace) -> Iterator[Any]:
+    """Open connections of a namespace's clients, by any protocol but HTTP."""
+    for listener in running.protocols:
+        for connection in list(getattr(running.servers.get(listener), "connections", ())):
+            if namespace_of(connection) is namespace:
+                yield connection
+
+
+def namespace_of(connection: Any) -> Namespace | None:
+    """None before its login; AMQP's is that of its virtual host."""
+    vhost = getattr(connection, "vhost", None)
+    found = vhost.namespace if vhost is not None else getattr(connection, "namespace", None)
+    return found if isinstance(found, Namespace) else None
+
+
+def _order(running: Running, connection_id: str) -> tuple[int, int]:
     listener, _, number = connection_id.partition("-")
-    return (list(PROTOCOLS).index(listener) if listener in PROTOCOLS else -1, int(number) if number.isdigit() else 0)
+    listeners = list(running.protocols)
+    return (listeners.index(listener) if listener in listeners else -1, int(number) if number.isdigit() else 0)
 
 
 def connection_row(listener: str, protocol: str, connection: Any) -> dict[str, Any]:
@@ -35,6 +63,7 @@ def connection_row(listener: str, protocol: str, connection: Any) -> dict[str, A
         "protocol": protocol,
         "client": client_name(connection),
         "user": getattr(principal, "name", "") if not getattr(principal, "anonymous", False) else "",
+        "namespace": getattr(namespace_of(connection), "name", ""),
         "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or ""),
         "connected_s": connection.server.deadlines.second - connection.opened_second,
         "unsent_bytes": connection.unsent_bytes(),
@@ -54,10 +83,10 @@ def client_name(connection: Any) -> str:
     return key.partition(b"\0")[2].decode(errors="replace") if isinstance(key, bytes) else ""
 
 
-def find_connection(running: Running, connection_id: str) -> tuple[str, Any]:
+def find_connection(running: Running, connection_id: str, namespace: Namespace | None) -> tuple[str, Any]:
     listener, _, number = connection_id.partition("-")
     server = running.servers.get(listener)
     for connection in getattr(server, "connections", ()):
-        if str(id(connection)) == number:
-            return PROTOCOLS[listener], connection
+        if str(id(connection)) == number and namespace in (None, namespace_of(connection)):
+            return running.protocols[listener], connection
     raise NotFound(f"there is no connection {connection_id} (any more)", fix="mainstem conn ls")

@@ -10,21 +10,22 @@ from typing import Any
 from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
 from mainstem.broker.groups.registry import Commit, Groups
+from mainstem.broker.groups.share import ShareGroup
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.queue import Queue, Taken
 from mainstem.broker.queues.registry import Queues, QueueService
-from mainstem.broker.sessions import Session, Sessions
+from mainstem.broker.sessions import DONE, NEVER, Session, Sessions
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter
 
 LAG_CURSORS_MAX = 200  # looked at for the overview's largest lag
+IN_FLIGHT_SHOWN = 1_000
 TENANT_MARK = "\x01"  # between namespace and group id, outside of the default namespace
 
 
-def groups_of(running: Running) -> Groups | None:
-    found: Groups | None = getattr(running.servers.get("kafka"), "groups", None)
-    return found
+def groups_of(running: Running) -> Groups:
+    return running.broker.coordinator.groups
 
 
 def mqtt_service(running: Running) -> Any:
@@ -32,21 +33,16 @@ def mqtt_service(running: Running) -> Any:
     return getattr(running.servers.get("mqtt") or running.servers.get("ws"), "service", None)
 
 
-def sessions_of(running: Running) -> Sessions | None:
-    found: Sessions | None = getattr(mqtt_service(running), "sessions", None)
-    return found
+def sessions_of(running: Running) -> Sessions:
+    return running.broker.session_keeper.sessions
 
 
-def queue_service(running: Running) -> QueueService | None:
-    found: QueueService | None = getattr(running.broker, "queues", None)
-    return found
+def queue_service(running: Running) -> QueueService:
+    return running.broker.queues
 
 
 def queues_of(running: Running, namespace: Namespace) -> Queues:
-    service = queue_service(running)
-    if service is None:
-        raise NotFound("this broker has no queues: AMQP and MQTT are switched off")
-    return service.of(namespace)
+    return queue_service(running).of(namespace)
 
 
 def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
@@ -58,11 +54,9 @@ def cursors_in_turn(running: Running, namespace: Namespace) -> Iterator[Callable
     """In order of name within each kind, so that a page can go on where the one before ended."""
     for name in group_names(running, namespace):
         yield partial(group_row, running, namespace, name)
-    service = queue_service(running)
-    if service is not None:
-        for queue in sorted(service.of(namespace), key=lambda one: one.name):
-            yield partial(queue_cursor, running, queue)
-    for session in sorted(sessions_of(running) or (), key=lambda one: one.key):
+    for queue in sorted(queues_of(running, namespace), key=lambda one: one.name):
+        yield partial(queue_cursor, running, queue)
+    for session in sorted(sessions_of(running), key=lambda one: one.key):
         owner, _, _ = session.key.partition(b"\0")
         if owner.decode(errors="replace") == namespace.name:
             yield partial(session_row, running, namespace, session)
@@ -79,8 +73,6 @@ def lag_max(running: Running) -> int:
 
 def group_names(running: Running, namespace: Namespace) -> list[str]:
     groups = groups_of(running)
-    if groups is None:
-        return []
     prefix = "" if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}"
     keys = {*groups.groups, *groups.offsets}
     return sorted(key[len(prefix) :] for key in keys if key.startswith(prefix) and (prefix or TENANT_MARK not in key))
@@ -90,18 +82,22 @@ def group_key(namespace: Namespace, name: str) -> str:
     return name if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}{name}"
 
 
+def group_exists(running: Running, namespace: Namespace, name: str) -> bool:
+    groups, key = groups_of(running), group_key(namespace, name)
+    return groups is not None and (key in groups.groups or key in groups.offsets)
+
+
 def group_row(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
     groups = groups_of(running)
-    assert groups is not None
     key = group_key(namespace, name)
     group = groups.groups.get(key)
-    offsets = groups.offsets.get(key, {})
+    rows = offset_rows(namespace, groups, key)
     return {
         "name": name,
         "protocol": "kafka",
         "kind": f"{getattr(group, 'kind', 'classic')} group",
-        "reads": ", ".join(sorted({topic for topic, _ in offsets})),
-        "lag": sum(one["lag"] for one in offset_rows(namespace, offsets)),
+        "reads": ", ".join(sorted({one["topic"] for one in rows})),
+        "lag": sum(one["lag"] for one in rows),
         "unacked": 0,
         "state": str(getattr(group, "state", "Empty")),
         "members": len(getattr(group, "members", ())),
@@ -111,12 +107,12 @@ def group_row(running: Running, namespace: Namespace, name: str) -> dict[str, An
 def group_facts(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
     groups = groups_of(running)
     key = group_key(namespace, name)
-    if groups is None or (key not in groups.groups and key not in groups.offsets):
+    if key not in groups.groups and key not in groups.offsets:
         raise NotFound(f"there is no group {name}", fix="mainstem group ls")
     members = getattr(groups.groups.get(key), "members", {})
     return {
         **group_row(running, namespace, name),
-        "offsets": offset_rows(namespace, groups.offsets.get(key, {})),
+        "offsets": offset_rows(namespace, groups, key),
         "clients": [
             {"member": str(member), "client": getattr(one, "client_id", ""), "host": getattr(one, "client_host", "")}
             for member, one in dict(members).items()
@@ -124,16 +120,24 @@ def group_facts(running: Running, namespace: Namespace, name: str) -> dict[str, 
     }
 
 
-def offset_rows(namespace: Namespace, offsets: dict[tuple[str, int], Commit]) -> list[dict[str, Any]]:
+def offset_rows(namespace: Namespace, groups: Groups, key: str) -> list[dict[str, Any]]:
+    """Every partition of the topics that the group reads. It is behind in all of one that it never committed."""
+    offsets, group = groups.offsets.get(key, {}), groups.groups.get(key)
+    subscribed = groups.subscribed(group) if group is not None and not isinstance(group, ShareGroup) else None
+    committed: dict[str, dict[int, Commit]] = {topic: {} for topic in subscribed or ()}
+    for (topic, partition), commit in offsets.items():
+        committed.setdefault(topic, {})[partition] = commit
     rows = []
-    for (topic, partition), commit in sorted(offsets.items()):
-        row = {"topic": topic, "partition": partition, "offset": commit.offset, "end_offset": None, "lag": 0}
-        reader = _kafka_source(namespace, topic).get(partition)
-        if reader is not None:
-            end = reader.stable_offset
-            row["end_offset"] = end
-            row["lag"] = reader.count(max(commit.offset, reader.start_offset), end) if commit.offset < end else 0
-        rows.append(row)
+    for topic, commits in sorted(committed.items()):
+        readers = _kafka_source(namespace, topic)
+        for partition in sorted({*readers, *commits}):
+            held, reader = commits.get(partition), readers.get(partition)
+            at = None if held is None else held.offset
+            row = {"topic": topic, "partition": partition, "offset": at, "end_offset": None, "lag": 0}
+            if reader is not None:
+                start, end = max(at or 0, reader.start_offset), reader.stable_offset
+                row["end_offset"], row["lag"] = end, reader.count(start, end) if start < end else 0
+            rows.append(row)
     return rows
 
 
@@ -152,7 +156,7 @@ def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, t
     """What a reset would change: one row per partition. Nothing is changed."""
     groups = groups_of(running)
     key = group_key(namespace, group)
-    if groups is None or (key not in groups.groups and key not in groups.offsets):
+    if key not in groups.groups and key not in groups.offsets:
         raise NotFound(f"there is no group {group}", fix="mainstem group ls")
     held = groups.offsets.get(key, {})
     return plan_offsets(namespace, [topic] if topic else sorted({name for name, _ in held}), held, to)
@@ -187,7 +191,6 @@ def open_source_of(namespace: Namespace, topic: str) -> Any:
 def apply_reset(running: Running, namespace: Namespace, group: str, changes: list[dict[str, Any]]) -> Any:
     """The ticket of the new offsets. Members would overwrite them, so there must be none."""
     groups = groups_of(running)
-    assert groups is not None
     key = group_key(namespace, group)
     members = getattr(groups.groups.get(key), "members", ())
     if members:
@@ -243,11 +246,28 @@ def session_row(running: Running, namespace: Namespace, session: Session) -> dic
         "name": session.client_id.decode(errors="replace"),
         "protocol": "mqtt",
         "kind": "session",
+        "user": session.user or None,
         "reads": ", ".join(filters),
         "lag": 0 if session.here is not None else session_lag(namespace, session),
-        "unacked": len(session.flight),
+        "unacked": sum(state != DONE for _, state, _ in session.flight),
         "state": "connected" if session.here is not None else "away",
         "held_bytes": running.broker.maintenance.held_bytes_from(session.oldest()) if holds else 0,
+    }
+
+
+def session_facts(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
+    return {
+        **session_row(running, namespace, session),
+        "expiry_seconds": None if session.expiry_seconds == NEVER else session.expiry_seconds,
+        "left": session.left_ns or None,
+        "expires": session.expires_ns(),
+        "hold_ended": session.hold_ended,
+        "subscriptions": [
+            {"filter": one.filter.decode(errors="replace"), "qos": one.qos} for one in session.subscriptions.values()
+        ],
+        "in_flight": [
+            {"packet_id": packet_id, "stamp": stamp} for packet_id, state, stamp in session.flight if state != DONE
+        ][:IN_FLIGHT_SHOWN],
     }
 
 

@@ -1,8 +1,8 @@
 """What every request must pass first. A port on loopback is open to every web page the user visits, so:
 
 - the Host must be a loopback name, an IP address, the listener's own or a configured name (no DNS rebinding);
-- a request that changes something must not come from a foreign Origin, and must say application/json if it has a body,
-  which no form of another page can do without asking first;
+- a request that changes something (one GET of RabbitMQ's does) must not come from a foreign Origin, and must say
+  application/json if it has a body, which no form of another page can do without asking first;
 - nobody may frame us, and our own pages may load nothing but our own files;
 - once users exist, everything but the health checks (and, if so configured, the metrics) needs a login.
 """
@@ -27,10 +27,12 @@ from mainstem.model.errors import MainstemError, NotAuthorized
 logger = logging.getLogger("mainstem.audit")
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
-HEALTH = frozenset({"/livez", "/readyz"})
-METRICS = "/metrics"
+HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
+METRICS = "/metrics"  # what is below it names objects, and is for admins
+WRITING_GETS = "/api/aliveness-test/"
 STATIC = "/static/"
 BYTES, BYTES_PATHS = "application/octet-stream", frozenset({"/v1/stage/data"})  # no form can send this type either
+ASKED_FIRST = ("PUT", "DELETE")  # no page of another site sends these without asking, and we never consent
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -57,7 +59,8 @@ class Guard:
             except MainstemError as error:
                 refusal = self._login_wanted(error)
                 if "authorization" in headers:  # a browser's first try has none; that is no failure
-                    logger.warning("a login from %s failed", scope["client"][0] if scope.get("client") else "")
+                    name = _basic_login(headers["authorization"])[0]
+                    logger.warning("a login as %r from %s failed", name[:128], _address(scope))
         guarded = _with_headers(send, static=scope["path"].startswith(STATIC))
         if refusal is not None:
             await refusal(scope, receive, guarded)
@@ -76,15 +79,17 @@ class Guard:
                 f"this server is not called {host!r}",
                 fix="name it in [http] hosts, or use its IP address",
             )
-        if scope["method"] in READS:
+        if scope["method"] in READS and not scope["path"].startswith(WRITING_GETS):
             return None
         origin = headers.get("origin")
         if origin is not None and not _same_origin(origin, host):
             return problem(403, REFUSED, f"a page of {origin} may not change anything here")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return problem(403, REFUSED, "a page of another site may not change anything here")
+        if scope["method"] in READS:
+            return None
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        if has_body or scope["method"] != "DELETE":
+        if has_body or scope["method"] not in ASKED_FIRST:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and not (kind == BYTES and scope["path"] in BYTES_PATHS):
                 return problem(415, REFUSED, "what changes something must be sent as application/json")
@@ -97,14 +102,13 @@ class Guard:
     async def _principal(self, scope: Scope, headers: dict[str, str]) -> Principal | None:
         access = self._running.broker.access
         path = scope["path"]
-        if path in HEALTH or (path.startswith(METRICS) and self._running.config.http.metrics_public):
+        if path in HEALTH or (path == METRICS and self._running.config.http.metrics_public):
             return None
         if access.users and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
             raise NotAuthorized("a login is needed", fix="http://USER:PASSWORD@HOST:PORT")
         name, password = _basic_login(headers.get("authorization", ""))
         scope["state"]["login"] = (name, password.decode(errors="replace"))
-        address = scope["client"][0] if scope.get("client") else ""
-        return await access.login(name, password, address)
+        return await access.login(name, password, _address(scope))
 
     def _login_wanted(self, error: MainstemError) -> Response:
         if status_of(error) != 403:
@@ -131,6 +135,10 @@ def host_allowed(header: str, names: tuple[str, ...]) -> bool:
 def _same_origin(origin: str, host: str) -> bool:
     scheme, mark, place = origin.partition("://")
     return bool(mark) and scheme in ("http", "https") and place.lower() == host.lower()
+
+
+def _address(scope: Scope) -> str:
+    return scope["client"][0] if scope.get("client") else ""
 
 
 def _basic_login(header: str) -> tuple[str, bytes]:

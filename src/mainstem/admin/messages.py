@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from mainstem.admin.topics import find
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.reading import PartitionReader
+from mainstem.broker.turns import SLICE_NS, Turns
 from mainstem.broker.views import View, ViewSlot
+from mainstem.log.away import when_local
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
@@ -20,7 +24,7 @@ from mainstem.model.topic_filter import check_filter
 
 READ_BYTES = 1 << 20
 OFFSET_MAX = 2**63 - 1
-STEPS_MAX = 64  # reads for one page: a search through a long log goes on with the next page
+STEPS_MAX = 1_000  # slices without a match, for one page: a search through a long log goes on with the next page
 PREVIEW_BYTES = 64 << 10
 MS_HEADERS_KEPT = (b"ms-mqtt", b"ms-amqp")
 
@@ -30,7 +34,9 @@ class Reader(Protocol):
     def start_offset(self) -> int: ...
     @property
     def stable_offset(self) -> int: ...
-    def records(self, offset: int, bytes_max: int, *, count_max: int = 10_000) -> tuple[list[Record], int]: ...
+    def records(
+        self, offset: int, bytes_max: int, *, count_max: int = 10_000, until_ns: int = 0
+    ) -> tuple[list[Record], int]: ...
     def count(self, start: int, end: int) -> int: ...
 
 
@@ -42,8 +48,10 @@ class Source:
     readers: dict[int, Reader]
 
 
-def open_source(namespace: Namespace, *, topic: str = "", view: str = "", topic_filter: str = "") -> Source:
-    """Exactly one of the three. A filter is a view without a name."""
+def open_source(
+    namespace: Namespace, *, topic: str = "", view: str = "", topic_filter: str = "", denied: Sequence[bytes] = ()
+) -> Source:
+    """Exactly one of the three. A filter is a view without a name. A view shows nothing that is denied to its reader."""
     if topic:
         found = find(namespace, topic.encode())
         return Source(topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions})
@@ -51,7 +59,8 @@ def open_source(namespace: Namespace, *, topic: str = "", view: str = "", topic_
         named = namespace.views.get(view.encode())
         if named is None:
             raise NotFound(f"there is no view {view}", fix="mainstem view ls")
-        slots = ((number, named.slot(number)) for number in range(len(named.slots)))
+        hidden = named.hidden(denied)
+        slots = ((number, named.slot(number, hidden)) for number in range(len(named.slots)))
         return Source(view, {number: slot for number, slot in slots if slot is not None})
     if not topic_filter:
         raise InvalidArgument("say what to read: topic, view or filter")
@@ -111,24 +120,34 @@ def offset_at(reader: Reader, time_ms: int) -> int:
     return reader.stable_offset if found is None else int(found[0])
 
 
-def read_page(
-    source: Source, offsets: dict[int, int], *, limit: int, contains: str = "", partition: int | None = None
+async def read_page(
+    turns: Turns,
+    source: Source,
+    offsets: dict[int, int],
+    *,
+    limit: int,
+    contains: str = "",
+    partition: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[int, int]]:
-    """Up to `limit` records in the order they were appended, and the offsets to go on from."""
+    """Up to `limit` records in the order they were appended, and the offsets to go on from. It reads a slice at a time, in
+    turns with all else that reads much."""
     found: list[tuple[int, Record]] = []
     after = dict(offsets)
     needle = contains.encode()
     for number, reader in source.readers.items():
         if (partition is not None and number != partition) or number not in offsets:
             continue
-        taken = 0
-        for _ in range(STEPS_MAX):
-            if taken >= limit or after[number] >= reader.stable_offset:
-                break
-            records, after[number] = reader.records(after[number], READ_BYTES, count_max=limit - taken)
+        taken = steps = 0
+        while taken < limit and steps < STEPS_MAX and after[number] < reader.stable_offset:
+            await turns.turn()
+            begin, until_ns = after[number], time.monotonic_ns() + SLICE_NS
+            records, after[number] = await when_local(
+                partial(reader.records, begin, READ_BYTES, count_max=limit - taken, until_ns=until_ns)
+            )
             kept = [one for one in records if not needle or _holds(one, needle)]
             found += ((number, one) for one in kept)
             taken += len(kept)
+            steps += not kept
     found.sort(key=lambda pair: pair[1].stamp)
     for number, record in found[limit:]:  # read, but not shown: they come with the next page
         after[number] = min(after[number], record.offset)
@@ -225,7 +244,7 @@ def _header_value(given: Any) -> bytes | None:
 
 def read_time_ms(text: str) -> int:
     """RFC 3339, or milliseconds since 1970."""
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= 18:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -59,7 +59,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "operationId": operation.handler.__name__,
         "summary": operation.summary,
         "tags": [operation.path.split("/")[2]],
-        "x-permission": operation.permission,
+        "x-needs": str(operation.need),
         "parameters": parameters,
         "responses": {
             "200": {"description": "Done.", "content": {media: {}}},
@@ -69,7 +69,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
             },
         },
     }
-    if operation.body or operation.method in ("POST", "PATCH"):
+    if operation.body or operation.method in ("POST", "PUT", "PATCH"):
         described["requestBody"] = {"content": {"application/json": {"schema": _object(operation.body)}}}
     return described
 

@@ -9,28 +9,32 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from mainstem import __version__
+from mainstem.admin.connections import connections_in
 from mainstem.admin.running import Running
 from mainstem.admin.topics import engine_name, topic_count
+from mainstem.broker.namespace import Namespace
 from mainstem.log.log import Log
-from mainstem.model.compiled import COMPILED
+
+STALL_S_MAX = 1.0  # beyond it people notice, and clients time out
 
 
-def overview(running: Running) -> dict[str, Any]:
+def overview(running: Running, only: Namespace | None = None) -> dict[str, Any]:
+    """Everything; or what one namespace's users may know of it: theirs, and whether the broker is well."""
     broker = running.broker
+    namespaces = list(broker.namespaces.values()) if only is None else [only]
     sample = running.rates.latest()
     disk = shutil.disk_usage(broker.options.data)
     return {
         "version": __version__,
-        "compiled": COMPILED,
         "uptime_s": round(time.time() - running.started_s, 1),
         "ready": running.ready,
         "listeners": running.ports,
-        "notices": running.notices,
-        "topics": sum(topic_count(namespace) for namespace in broker.namespaces.values()),
-        "views": sum(len(namespace.views) for namespace in broker.namespaces.values()),
-        "logs": len(broker.logs.by_id),
-        "rates": sample.rates,
-        "connections": sample.connections,
+        "notices": running.notices if only is None else [],
+        "topics": sum(topic_count(namespace) for namespace in namespaces),
+        "views": sum(len(namespace.views) for namespace in namespaces),
+        "logs": len(broker.logs.by_id) if only is None else sum(1 for _ in only.logs()),
+        "rates": sample.rates if only is None else {},
+        "connections": sample.connections if only is None else {"all": sum(1 for _ in connections_in(running, only))},
         "loop_lag_ms": round(sample.loop_lag_ms, 2),
         "resident_bytes": resident_bytes(),
         "disk": {"total_bytes": disk.total, "free_bytes": disk.free, "space_low": broker.maintenance.space_low},
@@ -55,17 +59,20 @@ def health(running: Running) -> list[dict[str, Any]]:
             else "publishes are refused: free disk space",
         },
         {
-            "name": "compiled modules",
-            "ok": COMPILED,
-            "reason": "in use" if COMPILED else "plain Python is used, slower: make setup with a C compiler",
-        },
-        {
             "name": "login",
             "ok": bool(broker.access.users) or not running.config.listeners.allow_anonymous,
             "reason": "users exist" if broker.access.users else "no user yet: every login is accepted",
         },
+        _loop_health(running),
     ]
     return checks
+
+
+def _loop_health(running: Running) -> dict[str, Any]:
+    """One loop serves all protocols: who kept it longest."""
+    cause, longest_s = running.watchdog.longest()
+    reason = f"kept all waiting for {longest_s * 1000:.0f} ms at most, in {cause}" if cause else "kept nobody waiting"
+    return {"name": "loop", "ok": longest_s < STALL_S_MAX, "reason": reason}
 
 
 def config_rows(running: Running) -> list[dict[str, Any]]:

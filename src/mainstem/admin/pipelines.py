@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from mainstem.admin.running import Running
+from mainstem.broker.namespace import Namespace
 from mainstem.broker.pipelines import ENDED, QUIET_MS
 
 SILENT = "silent"  # a flow that has not ended, of a pipeline that tells nothing any more
 
 
-def flow_rows(running: Running) -> Iterator[dict[str, Any]]:
-    for pipeline in running.broker.pipelines.listed():
+def flow_rows(running: Running, namespace: Namespace) -> Iterator[dict[str, Any]]:
+    for pipeline in running.broker.pipelines.listed(namespace.name):
         is_quiet = pipeline["quiet_ms"] >= QUIET_MS
         for flow in pipeline["flows"]:
             state = SILENT if is_quiet and flow["state"] not in ENDED else flow["state"]

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from mainstem.model.errors import (
     AlreadyExists,
     ClientFault,
+    Conflict,
     DiskFull,
     MainstemError,
     MessageTooLarge,
@@ -21,6 +22,7 @@ from mainstem.model.errors import (
 STATUS: tuple[tuple[type[MainstemError], int], ...] = (  # the first that fits
     (NotFound, 404),
     (AlreadyExists, 409),
+    (Conflict, 409),
     (NotAuthorized, 403),
     (OffsetOutOfRange, 416),
     (MessageTooLarge, 413),

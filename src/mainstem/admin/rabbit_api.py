@@ -7,13 +7,14 @@
     /api/connections · channels · consumers · definitions[/vhost]
     /api/aliveness-test/vhost · healthchecks/node · health/checks/...
 
-A vhost is a namespace; `/` is written `%2F` in a path. Objects have the fields those tools use, with their names.
+A vhost is a namespace; `/` is written `%2F` in a path. Objects have the fields those tools use, with their names. Each route
+names its line in the table of operations; who is no admin sees and changes only their own vhost, and of it what they may.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,14 +24,17 @@ from starlette.routing import Route
 
 from mainstem.admin import rabbit_changes as changes
 from mainstem.admin import rabbit_objects as objects
+from mainstem.admin.calls import audit
+from mainstem.admin.rights import admit, may
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.operations import NEEDS, Need
 from mainstem.broker.queues.registry import Queues
 from mainstem.model.errors import ClientFault, InvalidArgument, NotAuthorized, NotFound
+from mainstem.model.pattern import Pattern
 
 PAGE_SIZE_MAX = 500
-PATTERN_BYTES_MAX = 1 << 20  # of one compiled pattern
 Answer = tuple[int, Any]
 Handler = Callable[..., Any]
 
@@ -38,8 +42,11 @@ Handler = Callable[..., Any]
 class Call:
     """One request: who asks, the decoded path, the query and the body."""
 
+    need: Need
+
     def __init__(self, running: Running, request: Request, path: Sequence[str], body: Any) -> None:
         self.running = running
+        self.method = request.method
         self.broker = running.broker
         self.path = path
         self.query = request.query_params
@@ -51,13 +58,17 @@ class Call:
         found = self.broker.namespaces.values()
         return [n for n in found if self.principal.admin or n.name == self.principal.namespace]
 
+    def seen(self) -> set[str]:
+        return {namespace.name for namespace in self.namespaces()}
+
+    def may(self, queues: Queues, name: str, operation: str = "") -> bool:
+        """Whether the caller has the right on this queue or exchange that this operation, or another, needs."""
+        need = NEEDS[operation] if operation else self.need
+        return may(self.running, self.principal, need, queues.namespace, name)
+
     def vhost(self, name: str) -> Queues:
         """The queues (and exchanges) of a vhost."""
-        if not self.principal.admin and name != self.principal.namespace:
-            raise NotAuthorized(f"no access to vhost {name!r}")
-        if name not in self.broker.namespaces:
-            raise NotFound(f"no vhost {name!r}")
-        return self.broker.queues.of(self.broker.namespaces[name])
+        return self.broker.queues.of(admit(self.broker, self.principal, self.need, name))
 
     def vhosts(self, name: str | None = None) -> list[Queues]:
         return [self.vhost(name)] if name is not None else [self.broker.queues.of(n) for n in self.namespaces()]
@@ -70,12 +81,14 @@ def rabbit_routes(running: Running) -> list[Route]:
         try:
             body = json.loads(await request.body() or b"null")
             status, document = await _dispatch(Call(running, request, path, body), request.method)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             status, document = 400, {"error": "bad_request", "reason": f"the body is not JSON: {error}"}
         except ClientFault as error:
             status = 404 if isinstance(error, NotFound) else 401 if isinstance(error, NotAuthorized) else 400
             names = {404: "Object Not Found", 401: "not_authorised", 400: "bad_request"}
             document = {"error": names[status], "reason": error.message}
+        if request.method != "GET":
+            audit(request, "done" if status < 400 else f"refused: {status}")
         content = b"" if document is None else json.dumps(document, default=str).encode()
         return Response(content, status, media_type="application/json")
 
@@ -83,7 +96,7 @@ def rabbit_routes(running: Running) -> list[Route]:
 
 
 async def _dispatch(call: Call, method: str) -> Answer:
-    for wanted, pattern, handler in ROUTES:
+    for wanted, pattern, needs, handler in ROUTES:
         if wanted != method or len(pattern) != len(call.path):
             continue
         arguments = []
@@ -93,6 +106,8 @@ async def _dispatch(call: Call, method: str) -> Answer:
             elif part != given:
                 break
         else:
+            call.need = NEEDS[needs]
+            admit(call.broker, call.principal, call.need)
             result = handler(call, *arguments)
             if hasattr(result, "__await__"):
                 result = await result
@@ -107,8 +122,8 @@ def _listed(call: Call, document: Any) -> Any:
     rows = document
     if (name := call.query.get("name")) and rows and isinstance(rows[0], dict) and "name" in rows[0]:
         if call.query.get("use_regex") == "true":
-            pattern = compiled_pattern(name)
-            rows = [row for row in rows if pattern.search(row["name"])]
+            pattern = Pattern(name, anywhere=True)
+            rows = [row for row in rows if pattern.matches(row["name"])]
         else:
             rows = [row for row in rows if name in row["name"]]
     rows = [_columns(call, row) for row in _sorted(call, rows)]
@@ -145,22 +160,9 @@ def _sorted(call: Call, rows: list[Any]) -> list[Any]:
     return sorted(rows, key=place, reverse=call.query.get("sort_reverse") == "true")
 
 
-def compiled_pattern(text: str) -> Any:
-    """RE2 never backtracks: Python's own matcher takes for ever over `(a+)+$`, and all protocols would wait meanwhile."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors, options.max_mem = False, PATTERN_BYTES_MAX
-    try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise InvalidArgument(f"name: the pattern is not understood: {reason}", fix="use_regex=false") from None
-
-
 def _number(call: Call, name: str, default: int) -> int:
     text = call.query.get(name, str(default))
-    if not text.isdigit() or not int(text):
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or not int(text):
         raise InvalidArgument(f"{name} must be a positive number, not {text!r}")
     return int(text)
 
@@ -176,25 +178,55 @@ def _columns(call: Call, row: Any) -> Any:
 
 
 def _queues(call: Call, vhost: str | None = None) -> list[Any]:
-    return [objects.queue(queue, call.running) for queues in call.vhosts(vhost) for queue in queues]
+    return [
+        objects.queue(queue, call.running)
+        for queues in call.vhosts(vhost)
+        for queue in queues
+        if call.may(queues, queue.name)
+    ]
+
+
+def _queue(call: Call, vhost: str, name: str) -> Any:
+    queues = call.vhost(vhost)
+    changes.require(call, queues, name)
+    return objects.queue(queues.get(name), call.running, detailed=True)
 
 
 def _exchanges(call: Call, vhost: str | None = None) -> list[Any]:
-    return [objects.exchange(queues, one) for queues in call.vhosts(vhost) for one in queues.exchanges.by_name.values()]
+    return [
+        objects.exchange(queues, one)
+        for queues in call.vhosts(vhost)
+        for one in queues.exchanges.by_name.values()
+        if call.may(queues, one.name)
+    ]
+
+
+def _exchange(call: Call, vhost: str, name: str) -> Any:
+    queues = call.vhost(vhost)
+    changes.require(call, queues, name)
+    return objects.exchange(queues, queues.exchanges.get(changes.exchange_name(name)))
 
 
 def _bindings(call: Call, vhost: str | None = None) -> list[Any]:
-    return [row for queues in call.vhosts(vhost) for row in objects.bindings(queues)]
+    return [row for queues in call.vhosts(vhost) for row in _seen_bindings(call, queues)]
+
+
+def _seen_bindings(call: Call, queues: Queues) -> Iterator[dict[str, Any]]:
+    """Those whose destination the caller may describe."""
+    for row in objects.bindings(queues):
+        kind = "queue.describe" if row["destination_type"] == "queue" else "exchange.describe"
+        if call.may(queues, row["destination"], kind):
+            yield row
 
 
 def _source_bindings(call: Call, vhost: str, name: str) -> list[Any]:
     queues = call.vhost(vhost)
     queues.exchanges.get(changes.exchange_name(name))
-    return [row for row in objects.bindings(queues) if row["source"] == changes.exchange_name(name)]
+    return [row for row in _seen_bindings(call, queues) if row["source"] == changes.exchange_name(name)]
 
 
 def _destination_bindings(call: Call, vhost: str, name: str, kind: str = "exchange") -> list[Any]:
-    rows = objects.bindings(call.vhost(vhost))
+    rows = _seen_bindings(call, call.vhost(vhost))
     return [row for row in rows if row["destination"] == name and row["destination_type"] == kind]
 
 
@@ -211,70 +243,93 @@ def _one_binding(call: Call, vhost: str, source: str, letter: str, destination: 
     raise NotFound(f"no binding {key!r} from {source!r} to {destination!r}")
 
 
-ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    (method, tuple(path.split("/")), handler)
-    for method, path, handler in (
-        ("GET", "overview", lambda call: objects.overview(call.running, call.namespaces())),
-        ("GET", "nodes", lambda call: [objects.node(call.running)]),
-        ("GET", "nodes/{name}", lambda call, name: objects.node(call.running)),
-        ("GET", "whoami", lambda call: {"name": call.principal.name, "tags": objects.tags(call.principal.admin)}),
-        ("GET", "extensions", lambda call: [{"javascript": "dispatcher.js"}]),
-        ("GET", "cluster-name", lambda call: {"name": "mainstem"}),
-        ("GET", "users", lambda call: objects.users(call.broker)),
-        ("GET", "permissions", lambda call: objects.permissions(call.broker)),
+ROUTES: list[tuple[str, tuple[str, ...], str, Handler]] = [
+    (method, tuple(path.split("/")), needs, handler)
+    for method, path, needs, handler in (
+        ("GET", "overview", "overview.read", lambda call: objects.overview(call.running, call.namespaces())),
+        ("GET", "nodes", "node.read", lambda call: [objects.node(call.running)]),
+        ("GET", "nodes/{name}", "node.read", lambda call, name: objects.node(call.running)),
+        (
+            "GET",
+            "whoami",
+            "self.read",
+            lambda call: {"name": call.principal.name, "tags": objects.tags(call.principal.admin)},
+        ),
+        ("GET", "extensions", "self.read", lambda call: [{"javascript": "dispatcher.js"}]),
+        ("GET", "cluster-name", "self.read", lambda call: {"name": "mainstem"}),
+        ("GET", "users", "user.list", lambda call: objects.users(call.broker)),
+        ("GET", "permissions", "user.list", lambda call: objects.permissions(call.broker)),
         (
             "GET",
             "vhosts",
+            "self.read",
             lambda call: [objects.vhost(call.broker.queues.of(n), call.running) for n in call.namespaces()],
         ),
-        ("GET", "vhosts/{name}", lambda call, name: objects.vhost(call.vhost(name), call.running)),
-        ("PUT", "vhosts/{name}", changes.put_vhost),
-        ("GET", "queues", _queues),
-        ("GET", "queues/{vhost}", _queues),
-        ("GET", "queues/{vhost}/{name}", lambda c, v, n: objects.queue(c.vhost(v).get(n), c.running, detailed=True)),
-        ("PUT", "queues/{vhost}/{name}", changes.put_queue),
-        ("DELETE", "queues/{vhost}/{name}", changes.delete_queue),
-        ("DELETE", "queues/{vhost}/{name}/contents", changes.purge_queue),
-        ("POST", "queues/{vhost}/{name}/get", changes.get_messages),
-        ("GET", "queues/{vhost}/{name}/bindings", lambda c, v, n: _destination_bindings(c, v, n, "queue")),
-        ("GET", "exchanges", _exchanges),
-        ("GET", "exchanges/{vhost}", _exchanges),
+        ("GET", "vhosts/{name}", "self.read", lambda call, name: objects.vhost(call.vhost(name), call.running)),
+        ("PUT", "vhosts/{name}", "namespace.add", changes.put_vhost),
+        ("DELETE", "vhosts/{name}", "namespace.remove", changes.delete_vhost),
+        ("GET", "queues", "queue.list", _queues),
+        ("GET", "queues/{vhost}", "queue.list", _queues),
+        ("GET", "queues/{vhost}/{name}", "queue.describe", _queue),
+        ("PUT", "queues/{vhost}/{name}", "queue.create", changes.put_queue),
+        ("DELETE", "queues/{vhost}/{name}", "queue.delete", changes.delete_queue),
+        ("DELETE", "queues/{vhost}/{name}/contents", "queue.purge", changes.purge_queue),
+        ("POST", "queues/{vhost}/{name}/get", "queue.consume", changes.get_messages),
+        (
+            "GET",
+            "queues/{vhost}/{name}/bindings",
+            "queue.describe",
+            lambda c, v, n: _destination_bindings(c, v, n, "queue"),
+        ),
+        ("GET", "exchanges", "exchange.list", _exchanges),
+        ("GET", "exchanges/{vhost}", "exchange.list", _exchanges),
         (
             "GET",
             "exchanges/{vhost}/{name}",
-            lambda c, v, n: objects.exchange(c.vhost(v), c.vhost(v).exchanges.get(changes.exchange_name(n))),
+            "exchange.describe",
+            _exchange,
         ),
-        ("PUT", "exchanges/{vhost}/{name}", changes.put_exchange),
-        ("DELETE", "exchanges/{vhost}/{name}", changes.delete_exchange),
-        ("POST", "exchanges/{vhost}/{name}/publish", changes.publish),
-        ("GET", "exchanges/{vhost}/{name}/bindings/source", _source_bindings),
-        ("GET", "exchanges/{vhost}/{name}/bindings/destination", _destination_bindings),
-        ("GET", "bindings", _bindings),
-        ("GET", "bindings/{vhost}", _bindings),
-        ("GET", "bindings/{vhost}/e/{source}/{letter}/{destination}", _pair_bindings),
-        ("POST", "bindings/{vhost}/e/{source}/{letter}/{destination}", changes.post_binding),
-        ("GET", "bindings/{vhost}/e/{source}/{letter}/{destination}/{key}", _one_binding),
-        ("DELETE", "bindings/{vhost}/e/{source}/{letter}/{destination}/{key}", changes.delete_binding),
-        ("GET", "connections", lambda call: objects.connections(call.running)),
-        ("GET", "connections/{name}", lambda call, name: objects.connection_named(call.running, name)),
-        ("DELETE", "connections/{name}", changes.close_connection),
-        ("GET", "channels", lambda call: objects.channels(call.running)),
-        ("GET", "consumers", lambda call: objects.consumers(call.running)),
-        ("GET", "consumers/{vhost}", lambda call, vhost: objects.consumers(call.running, vhost)),
-        ("GET", "definitions", lambda call: changes.export_definitions(call, None)),
-        ("GET", "definitions/{vhost}", changes.export_definitions),
-        ("POST", "definitions", lambda call: changes.import_definitions(call, None)),
-        ("POST", "definitions/{vhost}", changes.import_definitions),
-        ("GET", "policies", lambda call: []),
-        ("GET", "parameters", lambda call: []),
-        ("GET", "aliveness-test/{vhost}", changes.aliveness_test),
-        ("GET", "healthchecks/node", lambda call: {"status": "ok"}),
-        ("GET", "healthchecks/node/{name}", lambda call, name: {"status": "ok"}),
-        ("GET", "health/checks/alarms", changes.health),
-        ("GET", "health/checks/local-alarms", changes.health),
-        ("GET", "health/checks/virtual-hosts", changes.health),
-        ("GET", "health/checks/node-is-quorum-critical", changes.health),
-        ("GET", "health/checks/port-listener/{port}", changes.health),
-        ("GET", "health/checks/protocol-listener/{name}", changes.health),
+        ("PUT", "exchanges/{vhost}/{name}", "exchange.create", changes.put_exchange),
+        ("DELETE", "exchanges/{vhost}/{name}", "exchange.delete", changes.delete_exchange),
+        ("POST", "exchanges/{vhost}/{name}/publish", "exchange.publish", changes.publish),
+        ("GET", "exchanges/{vhost}/{name}/bindings/source", "exchange.list", _source_bindings),
+        ("GET", "exchanges/{vhost}/{name}/bindings/destination", "exchange.list", _destination_bindings),
+        ("GET", "bindings", "exchange.list", _bindings),
+        ("GET", "bindings/{vhost}", "exchange.list", _bindings),
+        ("GET", "bindings/{vhost}/e/{source}/{letter}/{destination}", "exchange.list", _pair_bindings),
+        ("POST", "bindings/{vhost}/e/{source}/{letter}/{destination}", "exchange.bind", changes.post_binding),
+        ("GET", "bindings/{vhost}/e/{source}/{letter}/{destination}/{key}", "exchange.list", _one_binding),
+        ("DELETE", "bindings/{vhost}/e/{source}/{letter}/{destination}/{key}", "exchange.bind", changes.delete_binding),
+        ("GET", "connections", "connection.list", lambda call: objects.connections(call.running, call.seen())),
+        (
+            "GET",
+            "connections/{name}",
+            "connection.describe",
+            lambda call, name: objects.connection_named(call.running, name, call.seen()),
+        ),
+        ("DELETE", "connections/{name}", "connection.end", changes.close_connection),
+        ("GET", "channels", "connection.list", lambda call: objects.channels(call.running, call.seen())),
+        ("GET", "consumers", "connection.list", lambda call: objects.consumers(call.running, call.seen())),
+        (
+            "GET",
+            "consumers/{vhost}",
+            "connection.list",
+            lambda call, vhost: objects.consumers(call.running, {call.vhost(vhost).namespace.name}),
+        ),
+        ("GET", "definitions", "definitions.read", lambda call: changes.export_definitions(call, None)),
+        ("GET", "definitions/{vhost}", "definitions.read", changes.export_definitions),
+        ("POST", "definitions", "definitions.write", lambda call: changes.import_definitions(call, None)),
+        ("POST", "definitions/{vhost}", "definitions.write", changes.import_definitions),
+        ("GET", "policies", "self.read", lambda call: []),
+        ("GET", "parameters", "self.read", lambda call: []),
+        ("GET", "aliveness-test/{vhost}", "aliveness.test", changes.aliveness_test),
+        ("GET", "healthchecks/node", "self.read", lambda call: {"status": "ok"}),
+        ("GET", "healthchecks/node/{name}", "self.read", lambda call, name: {"status": "ok"}),
+        ("GET", "health/checks/alarms", "self.read", changes.health),
+        ("GET", "health/checks/local-alarms", "self.read", changes.health),
+        ("GET", "health/checks/virtual-hosts", "self.read", changes.health),
+        ("GET", "health/checks/node-is-quorum-critical", "self.read", changes.health),
+        ("GET", "health/checks/port-listener/{port}", "self.read", changes.health),
+        ("GET", "health/checks/protocol-listener/{name}", "self.read", changes.health),
     )
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mainstem.admin import rabbit_objects as objects
-from mainstem.broker.access import Action
+from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -19,7 +19,7 @@ from mainstem.broker.queues.declaring import (
 )
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
 from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges, carbon_copies
-from mainstem.broker.queues.opening import opening_reaches, opening_rights
+from mainstem.broker.queues.opening import check_taker, opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
 from mainstem.metadata.store import Written
@@ -46,9 +46,9 @@ def exchange_name(name: str) -> str:
     return DEFAULT if name == "amq.default" else name
 
 
-def _require(call: Call, action: Action, topic: bytes) -> None:
-    if not call.broker.access.allows(call.principal, action, topic):
-        raise NotAuthorized(f"{call.principal.name!r} may not {action.value} {topic.decode(errors='replace')!r}")
+def require(call: Call, queues: Queues, name: str) -> None:
+    if not call.may(queues, name):
+        raise NotAuthorized(f"{call.principal.name!r} may not {call.need.action} {call.need.kind} {name!r}")
 
 
 def _require_all(call: Call, action: Action, topic_filter: bytes) -> None:
@@ -88,16 +88,20 @@ async def _durable(written: Written | None) -> None:
 
 
 async def put_vhost(call: Call, name: str) -> tuple[int, Any]:
-    if not call.principal.admin:
-        raise NotAuthorized("only an administrator makes vhosts")
     known = name in call.broker.namespaces
-    call.broker.create_namespace(name)
+    await call.broker.declare_namespace(name)
     return (NO_CONTENT if known else CREATED), None
+
+
+async def delete_vhost(call: Call, name: str) -> tuple[int, Any]:
+    """As RabbitMQ does: with everything in it, unasked."""
+    await call.broker.removal.remove(call.broker.namespace(name), with_data=True)
+    return NO_CONTENT, None
 
 
 async def put_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     queues, asked = call.vhost(vhost), queue_declare(name, _body(call))
-    _require(call, Action.CREATE, topic_of(DEFAULT, name))
+    require(call, queues, name)
     found = queues.find(name)
     if found is not None:
         check_same_queue(found, asked, vhost)
@@ -132,8 +136,9 @@ def declare_queue(queues: Queues, asked: dict[str, Any]) -> Written | None:
 
 
 async def delete_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    queue = call.vhost(vhost).get(name)
-    _require(call, Action.DELETE, topic_of(DEFAULT, name))
+    queues = call.vhost(vhost)
+    require(call, queues, name)
+    queue = queues.get(name)
     if call.query.get("if-empty") == "true" and queue.ready:
         raise InvalidArgument(f"queue {name!r} is not empty")
     if call.query.get("if-unused") == "true" and queue.takers:
@@ -143,15 +148,16 @@ async def delete_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
 
 
 def purge_queue(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    queue = call.vhost(vhost).get(name)
-    _require(call, Action.CONSUME, topic_of(DEFAULT, name))
-    queue.purge()
+    queues = call.vhost(vhost)
+    require(call, queues, name)
+    queues.get(name).purge()
     return NO_CONTENT, None
 
 
 async def put_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    exchanges, asked = call.vhost(vhost).exchanges, exchange_declare(name, _body(call))
-    _require(call, Action.CREATE, topic_of(name, ""))
+    queues, asked = call.vhost(vhost), exchange_declare(name, _body(call))
+    require(call, queues, name)
+    exchanges = queues.exchanges
     found = exchanges.find(name)
     if found is not None:
         check_same_exchange(found, asked, vhost)
@@ -186,11 +192,12 @@ def declare_exchange(exchanges: Exchanges, asked: dict[str, Any]) -> Written | N
 
 
 async def delete_exchange(call: Call, vhost: str, name: str) -> tuple[int, Any]:
-    exchanges = call.vhost(vhost).exchanges
+    queues = call.vhost(vhost)
+    require(call, queues, name)
+    exchanges = queues.exchanges
     exchanges.get(name)
     if name.startswith("amq.") or name == DEFAULT:
         raise NotAuthorized(f"exchange {name!r} cannot be deleted")
-    _require(call, Action.DELETE, topic_of(name, ""))
     if call.query.get("if-unused") == "true" and exchanges.in_use(name):
         raise InvalidArgument(f"exchange {name!r} is in use")
     await _durable(exchanges.delete(name))
@@ -231,9 +238,7 @@ async def delete_binding(
 
 
 def close_connection(call: Call, name: str) -> tuple[int, Any]:
-    if not call.principal.admin:
-        raise NotAuthorized("only an administrator closes connections")
-    objects.find_connection(call.running, name).close("Closed via management plugin")
+    objects.find_connection(call.running, name, call.seen()).close("Closed via management plugin")
     return NO_CONTENT, None
 
 
@@ -248,7 +253,9 @@ def publish(call: Call, vhost: str, name: str) -> Any:
     content = content_of(_table(body, "properties"))
     keys = [key, *carbon_copies(content, blind=True)]
     for one in keys:
-        _require(call, Action.PUBLISH, topic_of(exchange, one))
+        topic, called = topic_of(exchange, one), exchange or "amq.default"
+        if not call.broker.access.allows_named(call.principal, Action.PUBLISH, Kind.EXCHANGE, called, topic):
+            raise NotAuthorized(f"{call.principal.name!r} may not publish {topic.decode(errors='replace')!r}")
     targets = queues.exchanges.route(exchange, keys, content)
     routed = queues.exchanges.is_routable(exchange, key, targets)
     queues.exchanges.publish(exchange, key, content.encode(), raw)
@@ -302,8 +309,10 @@ def _plain(value: Any) -> Any:
 
 def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     """Not for consuming: `ack_requeue_true` (the default) leaves everything where it is."""
-    queue, body = call.vhost(vhost).get(name), _body(call)
-    _require(call, Action.CONSUME, topic_of(DEFAULT, name))
+    queues, body = call.vhost(vhost), _body(call)
+    require(call, queues, name)
+    queue = queues.get(name)
+    check_taker(call.broker.access, call.principal, queue)
     mode = body.get("ackmode") or ("ack_requeue_true" if body.get("requeue", True) else "ack_requeue_false")
     if mode not in _OUTCOMES:
         raise InvalidArgument(f"ackmode must be one of {', '.join(_OUTCOMES)}, not {mode!r}")
@@ -317,7 +326,7 @@ def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
         rows.append(
             {
                 "payload_bytes": len(one.record.value or b""),
-                "redelivered": one.attempts > 0,
+                "redelivered": one.redelivered,
                 "exchange": exchange,
                 "routing_key": key,
                 "message_count": queue.ready + len(taken) - index - 1,
@@ -392,12 +401,10 @@ _EXCHANGE_FIELDS = ("name", "vhost", "type", "durable", "auto_delete", "internal
 
 async def import_definitions(call: Call, vhost: str | None) -> tuple[int, Any]:
     """Adds what is not there; what is there stays as it is. Users, permissions and policies are not ours to take."""
-    if not call.principal.admin:
-        raise NotAuthorized("only an administrator imports definitions")
     body = _body(call)
     for row in body.get("vhosts", ()):
         if row["name"] not in call.broker.namespaces:
-            call.broker.create_namespace(row["name"])
+            await call.broker.declare_namespace(row["name"])
     written: list[Written | None] = []
     for row in body.get("exchanges", ()):
         exchanges = call.vhost(row.get("vhost", vhost or "/")).exchanges
@@ -420,7 +427,7 @@ async def import_definitions(call: Call, vhost: str | None) -> tuple[int, Any]:
 
 
 async def aliveness_test(call: Call, vhost: str) -> Any:
-    """Declare, publish, get: the whole way through."""
+    """Declare, publish, get: the whole way through. A GET that writes, so the guard lets no other site's page ask."""
     queues, name = call.vhost(vhost), "aliveness-test"
     if queues.find(name) is None:
         with contextlib.suppress(AlreadyExists):

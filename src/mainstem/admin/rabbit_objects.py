@@ -93,7 +93,9 @@ def queue(one: Queue, running: Running, *, detailed: bool = False) -> dict[str, 
     if not one.takers:
         row["idle_since"] = time.strftime("%Y-%m-%dT%H:%M:%S.000+00:00", time.gmtime(one.used_ms / 1000))
     if detailed:
-        row["consumer_details"] = [c for c in consumers(running, one.namespace.name) if c["queue"]["name"] == one.name]
+        row["consumer_details"] = [
+            c for c in consumers(running, {one.namespace.name}) if c["queue"]["name"] == one.name
+        ]
         row["incoming"], row["deliveries"] = [], []
     return row
 
@@ -152,6 +154,11 @@ def _amqp_connections(running: Running) -> list[Any]:
     return sorted(server.connections, key=lambda c: c.connected_ms) if server is not None else []
 
 
+def _opened(running: Running, vhosts: set[str]) -> list[Any]:
+    """Connections that have opened one of these vhosts."""
+    return [one for one in _amqp_connections(running) if one.vhost is not None and one.vhost.name in vhosts]
+
+
 def _connection_name(connection: Any) -> str:
     peer, own = _addresses(connection)
     return f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
@@ -164,8 +171,8 @@ def _addresses(connection: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(peer or ("", 0)), tuple(own or ("", 0))
 
 
-def connections(running: Running) -> list[dict[str, Any]]:
-    return [connection(one) for one in _amqp_connections(running) if one.vhost is not None]
+def connections(running: Running, vhosts: set[str]) -> list[dict[str, Any]]:
+    return [connection(one) for one in _opened(running, vhosts)]
 
 
 def connection(one: Any) -> dict[str, Any]:
@@ -196,18 +203,18 @@ def connection(one: Any) -> dict[str, Any]:
     }
 
 
-def connection_named(running: Running, name: str) -> dict[str, Any]:
-    return connection(find_connection(running, name))
+def connection_named(running: Running, name: str, vhosts: set[str]) -> dict[str, Any]:
+    return connection(find_connection(running, name, vhosts))
 
 
-def find_connection(running: Running, name: str) -> Any:
-    for one in _amqp_connections(running):
+def find_connection(running: Running, name: str, vhosts: set[str]) -> Any:
+    for one in _opened(running, vhosts):
         if _connection_name(one) == name:
             return one
     raise NotFound(f"no connection {name!r}")
 
 
-def channels(running: Running) -> list[dict[str, Any]]:
+def channels(running: Running, vhosts: set[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{_connection_name(one)} ({channel.number})",
@@ -227,12 +234,12 @@ def channels(running: Running) -> list[dict[str, Any]]:
             "prefetch_count": channel.prefetch,
             "global_prefetch_count": channel.wire.unacked_max,
         }
-        for one in _amqp_connections(running)
+        for one in _opened(running, vhosts)
         for channel in one.channels.values()
     ]
 
 
-def consumers(running: Running, vhost: str | None = None) -> list[dict[str, Any]]:
+def consumers(running: Running, vhosts: set[str]) -> list[dict[str, Any]]:
     return [
         {
             "queue": {"name": consumer.queue.name, "vhost": one.vhost.name},
@@ -251,10 +258,10 @@ def consumers(running: Running, vhost: str | None = None) -> list[dict[str, Any]
                 "node": NODE,
             },
         }
-        for one in _amqp_connections(running)
+        for one in _opened(running, vhosts)
         for channel in one.channels.values()
         for consumer in channel.consumers.values()
-        if consumer.queue is not None and (vhost is None or one.vhost.name == vhost)
+        if consumer.queue is not None
     ]
 
 
@@ -323,7 +330,7 @@ def overview(running: Running, namespaces: list[Namespace]) -> dict[str, Any]:
             stats[name] = stats.get(name, 0) + value
             details = stats.setdefault(f"{name}_details", {"rate": 0.0})
             details["rate"] += rates[name]
-    amqp = [c for c in _amqp_connections(running) if c.vhost is not None]
+    amqp = _opened(running, {namespace.name for namespace in namespaces})
     exchanges = [running.broker.queues.of(namespace).exchanges for namespace in namespaces]
     return {
         "management_version": VERSION,

@@ -15,7 +15,6 @@ SAMPLE_S = 1.0
 SAMPLES_MAX = 600
 LAG_S = 5.0
 COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out", "messages_dropped")
-PROTOCOLS = {"mqtt": "mqtt", "ws": "mqtt", "kafka": "kafka", "amqp": "amqp", "http": "http"}  # listener → shown
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class Rates:
     def totals(self) -> dict[str, dict[str, int]]:
         """The plain counters of all listeners, by protocol."""
         found: dict[str, dict[str, int]] = {}
-        for listener, protocol in PROTOCOLS.items():
+        for listener, protocol in self._running.protocols.items():
             server = self._running.servers.get(listener)
             if server is None:
                 continue

@@ -19,8 +19,18 @@ class Running(Protocol):
     notices: list[str]
     started_s: float
     rates: Rates
+    watchdog: Any  # server.watchdog.Watchdog
+    unfinished: Any  # protocols.unfinished.Unfinished
     unsent: Any  # protocols.unsent.Unsent, read by name like the configuration
+    asking: Any  # admin.asking.Asking: who answers questions to the log
     ready: bool
+    protocols: dict[str, str]  # listener → the protocol its clients are counted under
+
+    def spellings(self, name: bytes) -> dict[str, str]:
+        """A topic's name as each protocol spells it."""
+
+    def doors(self) -> list[dict[str, Any]]:
+        """Each listener with a command or an address that works."""
 
     async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
         """Publish by one protocol, receive by all, through the real ports, as the user who asks."""

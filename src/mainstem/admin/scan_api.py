@@ -4,7 +4,8 @@
 |---|---|
 | `POST /v1/scan/lanes` | where the lanes of a selection start and end; with `at`, the offset of a time or stamp |
 | `POST /v1/scan/limit` | ends of ranges so that about so many rows are meant |
-| `POST /v1/scan/plan` | slices over ranges, and a lease on their files |
+| `POST /v1/scan/plan` | slices over ranges, and a lease on their files; of very much, ranges to be cut |
+| `GET /v1/scan/plans/{plan}/slices?log=&start=&end=&slice_bytes=` | a range of a plan, cut into slices |
 | `POST /v1/scan/plans/{plan}/renew` · `DELETE /v1/scan/plans/{plan}` | the lease |
 | `GET /v1/scan/frames?log=&start=&end=&bytes_max=` | frames as stored; `mainstem-next-offset` says where to go on |
 | `GET /v1/scan/topics?number=` | the topic that frames name by this number |
@@ -12,10 +13,11 @@
 | `PUT /v1/stage/data?query=&sink=&batch=&run=&task=&attempt=` | a task's batches, fsynced, invisible |
 | `GET /v1/archives` · `POST` and `DELETE /v1/archives/{name}` | up to where archives hold everything, for retention |
 | `GET /v1/pipelines` · `POST /v1/pipelines/{name}` | how running pipelines do, for the console |
+| `GET /v1/stage/last?query=&sink=` | the last batch of a query that a sink has, -1 for none |
 | `POST /v1/stage/commit` · `POST /v1/stage/abort` | a batch's staged attempts become visible, once; or go |
 
 Raw frames hold records of every topic of a shared log, and files may be read past the broker: these routes are for admins,
-or, with rules, for users whose rules cover everything (`#`).
+or, with rules, for users whose rules cover everything (`#`) and to whom nothing is denied; always in their own namespace.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mainstem.admin.calls import audit
 from mainstem.admin.problems import problem_of
-from mainstem.broker.access import Action, Principal
+from mainstem.admin.rights import admit
+from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.operations import NEEDS, Need
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
@@ -39,45 +44,57 @@ from mainstem.model.errors import (
     InvalidArgument,
     MainstemError,
     MessageTooLarge,
-    NotAuthorized,
     NotFound,
     OffsetOutOfRange,
 )
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, Namespace], Awaitable[Response]]
+AUDITED = ("archive.forget",)  # the rest changes nothing that could be missed
 
 BODY_BYTES_MAX = 8 << 20
 
 
 def spark_routes(broker: Broker) -> list[Route]:
     scan, stage, told = _ScanApi(broker), _StageApi(broker), _ToldApi(broker)
-    table: tuple[tuple[str, str, Handler], ...] = (
-        ("POST", "/v1/scan/lanes", scan.lanes),
-        ("POST", "/v1/scan/limit", scan.limit),
-        ("POST", "/v1/scan/plan", scan.plan),
-        ("POST", "/v1/scan/plans/{plan}/renew", scan.renew),
-        ("DELETE", "/v1/scan/plans/{plan}", scan.release),
-        ("GET", "/v1/scan/frames", scan.frames),
-        ("GET", "/v1/scan/topics", scan.topics),
-        ("POST", "/v1/stage/topics", stage.topics),
-        ("PUT", "/v1/stage/data", stage.data),
-        ("POST", "/v1/stage/commit", stage.commit),
-        ("POST", "/v1/stage/abort", stage.abort),
-        ("GET", "/v1/archives", told.archives),
-        ("POST", "/v1/archives/{name}", told.archived),
-        ("DELETE", "/v1/archives/{name}", told.forget_archive),
-        ("GET", "/v1/pipelines", told.pipelines),
-        ("POST", "/v1/pipelines/{name}", told.pipeline),
+    table: tuple[tuple[str, str, Handler, str], ...] = (
+        ("POST", "/v1/scan/lanes", scan.lanes, "scan.read"),
+        ("POST", "/v1/scan/limit", scan.limit, "scan.read"),
+        ("POST", "/v1/scan/plan", scan.plan, "scan.read"),
+        ("GET", "/v1/scan/plans/{plan}/slices", scan.cut, "scan.read"),
+        ("POST", "/v1/scan/plans/{plan}/renew", scan.renew, "scan.read"),
+        ("DELETE", "/v1/scan/plans/{plan}", scan.release, "scan.read"),
+        ("GET", "/v1/scan/frames", scan.frames, "scan.read"),
+        ("GET", "/v1/scan/topics", scan.topics, "scan.read"),
+        ("POST", "/v1/stage/topics", stage.topics, "stage.write"),
+        ("PUT", "/v1/stage/data", stage.data, "stage.write"),
+        ("GET", "/v1/stage/last", stage.last, "stage.write"),
+        ("POST", "/v1/stage/commit", stage.commit, "stage.write"),
+        ("POST", "/v1/stage/abort", stage.abort, "stage.write"),
+        ("GET", "/v1/archives", told.archives, "archive.list"),
+        ("POST", "/v1/archives/{name}", told.archived, "archive.report"),
+        ("DELETE", "/v1/archives/{name}", told.forget_archive, "archive.forget"),
+        ("GET", "/v1/pipelines", told.pipelines, "pipeline.list"),
+        ("POST", "/v1/pipelines/{name}", told.pipeline, "pipeline.tell"),
     )
-    return [Route(path, _answering(handler), methods=[method]) for method, path, handler in table]
+    return [
+        Route(path, _answering(broker, handler, NEEDS[needs]), methods=[method], name=needs)
+        for method, path, handler, needs in table
+    ]
 
 
-def _answering(handler: Handler) -> Handler:
+def _answering(broker: Broker, handler: Handler, need: Need) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        principal: Principal = request.scope["state"].get("principal") or Principal("anonymous")
         try:
-            return await handler(request)
+            namespace = admit(broker, principal, need, request.query_params.get("namespace", ""))
+            response = await handler(request, namespace)
         except MainstemError as error:
+            if need.operation in AUDITED:
+                audit(request, f"refused: {error.code}")
             return problem_of(error)
+        if need.operation in AUDITED:
+            audit(request, "done")
+        return response
 
     return answer
 
@@ -86,24 +103,13 @@ class _Api:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def _namespace(self, request: Request, action: Action) -> Namespace:
-        """The caller's namespace, once it is certain that the caller may do this to all of its topics."""
-        principal: Principal = request.scope["state"].get("principal") or Principal("anonymous")
-        name = request.query_params.get("namespace") or principal.namespace
-        if not principal.admin and (
-            name != principal.namespace or not self._broker.access.allows_all(principal, action, b"#")
-        ):
-            raise NotAuthorized(
-                f"user {principal.name} may not {action} everything in namespace {name}, which Spark jobs need",
-                fix=f"mainstem user allow {principal.name} {action} '#'",
-            )
-        return self._broker.namespace(name)
-
 
 async def _body(request: Request) -> dict[str, Any]:
     data = await _bytes(request, BODY_BYTES_MAX)
     try:
         body = json.loads(data)
+    except RecursionError:
+        raise InvalidArgument("the request's body is nested too deeply") from None
     except ValueError as error:
         raise InvalidArgument(f"the request's body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -141,17 +147,17 @@ class _ScanApi(_Api):
     def _plans(self) -> ScanPlans:
         return self._broker.scans
 
-    async def lanes(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
+    async def lanes(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}))
 
-    async def limit(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
+    async def limit(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         select, ranges, rows = _field(body, "select"), _field(body, "ranges"), int(_field(body, "rows"))
         return JSONResponse(await self._plans.limit(namespace, select, ranges, rows))
 
-    async def plan(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
+    async def plan(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         plan = await self._plans.plan(
             namespace,
             _field(body, "select"),
@@ -160,24 +166,32 @@ class _ScanApi(_Api):
             slice_bytes=int(body.get("slice_bytes") or SLICE_BYTES),
             rows_max=int(body.get("rows_max") or 0),
             files=bool(body.get("files", True)),
+            ranged=bool(body.get("ranged")),
         )
         return JSONResponse(plan)
 
-    async def renew(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
-        return JSONResponse({"lease_ms": self._plans.renew(request.path_params["plan"])})
+    async def cut(self, request: Request, namespace: Namespace) -> Response:
+        plan, log, size = (
+            request.path_params["plan"],
+            _number(request, "log"),
+            _number(request, "slice_bytes", SLICE_BYTES),
+        )
+        return JSONResponse(
+            self._plans.cut(namespace, plan, log, _number(request, "start"), _number(request, "end"), size)
+        )
 
-    async def release(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
-        self._plans.release(request.path_params["plan"])
+    async def renew(self, request: Request, namespace: Namespace) -> Response:
+        return JSONResponse({"lease_ms": self._plans.renew(request.path_params["plan"], namespace.name)})
+
+    async def release(self, request: Request, namespace: Namespace) -> Response:
+        self._plans.end(request.path_params["plan"], namespace.name)
         return Response(status_code=204)
 
-    async def frames(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
+    async def frames(self, request: Request, namespace: Namespace) -> Response:
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
         try:
-            data, after = await self._plans.frames(_number(request, "log"), start, end, bytes_max)
+            data, after = await self._plans.frames(namespace, _number(request, "log"), start, end, bytes_max)
         except OffsetOutOfRange as error:  # the caller needs the numbers, not only the words
             told = {
                 "detail": error.message,
@@ -190,8 +204,8 @@ class _ScanApi(_Api):
         headers = {"mainstem-next-offset": str(after)}
         return Response(data, media_type="application/octet-stream", headers=headers)
 
-    async def topics(self, request: Request) -> Response:
-        namespace, number = self._namespace(request, Action.CONSUME), _number(request, "number")
+    async def topics(self, request: Request, namespace: Namespace) -> Response:
+        number = _number(request, "number")
         name = namespace.topic_of.get(number)
         if name is None:
             raise NotFound(f"topic number {number} is gone: it was deleted", fix="mainstem topic ls")
@@ -203,27 +217,33 @@ class _StageApi(_Api):
     def _staging(self) -> Staging:
         return self._broker.staging
 
-    async def topics(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
+    async def topics(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         names = [str(name) for name in _field(body, "topics")]
-        return JSONResponse({"topics": self._staging.topics(namespace, names, declare=bool(body.get("declare")))})
+        if body.get("each"):
+            return JSONResponse(await self._staging.topics_each(namespace, names))
+        return JSONResponse({"topics": await self._staging.topics(namespace, names, declare=bool(body.get("declare")))})
 
-    async def data(self, request: Request) -> Response:
-        namespace = self._namespace(request, Action.PUBLISH)
+    async def data(self, request: Request, namespace: Namespace) -> Response:
         asked = request.query_params
         batch = BatchId(namespace.name, asked.get("query", ""), asked.get("sink", ""), _number(request, "batch"))
         attempt = Attempt(_number(request, "task"), _number(request, "attempt"), _number(request, "part", 0))
         data = await _bytes(request, STAGED_BYTES_EACH_MAX)
         return JSONResponse(await self._staging.stage(batch, asked.get("run", ""), attempt, data))
 
-    async def commit(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
+    async def commit(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         batch = _batch(namespace, body)
         parts = [Attempt(*(int(number) for number in one)) for one in _field(body, "parts")]
         return JSONResponse(await self._staging.commit(namespace, batch, str(_field(body, "run")), parts))
 
-    async def abort(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.PUBLISH), await _body(request)
+    async def last(self, request: Request, namespace: Namespace) -> Response:
+        asked = request.query_params
+        batch = self._staging.last_batch(namespace.name, asked.get("query", ""), asked.get("sink", ""))
+        return JSONResponse({"batch": batch})
+
+    async def abort(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         await self._staging.abort(_batch(namespace, body), str(_field(body, "run")))
         return JSONResponse({})
 
@@ -231,29 +251,25 @@ class _StageApi(_Api):
 class _ToldApi(_Api):
     """What jobs tell of themselves."""
 
-    async def archives(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
-        return JSONResponse({"items": self._broker.archives.listed()})
+    async def archives(self, request: Request, namespace: Namespace) -> Response:
+        return JSONResponse({"items": self._broker.archives.listed(namespace.name)})
 
-    async def archived(self, request: Request) -> Response:
-        namespace, body = self._namespace(request, Action.CONSUME), await _body(request)
+    async def archived(self, request: Request, namespace: Namespace) -> Response:
+        body = await _body(request)
         name, topic_filter = request.path_params["name"], body.get("filter")
         await durable(self._broker.archives.report(namespace, name, _field(body, "ends"), topic_filter))
         return JSONResponse({})
 
-    async def forget_archive(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
-        await durable(self._broker.archives.forget(request.path_params["name"]))
+    async def forget_archive(self, request: Request, namespace: Namespace) -> Response:
+        await durable(self._broker.archives.forget(request.path_params["name"], namespace.name))
         return Response(status_code=204)
 
-    async def pipelines(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
-        return JSONResponse({"items": self._broker.pipelines.listed()})
+    async def pipelines(self, request: Request, namespace: Namespace) -> Response:
+        return JSONResponse({"items": self._broker.pipelines.listed(namespace.name)})
 
-    async def pipeline(self, request: Request) -> Response:
-        self._namespace(request, Action.CONSUME)
+    async def pipeline(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        self._broker.pipelines.tell(request.path_params["name"], _field(body, "flows"))
+        self._broker.pipelines.tell(request.path_params["name"], _field(body, "flows"), namespace.name)
         return JSONResponse({})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from mainstem.admin.spellings import spellings
+from mainstem.admin.running import Running
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
 from mainstem.broker.reading import PartitionReader
@@ -14,12 +14,13 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter, matches
+from mainstem.storage.tier.engine import TieredEngine
 
 SCAN_MAX = 20_000  # topics looked at for one page of a search or of the tree; then it says how to go on
 
 
 def topic_count(namespace: Namespace) -> int:
-    return len(namespace.topics) + sum(len(stem.index.topics) for stem in stems(namespace) if stem.index is not None)
+    return namespace.topic_count
 
 
 def stems(namespace: Namespace) -> list[Log]:
@@ -99,14 +100,14 @@ def find(namespace: Namespace, name: bytes) -> Topic:
     return topic
 
 
-def topic_facts(namespace: Namespace, name: bytes) -> dict[str, Any]:
+def topic_facts(running: Running, namespace: Namespace, name: bytes) -> dict[str, Any]:
     """One topic in full: spellings, settings with their sources, partitions, where its bytes are."""
     topic = find(namespace, name)
     route = topic.partitions[0].route
     return {
         **topic_row(namespace, name),
         "namespace": namespace.name,
-        "spellings": spellings(name),
+        "spellings": running.spellings(name),
         "id": topic.id,
         "settings": settings_of(namespace, topic),
         "kafka_config": topic.config,
@@ -151,6 +152,8 @@ def _partition_facts(namespace: Namespace, partition: Partition) -> dict[str, An
                 "first_offset": span.first,
                 "end_offset": span.end,
                 "size_bytes": None if span.shared else span.log.engine.stat().size_bytes,
+                "local_bytes": None if span.shared else local_and_remote(span.log)[0],
+                "remote_bytes": None if span.shared else local_and_remote(span.log)[1],
             }
             for span in partition.spans
         ],
@@ -166,8 +169,17 @@ def bytes_by_engine(topic: Topic) -> dict[str, int]:
 
 
 def engine_name(log: Log) -> str:
-    """From the class: SegmentEngine → segment."""
-    return type(log.engine).__name__.removesuffix("Engine").lower()
+    """From the class: SegmentEngine → segment. One with a tier is what stands behind it."""
+    engine = log.engine.local if isinstance(log.engine, TieredEngine) else log.engine
+    return type(engine).__name__.removesuffix("Engine").lower()
+
+
+def local_and_remote(log: Log) -> tuple[int, int]:
+    """Bytes on the local disk, and in the object store; what lies in both counts in both."""
+    engine = log.engine
+    if isinstance(engine, TieredEngine):
+        return engine.local.stat().size_bytes, engine.remote_bytes
+    return engine.stat().size_bytes, 0
 
 
 def children(

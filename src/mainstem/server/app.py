@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import ssl
 import time
@@ -12,35 +11,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mainstem.admin.connections import connections_in
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
+from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.policy import Policy
+from mainstem.broker.session_keeper import SessionLimits
 from mainstem.log.logs import LogLimits
-from mainstem.model.compiled import COMPILED
-from mainstem.model.errors import Overloaded
+from mainstem.model.errors import ConfigError, Overloaded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.reactor import Listener, let_go, listen
+from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
+from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
 from mainstem.server.settings import Config, Tls
 from mainstem.server.tls import TWINS, load_certificate, make_context
+from mainstem.server.watchdog import Watchdog
 from mainstem.storage.directory import DataDirectory
+from mainstem.storage.tier.store import StoreSettings
+from mainstem.storage.tier.tier import TierSettings
 
 logger = logging.getLogger("mainstem.server")
 
-COMPILE_FIX = (
-    "install a C compiler and run: pip install --force-reinstall --no-deps mainstem (in a checkout: make setup)"
-)
-
 TRIES_MAX = 2  # of "Try it" at once: each takes a thread for seconds
-
-# Adding a protocol is one folder and one line: listener name, module, class.
-PROTOCOLS = (
-    ("mqtt", "mainstem.protocols.mqtt.server", "MqttServer"),
-    ("ws", "mainstem.protocols.mqtt.server", "MqttWebSocketServer"),
-    ("kafka", "mainstem.protocols.kafka.adapter", "KafkaServer"),
-    ("amqp", "mainstem.protocols.amqp.adapter", "AmqpServer"),
-)
 
 
 def broker_options(config: Config) -> BrokerOptions:
@@ -57,7 +51,48 @@ def broker_options(config: Config) -> BrokerOptions:
         topics_max=given.topics_max,
         unsynced_bytes_max=given.unsynced_bytes_per_log_max,
     )
-    return BrokerOptions(Path(config.data.directory), defaults, rules, limits)
+    kafka, mqtt = config.kafka, config.mqtt
+    groups = GroupLimits(
+        kafka.session_timeout_min_ms,
+        kafka.session_timeout_max_ms,
+        kafka.group_rebalance_initial_ms,
+        kafka.offsets_retention_ms,
+    )
+    sessions = SessionLimits(
+        retained_max=mqtt.retained_max,
+        held_ms_max=mqtt.session_held_ms_max,
+        held_messages_max=mqtt.session_held_messages_max,
+        held_bytes_max=mqtt.session_held_bytes_max,
+    )
+    directory, lost_kept_ms = Path(config.data.directory), config.data.lost_kept_ms
+    return BrokerOptions(
+        directory, defaults, rules, limits, groups, sessions, kafka.cluster_id, lost_kept_ms, tier_settings(config)
+    )
+
+
+def tier_settings(config: Config) -> TierSettings | None:
+    """None where no store is set; then no topic may ask for one."""
+    given = config.tier
+    if not given.store:
+        asking = ["topics"] if config.topics.tier != "none" else []
+        asking += [name for name, one in config.policies.items() if one.tier not in (None, "none")]
+        if asking:
+            raise ConfigError(
+                f'{asking[0]}: tier = "s3", and no object store is set', fix='[tier] store = "s3://BUCKET/PREFIX"'
+            )
+        return None
+    store = StoreSettings(
+        given.store,
+        given.endpoint,
+        given.region,
+        given.path_style,
+        given.encryption.removeprefix("none"),
+        given.kms_key,
+        given.timeout_ms / 1000,
+    )
+    prices = given.price_stored, given.price_puts, given.price_gets
+    limits = given.cache_bytes, given.grace_ms, given.manifest_ms, given.backlog_bytes_max
+    return TierSettings(store, *limits, prices)
 
 
 class App:
@@ -70,12 +105,16 @@ class App:
         self.ports: dict[str, int] = {}
         self.notices: list[str] = []
         self.started_s = time.time()
+        self.protocols = protocol_of_listener()
         self.rates = Rates(self)
+        self.asking: Any = None  # made with the HTTP server
         self.ready = False
         self._move_ports = move_ports
         limits = config.limits
         self._admission = Admission(limits.connections_per_address_max, limits.connections_per_address_rate)
         self.unsent = Unsent(limits.output_bytes_total_max)
+        self.unfinished = Unfinished(limits.input_bytes_total_max)
+        self.watchdog = Watchdog()
         self._directory: DataDirectory | None = None
         self._tls: ssl.SSLContext | None = None
         self._tries = 0
@@ -87,19 +126,21 @@ class App:
         taken = Taken()
         try:
             self._tls = make_context(self.config.tls)
-            self._directory = DataDirectory(Path(self.config.data.directory))
-            taken = take_ports(self.config.listeners, move=self._move_ports, tls=self._tls is not None)
+            directory, listeners = Path(self.config.data.directory), self.config.listeners
+            if directory.exists():  # whoever uses it is the better explanation of a port that is taken
+                self._directory = DataDirectory(directory)
+            taken = take_ports(listeners, move=self._move_ports, tls=self._tls is not None)
+            if self._directory is None:  # a broker that may not start creates nothing
+                check_bind(listeners, users=False)
             self._tell_ports(taken)
+            self._directory = self._directory or DataDirectory(directory)
             await self.broker.open()
             self.apply_live_settings()
-            check_bind(self.config.listeners, users=bool(self.broker.access.users))
+            check_bind(listeners, users=bool(self.broker.access.users))
+            self._tell_stranded()
             self._make_servers()
             applied = self.broker.recover_journal()
             logger.info("recovered %d entries of state", applied)
-            if not COMPILED:
-                logger.warning(
-                    "plain Python is used instead of the compiled modules, several times slower: %s", COMPILE_FIX
-                )
             self.broker.start()
             await self.broker.staging.recover()
             await self._listen(taken)
@@ -108,6 +149,7 @@ class App:
             if self._directory is not None:
                 self._directory.release()
             raise
+        self.watchdog.start()
         self.ready = True
 
     async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
@@ -124,9 +166,25 @@ class App:
             self._tries -= 1
         return [arrival.to_document() for arrival in found]
 
+    def spellings(self, name: bytes) -> dict[str, str]:
+        """A topic's name as each protocol spells it."""
+        return {one.name: one.spell(name) for one in PROTOCOLS}
+
+    def doors(self) -> list[dict[str, Any]]:
+        """Each listener with a command or an address that works."""
+        found = []
+        for door in doors():
+            hints = ((door.name, door.hint, False), (door.tls_name, door.tls_hint, True))
+            for name, hint, tls in ((name, hint, tls) for name, hint, tls in hints if name in self.ports):
+                port = self.ports[name]
+                snippet = hint.format(port=port, path=self.config.mqtt.ws_path)
+                found.append({"protocol": self.protocols[door.name], "port": port, "tls": tls, "snippet": snippet})
+        return found
+
     async def stop(self) -> None:
         """Take no one new, say goodbye, write and sync everything, mark it clean."""
         self.ready = False
+        self.watchdog.stop()
         for listener in self._listeners:
             listener.close()
         for server in self.servers.values():
@@ -145,7 +203,8 @@ class App:
         self._admission.per_address_max = limits.connections_per_address_max
         self._admission.per_address_rate = limits.connections_per_address_rate
         self.unsent.bytes_max = limits.output_bytes_total_max
-        self.broker.access.failures_max = limits.login_failures_max
+        self.unfinished.bytes_max = limits.input_bytes_total_max
+        self.broker.access.throttle.free = limits.login_failures_max
         self.broker.ticker.unsynced_bytes_max = limits.unsynced_bytes_max
         self.broker.logs.limit_unsynced(limits.unsynced_bytes_per_log_max)
         self.broker.maintenance.space_low_bytes = self.config.data.space_low_bytes
@@ -168,21 +227,30 @@ class App:
         for name, port in self.ports.items():
             setattr(self.config.listeners, f"{name}_port", port)
 
+    def _tell_stranded(self) -> None:
+        """Users of a namespace that does not exist get in nowhere: said at the start, with what mends it."""
+        for user in self.broker.access.stranded():
+            notice = (
+                f"user {user.name} belongs to namespace {user.namespace!r}, which does not exist, and is refused: "
+                f"mainstem namespace add {user.namespace}, or mainstem user rm {user.name}"
+            )
+            logger.warning("%s", notice)
+            self.notices.append(notice)
+
     def _make_servers(self) -> None:
-        for name, module, class_name in PROTOCOLS:
+        for name, door in ((door.name, door) for one in PROTOCOLS for door in one.doors):
             if not self._listens(name):
-                continue  # switched off: its journaled state is kept untouched
-            make = getattr(importlib.import_module(module), class_name)
-            self.servers[name] = make(self.broker, self.config)
+                continue  # switched off: its state is the broker's, and goes on
+            self.servers[name] = load(door.server)(self.broker, self.config)
             self.servers[name].admission = self._admission
             self.servers[name].unsent = self.unsent
+            self.servers[name].unfinished = self.unfinished
             self.unsent.listeners.append(self.servers[name].set_tight)
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
             self.broker.access.listeners.append(partial(self.servers[name].end_logins, self.broker.access.holds))
-        if self._listens("http"):
-            from mainstem.admin.server import AdminServer
-
-            self.servers["http"] = AdminServer(self)
+        self.broker.removal.clients = partial(connections_in, self)
+        if self._listens(HTTP.name):
+            self.servers[HTTP.name] = load(HTTP.server)(self)
 
     async def _listen(self, taken: Taken) -> None:
         loop = asyncio.get_running_loop()

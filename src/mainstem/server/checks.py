@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainstem import __version__
-from mainstem.model.compiled import COMPILED, missing_modules
 from mainstem.model.counted import counted
 from mainstem.model.errors import MainstemError
 from mainstem.server.config import load_config
@@ -37,7 +36,6 @@ class Check:
 def run_checks(*, data: str, file: str | None, url: str, fsync: bool) -> Iterator[Check]:
     checks: list[Callable[[], Check | list[Check]]] = [
         _python,
-        _compiled,
         _event_loop,
         _file_limit,
         _memory_limit,
@@ -47,6 +45,7 @@ def run_checks(*, data: str, file: str | None, url: str, fsync: bool) -> Iterato
         _clock,
         lambda: _broker(url),
         lambda: _ports(file, url),
+        lambda: _object_store(file),
         _java,
         _spark_python,
     ]
@@ -59,19 +58,6 @@ def run_checks(*, data: str, file: str | None, url: str, fsync: bool) -> Iterato
 
 def _python() -> Check:
     return Check("Python", "ok", f"{platform.python_version()}, Mainstem {__version__}, {platform.system()}")
-
-
-def _compiled() -> Check:
-    if COMPILED:
-        return Check("compiled modules", "ok", "in use")
-    missing = missing_modules()
-    why = f"missing: {', '.join(missing)}" if missing else "MAINSTEM_PURE is set"
-    return Check(
-        "compiled modules",
-        "note",
-        f"plain Python is used, many times slower ({why})",
-        "apt install gcc python3-dev, then make setup",
-    )
 
 
 def _event_loop() -> Check:
@@ -121,6 +107,27 @@ def _memory_limit() -> Check:
         limited = text.isdigit() and int(text) < 1 << 60  # no limit is a very large one
         return Check("memory limit", "ok", f"{int(text) >> 20} MiB" if limited else "none")
     return Check("memory limit", "ok", "no control group")
+
+
+def _object_store(file: str | None) -> list[Check]:
+    """Only where one is set: it answers, and lets us write, read and delete below its prefix."""
+    try:
+        config = load_config(_chosen(file), os.environ)
+        if not config.tier.store:
+            return []
+        from mainstem.server.app import tier_settings
+        from mainstem.storage.tier.store import ObjectStore
+
+        settings = tier_settings(config)
+        assert settings is not None
+        began, store = time.perf_counter(), ObjectStore(settings.store)
+        store.put("check/doctor", b"mainstem\n")
+        store.get("check/doctor", 0, 9)
+        store.delete("check/doctor")
+    except MainstemError as error:
+        return [Check("object store", "bad", error.message, error.fix)]
+    took_ms = (time.perf_counter() - began) * 1000
+    return [Check("object store", "ok", f"{config.tier.store}: put, get and delete took {took_ms:.0f} ms")]
 
 
 def _configuration(file: str | None) -> Check:

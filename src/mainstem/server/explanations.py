@@ -63,6 +63,11 @@ CATALOGUE = {
         "Each topic has a limit for one record, 16 MiB unless set otherwise. Raise it for a topic with mainstem\n"
         "topic alter TOPIC --set message_bytes_max=32MiB, or for all with [topics] message_bytes_max.",
     ),
+    "MS-1008": Explanation(
+        "Changed by someone else meanwhile",
+        "The change was prepared on what the metadata said, and another broker or command changed that first. Nothing\n"
+        "was changed. Look at what it says now, then try again.",
+    ),
     "MS-2000": Explanation(
         "The peer broke the protocol",
         "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to\n"
@@ -78,6 +83,17 @@ CATALOGUE = {
         "Free space fell under data.space_low_bytes: publishes are refused so that reads, acks and recovery still\n"
         "work. Free space, lower a topic's retention (mainstem topic alter TOPIC --set retention_ms=1d), or see\n"
         "who holds data: mainstem cursor ls --sort held.",
+    ),
+    "MS-3002": Explanation(
+        "The object store does not answer",
+        "Old parts of a log lie in an object store ([tier] store) that is slow, throttles or cannot be reached. What is\n"
+        "local is served, publishes go on, uploads wait and are tried again without end. mainstem doctor looks at it.",
+    ),
+    "MS-3003": Explanation(
+        "A quota is used up",
+        "The namespace or the user has as many connections, topics, queues or stored bytes as it may have, or publishes\n"
+        "faster than it may. See what is used and what is left: mainstem namespace describe NAME, mainstem user\n"
+        "describe NAME. Change it: mainstem namespace alter NAME --quota topics_max=1000.",
     ),
     "MS-4000": Explanation(
         "The configuration or the data directory does not allow this",
@@ -157,6 +173,11 @@ CATALOGUE = {
         "compression, or counts and sizes that do not fit). Archives keep such a batch whole, as one row with flags -1.\n"
         "Spark reads stop at it; option failOnDataLoss=false passes it over.",
     ),
+    "MS-5004": Explanation(
+        "An object is missing",
+        "The registry names an object that is not in the store: someone deleted it, or a lifecycle rule did. Its offsets\n"
+        "cannot be read, all others can. Put it back from a version or a copy of the bucket; the message names it.",
+    ),
     "MS-6001": Explanation(
         "No broker answers",
         "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or\n"
@@ -180,8 +201,8 @@ CATALOGUE = {
     "MS-6003": Explanation(
         "An extra is not installed",
         "Pipelines, SQL and lake tables need Spark: pip install 'mainstem[pipeline]', and Java 17 or later\n"
-        "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both. mainstem bench needs Linux and\n"
-        "compiled modules: apt install gcc python3-dev, then make setup.",
+        "(Debian: apt install openjdk-17-jre-headless). mainstem doctor checks both. mainstem bench needs Linux.\n"
+        "A checkout needs its compiled modules: apt install gcc python3-dev, then make setup; or install a wheel.",
     ),
     "MS-7001": Explanation(
         "A pipeline file has problems",
@@ -216,5 +237,24 @@ CATALOGUE = {
         "A flow failed",
         "Its SQL, its Python or its data made Spark stop; the message repeats the reason. mainstem pipeline\n"
         "validate FILE finds what can be found beforehand.",
+    ),
+    "MS-7008": Explanation(
+        "A lake table holds what cannot be read here",
+        "Another engine wrote delete files or data files of a kind that is not understood; reading on would bring deleted\n"
+        "rows back. The message names the engine's command that rewrites the table.",
+    ),
+    "MS-7009": Explanation(
+        "A row that no topic takes",
+        "The topic it names is none (a wildcard, null, too long, a view), or it is too large for it. In a pipeline such\n"
+        "rows are dead letters; in a job of your own filter them out.",
+    ),
+    "MS-8001": Explanation(
+        "A statement needs more memory than it may have",
+        "mainstem query keeps within --memory; sorting and grouping spill to disk, single values cannot. Give it more,\n"
+        "ask for less, or let Spark do it: mainstem sql.",
+    ),
+    "MS-8002": Explanation(
+        "A question was stopped",
+        "Whoever asked went away or stopped it, or it took longer than it may. Ask for less: a shorter time, fewer topics.",
     ),
 }

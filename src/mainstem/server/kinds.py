@@ -104,6 +104,16 @@ def _durability(raw: object) -> str:
     raise BadValue(f'expected "sync", "interval:<ms>", "os" or "none", got {text!r}')
 
 
+def _amount(raw: object) -> float:
+    try:
+        value = float(raw) if isinstance(raw, (int, float, str)) and not isinstance(raw, bool) else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise BadValue(f"expected a number that is not negative, got {raw!r}")
+    return value
+
+
 def choice(*values: str) -> Kind:
     def parse(raw: object) -> str:
         if raw not in values:
@@ -128,5 +138,6 @@ SIZE_OR_UNLIMITED = Kind(
     _show_unless_unlimited(show_size_bytes),
 )
 TEXT = Kind("text", _text, str)
+AMOUNT = Kind("number", _amount, str)
 NAMES = Kind("list of texts", _names, ", ".join)
 DURABILITY = Kind("`sync`, `interval:<ms>`, `os`, `none`", _durability, str)

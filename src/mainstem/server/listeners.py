@@ -9,20 +9,15 @@ from dataclasses import dataclass, field
 
 from mainstem.broker.access import is_loopback
 from mainstem.model.errors import ConfigError
+from mainstem.server.protocols import doors
 from mainstem.server.settings import Listeners
 
 PORT_TAKEN, UNSAFE_BIND = "MS-4005", "MS-4006"
 MOVED_BY = 10_000  # 1883 → 11883: still recognised by who knows the protocol
-LISTENERS = {name: f"{name}_port" for name in ("mqtt", "ws", "kafka", "amqp", "http")}
-TLS_LISTENERS = {name: f"{name}_port" for name in ("mqtts", "wss", "kafkas", "amqps", "https")}
-LABELS = {"mqtt": "MQTT", "ws": "MQTT over WebSocket", "kafka": "Kafka", "amqp": "AMQP", "http": "HTTP"}
-LABELS |= {
-    "mqtts": "MQTT over TLS",
-    "wss": "MQTT over WebSocket and TLS",
-    "kafkas": "Kafka over TLS",
-    "amqps": "AMQP over TLS",
-    "https": "HTTP over TLS",
-}
+LISTENERS = {door.name: f"{door.name}_port" for door in doors()}
+TLS_LISTENERS = {door.tls_name: f"{door.tls_name}_port" for door in doors()}
+LABELS = {door.name: door.label for door in doors()}
+LABELS |= {door.tls_name: f"{door.label} over TLS" for door in doors()}
 
 
 @dataclass(slots=True)
@@ -108,7 +103,9 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(address)
-        one.listen(1)  # a second binder is refused only once someone listens
+        # Ours from here on, but nobody is let in before the broker can serve: a port that listens without answering looks
+        # like a broker that hangs. Without the option no second binder gets it; `reactor.listen` sets it again.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         one.setblocking(False)
     except OSError:
         one.close()

@@ -11,11 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
-from mainstem.model.topic import amqp_key, kafka_name
 from mainstem.server.clients import open_client
 from mainstem.server.clients.client import Address, Client, Message, Start
+from mainstem.server.protocols import by_name
 
-PROTOCOLS = ("mqtt", "kafka", "amqp")
 ARRIVAL_S = 8.0
 READY_S = 8.0
 POLL_S = 0.005
@@ -37,17 +36,14 @@ class Arrival:
 
 
 def spelled(protocol: str, topic: str) -> str:
-    name = topic.encode()
-    if protocol == "kafka":
-        return kafka_name(name)
-    return amqp_key(name).decode() if protocol == "amqp" else topic
+    return by_name()[protocol].spell(topic.encode())
 
 
 def round_trip(
     ports: Mapping[str, int], host: str, protocol: str, topic: str, value: bytes, login: tuple[str, str] = ("", "")
 ) -> list[Arrival]:
     """Publish once; the arrivals in order of protocol. Blocks until all came or ARRIVAL_S is over."""
-    readers = [name for name in PROTOCOLS if name in ports]
+    readers = [name for name in by_name() if name in ports]
     if protocol not in readers:
         raise InvalidArgument(f"{protocol} is not one of {', '.join(readers)}")
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host

@@ -6,10 +6,11 @@ A setting marked `live` takes effect on SIGHUP; the others at the next start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any
 
 from mainstem.server.kinds import (
+    AMOUNT,
     DURABILITY,
     DURATION,
     DURATION_OR_UNLIMITED,
@@ -24,6 +25,8 @@ from mainstem.server.kinds import (
     choice,
     count,
 )
+from mainstem.server.protocols import doors
+from mainstem.storage.engines import ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,9 @@ def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
     return field(default=default, metadata={"setting": Setting(kind, doc, live)})
 
 
-ENGINE = choice("segment", "rocksdb", "memory")
+ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
+TIER = choice("none", "s3")
 CLEANUP = choice("delete", "compact", "compact,delete")
 PARTITIONS = count(1, 1_000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -46,7 +50,7 @@ SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 @dataclass(slots=True)
-class Listeners:
+class ListenerSettings:
     """Where clients connect. A port of 0 takes any free one."""
 
     host: str = setting(
@@ -54,16 +58,6 @@ class Listeners:
         TEXT,
         "Address to listen on. Anything but loopback needs users, or `allow_anonymous`.",
     )
-    mqtt_port: int | None = setting(1883, PORT, "MQTT 3.1.1 and 5.")
-    ws_port: int | None = setting(8083, PORT, "MQTT over WebSocket, path `/mqtt`.")
-    kafka_port: int | None = setting(9092, PORT, "Kafka.")
-    amqp_port: int | None = setting(5672, PORT, "AMQP 0-9-1.")
-    http_port: int | None = setting(7070, PORT, "HTTP API, metrics and console.")
-    mqtts_port: int | None = setting(8883, PORT, "MQTT over TLS; this and the next four only with `[tls] certificate`.")
-    wss_port: int | None = setting(8084, PORT, "MQTT over WebSocket and TLS.")
-    kafkas_port: int | None = setting(9093, PORT, "Kafka over TLS.")
-    amqps_port: int | None = setting(5671, PORT, "AMQP over TLS.")
-    https_port: int | None = setting(7443, PORT, "HTTP over TLS.")
     allow_anonymous: bool = setting(
         False,
         FLAG,
@@ -74,6 +68,27 @@ class Listeners:
         count(1, 65_535),
         "Connections the kernel may queue before they are accepted.",
     )
+
+
+def _ports() -> list[tuple[str, Any, Any]]:
+    """A setting for the port of each door, and of its twin with TLS."""
+    plain = [(f"{door.name}_port", int | None, setting(door.port, PORT, door.doc)) for door in doors()]
+    twins = [
+        (
+            f"{door.tls_name}_port",
+            int | None,
+            setting(door.tls_port, PORT, f"{door.label} over TLS; only with `[tls] certificate`."),
+        )
+        for door in doors()
+    ]
+    return [*plain, *twins]
+
+
+if TYPE_CHECKING:
+    Listeners = ListenerSettings
+else:
+    Listeners = make_dataclass("Listeners", _ports(), bases=(ListenerSettings,), slots=True)
+    Listeners.__doc__ = ListenerSettings.__doc__
 
 
 @dataclass(slots=True)
@@ -101,6 +116,9 @@ class Data:
         SIZE,
         "With less free space on the disk, publishes are refused and reads go on.",
         live=True,
+    )
+    lost_kept_ms: int = setting(
+        7 * DAY, DURATION, "How long a log without records that no topic names is kept in `lost/`."
     )
 
 
@@ -142,7 +160,18 @@ class Topics:
     keep_until_archived: bool = setting(
         False, FLAG, "Retention drops a segment only once an archive holds its records (mainstem lake archive)."
     )
-    auto_create: bool = setting(True, FLAG, "Publishing to a topic that is not there makes it.")
+    tier: str = setting(
+        "none", TIER, "`s3`: sealed segments move to the object store of `[tier]`; readers notice nothing."
+    )
+    local_retention_ms: int = setting(
+        DAY, DURATION_OR_UNLIMITED, "With a tier: segments older than this are kept in the store only."
+    )
+    local_retention_bytes: int = setting(
+        UNLIMITED, SIZE_OR_UNLIMITED, "With a tier: size of a log beyond which its oldest segments are kept there only."
+    )
+    auto_create: bool = setting(
+        True, FLAG, "Publishing to a topic that is not there makes it; so does asking for its Kafka metadata."
+    )
 
 
 @dataclass(slots=True)
@@ -163,6 +192,44 @@ class Policy:
     segment_bytes: int | None = setting(None, SIZE, "As `topics.segment_bytes`.")
     segment_ms: int | None = setting(None, DURATION, "As `topics.segment_ms`.")
     keep_until_archived: bool | None = setting(None, FLAG, "As `topics.keep_until_archived`.")
+    tier: str | None = setting(None, TIER, "As `topics.tier`.")
+    local_retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.local_retention_ms`.")
+    local_retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.local_retention_bytes`.")
+
+
+@dataclass(slots=True)
+class TierStore:
+    """The object store for topics with `tier = "s3"` (docs/object-storage.md). Credentials come from the environment or
+    the machine's role, as with other tools of that store."""
+
+    store: str = setting(
+        "", TEXT, "`s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///DIRECTORY`; a prefix of its own for each broker."
+    )
+    endpoint: str = setting("", TEXT, "Address of an S3-compatible store; empty is the provider's own.")
+    region: str = setting("", TEXT, "Region of the bucket; empty takes it from the environment.")
+    path_style: bool = setting(True, FLAG, "Name the bucket in the path of requests, not in the host.")
+    encryption: str = setting(
+        "none",
+        choice("none", "AES256", "aws:kms", "aws:kms:dsse"),
+        "Encryption to ask the store for; `none`: the bucket's.",
+    )
+    kms_key: str = setting("", TEXT, "The key for `aws:kms`.")
+    timeout_ms: int = setting(30 * SECOND, DURATION, "How long one request may take; then it is tried again.")
+    cache_bytes: int = setting(GIB, SIZE, "Local disk for what was read of the store lately; at least 64MiB.")
+    grace_ms: int = setting(HOUR, DURATION, "How long an object stays in the store after nothing names it any more.")
+    manifest_ms: int = setting(
+        5 * MINUTE, DURATION, "How often at most the bucket is told what it holds, for `mainstem restore s3://...`."
+    )
+    backlog_bytes_max: int = setting(
+        UNLIMITED,
+        SIZE_OR_UNLIMITED,
+        "Sealed and not uploaded yet; beyond it publishes to topics with a tier are refused.",
+    )
+    price_stored: float = setting(
+        0.023, AMOUNT, "What the store takes for a GB in a month; for the metric of the cost."
+    )
+    price_puts: float = setting(0.005, AMOUNT, "For a thousand PUTs.")
+    price_gets: float = setting(0.0004, AMOUNT, "For a thousand GETs.")
 
 
 @dataclass(slots=True)
@@ -190,7 +257,7 @@ class Limits:
     login_failures_max: int = setting(
         10,
         count(1),
-        "Failed logins of one address or user within a minute before it must wait.",
+        "Failed logins of a user at one address before it must wait there: a second, then twice as long each time.",
         live=True,
     )
     unsynced_bytes_max: int = setting(
@@ -206,6 +273,12 @@ class Limits:
         256 * MIB,
         SIZE,
         "What all clients together may leave unread; beyond it each may leave 64KiB until half of it is gone.",
+        live=True,
+    )
+    input_bytes_total_max: int = setting(
+        256 * MIB,
+        SIZE,
+        "Messages of all clients together that are not whole yet; beyond it the client that holds most is cut off.",
         live=True,
     )
     open_files_max: int = setting(4_000, count(16), "Segment files kept open; the ones used longest ago are closed.")
@@ -273,6 +346,11 @@ class Kafka:
     transaction_timeout_max_ms: int = setting(
         15 * MINUTE, DURATION, "Longest transaction timeout a producer may ask for."
     )
+    share_locks_max: int = setting(
+        2_000,
+        count(1, 1_000_000),
+        "Records of a partition that a share group's members may hold, unless the group says.",
+    )
 
 
 @dataclass(slots=True)
@@ -300,6 +378,11 @@ class Http:
     metrics_public: bool = setting(True, FLAG, "Serve `/metrics` without a login.", live=True)
     rabbit_api: bool = setting(True, FLAG, "Serve RabbitMQ's management API at `/api`.")
     tails_max: int = setting(100, count(1), "Live tails (server-sent events) at once.", live=True)
+    asks_max: int = setting(
+        2, count(1), "Queries and searches answered at once, each in a process of its own.", live=True
+    )
+    ask_bytes_max: int = setting(512 * MIB, SIZE, "Memory that a query or search may use.", live=True)
+    ask_ms_max: int = setting(60_000, DURATION, "Time that a query or search may take.", live=True)
 
 
 @dataclass(slots=True)
@@ -323,6 +406,7 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     data: Data = field(default_factory=Data)
     topics: Topics = field(default_factory=Topics)
+    tier: TierStore = field(default_factory=TierStore)
     limits: Limits = field(default_factory=Limits)
     mqtt: Mqtt = field(default_factory=Mqtt)
     kafka: Kafka = field(default_factory=Kafka)
@@ -338,6 +422,7 @@ SECTIONS: dict[str, type] = {
     "tls": Tls,
     "data": Data,
     "topics": Topics,
+    "tier": TierStore,
     "limits": Limits,
     "mqtt": Mqtt,
     "kafka": Kafka,

@@ -1,6 +1,6 @@
 """TLS: one certificate for all listeners, read at the start and again on SIGHUP.
 
-A listener with TLS is the plain one's twin on a port of its own (mqtts, wss, kafkas, amqps, https): the same server behind
+A listener with TLS is the plain one's twin on a port of its own (mqtts, wss, kafkas, ...): the same server behind
 it, so that limits, counters and logins are the same. With `client_ca` nobody connects without a certificate it signed; who
 a client is still tells its login.
 """
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from mainstem.model.errors import ConfigError
+from mainstem.server.protocols import doors
 from mainstem.server.settings import Tls
 
 BAD_CERTIFICATE = "MS-4010"
-TWINS = {"mqtts": "mqtt", "wss": "ws", "kafkas": "kafka", "amqps": "amqp", "https": "http"}  # listener → whose server
+TWINS = {door.tls_name: door.name for door in doors()}  # listener → whose server
 
 
 def make_context(tls: Tls) -> ssl.SSLContext | None:

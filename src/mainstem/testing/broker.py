@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from mainstem.server.app import App
 from mainstem.server.config import load_config
+from mainstem.server.listeners import LISTENERS
 
 START_S_MAX = 30.0
-_FREE_PORTS = tuple(f"listeners.{name}_port=0" for name in ("mqtt", "ws", "kafka", "amqp", "http"))
+_FREE_PORTS = tuple(f"listeners.{name}_port=0" for name in LISTENERS)
 
 
 class Endpoints:
@@ -51,6 +52,15 @@ class Endpoints:
     def amqp_url(self) -> str:
         """For pika, aio-pika and Celery."""
         return f"amqp://guest:guest@{self.host}:{self.amqp_port}/%2F"
+
+    @property
+    def nats_port(self) -> int:
+        return self.ports["nats"]
+
+    @property
+    def nats_url(self) -> str:
+        """For nats-py and other NATS clients."""
+        return f"nats://{self.host}:{self.nats_port}"
 
     @property
     def http_url(self) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from mainstem.storage.engine import Buffer
 
 SECTOR_BYTES = 512
+UNLIMITED = 1 << 40
 
 
 class PowerCut(BaseException):
@@ -73,7 +74,7 @@ class _File:
 class FaultyDisk:
     """A `mainstem.storage.disk.Disk`. Not thread-safe: a simulation is one thread."""
 
-    def __init__(self, seed: int, *, capacity_bytes: int = 1 << 40, short_write_chance: float = 0.0) -> None:
+    def __init__(self, seed: int, *, capacity_bytes: int = UNLIMITED, short_write_chance: float = 0.0) -> None:
         self._rng = random.Random(seed)
         self.lines = False  # a simulation that has lines of its own says so
         self._capacity_bytes = capacity_bytes
@@ -84,6 +85,7 @@ class FaultyDisk:
         self._fds: dict[int, _File] = {}
         self._next_fd = 3
         self._operations_left = -1
+        self._cut = False
         self._faults: dict[str, tuple[int, int, int]] = {}  # operation: errno, calls to let pass, calls to fail
         self.operations = 0
 
@@ -92,6 +94,11 @@ class FaultyDisk:
     def cut_power_after(self, operations: int) -> None:
         """Raise PowerCut in the middle of what runs then; `restart` makes the disk usable again."""
         self._operations_left = operations
+
+    @property
+    def is_cut(self) -> bool:
+        """The power is gone: every operation from here on raises PowerCut."""
+        return self._operations_left == 0 and self._cut
 
     def restart(self) -> None:
         """The power comes back: only what was durable is there, and whatever else happened to arrive."""
@@ -108,6 +115,7 @@ class FaultyDisk:
         """The process dies; the machine does not. Everything written stays."""
         self._fds.clear()
         self._operations_left = -1
+        self._cut = False
 
     def fail(self, operation: str, error: int, *, after: int = 0, times: int = 1) -> None:
         """Let `after` more calls of a method pass, then fail `times` of them with `error`."""
@@ -150,8 +158,9 @@ class FaultyDisk:
         except PowerCut:
             self._put(file, position, data[: self._rng.randint(0, len(data))])
             raise
-        room = self.free_bytes(Path()) + _blocks(len(file.seen))
-        if _blocks(position + len(data)) > room:
+        if self._capacity_bytes < UNLIMITED and _blocks(position + len(data)) > (
+            room := self.free_bytes(Path()) + _blocks(len(file.seen))
+        ):
             data = data[: max(room - position, 0)]
             if not data:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -242,6 +251,7 @@ class FaultyDisk:
     def _step(self, operation: str) -> None:
         self.operations += 1
         if self._operations_left == 0:
+            self._cut = True
             raise PowerCut(operation)
         self._operations_left -= 1
         error, after, times = self._faults.get(operation, (0, 0, 0))

@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import IO, Self
 
+from mainstem.server.listeners import LISTENERS
 from mainstem.testing.broker import Endpoints
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 LASTING_PORTS = range(15_000, 32_000)  # systems give none of these to outgoing connections, so they are free again
-LISTENERS = ("mqtt", "ws", "kafka", "amqp", "http")
-_ENDPOINT = re.compile(r"^  (mqtt|ws|kafka|amqp|console) +\w+://[^:]+:(\d+)", re.MULTILINE)
+_ENDPOINT = re.compile(r"^  (\w+) +\w+://[^:]+:(\d+)", re.MULTILINE)
 
 
 class BrokerProcess(Endpoints):

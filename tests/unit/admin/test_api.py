@@ -12,7 +12,7 @@ import pytest
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
-from mainstem.admin.calls import ADMIN, ANY
+from mainstem.broker.operations import Scope
 from mainstem.testing import Broker
 
 
@@ -99,7 +99,7 @@ def test_a_topic_is_declared_described_changed_and_removed(http: httpx.Client) -
     facts = http.patch("/v1/topics/life/of", json={"settings": {"retention_ms": 60_000}}).json()
     assert facts["settings"]["retention_ms"] == {"value": 60_000, "source": "topic"}
     assert facts["settings"]["durability"]["source"] == "default"
-    assert facts["spellings"] == {"mqtt": "life/of", "kafka": "life.of", "amqp": "life.of"}
+    assert facts["spellings"] == {"mqtt": "life/of", "kafka": "life.of", "amqp": "life.of", "nats": "life.of"}
     assert http.delete("/v1/topics/life%2Fof").status_code == 200
     assert http.get("/v1/topics/life/of").status_code == 404
 
@@ -189,10 +189,11 @@ def test_the_overview_and_the_configuration_are_told(http: httpx.Client) -> None
     assert rows["topics.engine"]["source"] == "--set"
 
 
-def test_every_operation_has_a_permission() -> None:
+def test_every_operation_says_what_it_needs() -> None:
     for one in OPERATIONS:
-        assert one.permission in (ADMIN, ANY)
+        assert str(one.need)
         assert one.summary.endswith(".")
+        assert not one.names or one.need.scope is Scope.OBJECT
 
 
 def test_the_documentation_is_what_the_code_says() -> None:
@@ -214,7 +215,7 @@ def test_whoever_tries_it_does_so_with_the_rights_of_its_login() -> None:
             assert answer.status_code == 200, answer.text
             return {one["protocol"]: one["error"] for one in answer.json()["arrivals"]}
 
-        assert tried(root) == dict.fromkeys(("mqtt", "kafka", "amqp"))
+        assert tried(root) == dict.fromkeys(("mqtt", "kafka", "amqp", "nats"))
         errors = tried(ann)  # AMQP would make a queue for it, which she may not
         assert (errors["mqtt"], errors["kafka"]) == (None, None)
         assert "refused for user 'ann'" in str(errors["amqp"])

@@ -120,7 +120,7 @@ def test_reads_of_segments_are_counted_as_found_in_memory_or_not(broker: Broker)
 
 
 def test_engines_are_told_apart(broker: Broker) -> None:
-    for engine in ("memory", "rocksdb"):
+    for engine in ("segment", "memory", "rocksdb"):
         body = {"name": f"on/{engine}", "settings": {"engine": engine, "layout": "dedicated"}}
         assert httpx.post(f"{broker.http_url}/v1/topics", json=body).status_code == 200
         publish(broker, f"on/{engine}", "x" * 1000)
@@ -195,10 +195,30 @@ def test_the_lag_and_the_held_bytes_of_an_absent_session_are_told_by_its_name(tm
 
 def test_messages_are_counted_in_and_out_by_every_protocol() -> None:
     with Broker() as broker:
-        for protocol in ("mqtt", "kafka", "amqp"):
+        for protocol in ("mqtt", "kafka", "amqp", "nats"):
             arrivals = round_trip(broker.ports, broker.host, protocol, f"counted/{protocol}", protocol.encode())
-            assert [one.error for one in arrivals] == [None, None, None]
-        for protocol in ("mqtt", "kafka", "amqp"):
-            for direction, count in (("in", 1.0), ("out", 3.0)):
+            assert [one.error for one in arrivals] == [None] * 4
+        for protocol in ("mqtt", "kafka", "amqp", "nats"):
+            for direction, count in (("in", 1.0), ("out", 4.0)):
                 labels = {"protocol": protocol, "direction": direction}
                 eventually(lambda labels=labels: value(broker, "mainstem_messages_total", **labels), count)  # type: ignore[misc]
+
+
+def test_flows_of_pipelines_are_told_by_state_and_each_by_its_name(broker: Broker) -> None:
+    flow = {"lag": 7, "rows_total": 30, "bad_total": 2, "restarts": 1, "batch_ms": 1500, "batch_end_ms": 2000}
+    told_flows = [{"flow": "f", "state": "running", **flow}, {"flow": "g", "state": "failed", "lag": 5}]
+    httpx.post(f"{broker.http_url}/v1/pipelines/devices", json={"flows": told_flows}).raise_for_status()
+    assert value(broker, "mainstem_pipeline_flows", state="running") == 1
+    assert value(broker, "mainstem_pipeline_flows", state="failed") == 1
+    assert value(broker, "mainstem_pipeline_lag_messages") == 7, "what has ended reads nothing"
+    for name, wanted in (
+        ("lag_messages", 7),
+        ("rows_total", 30),
+        ("dead_letters_total", 2),
+        ("restarts_total", 1),
+        ("batch_seconds", 1.5),
+        ("batch_end_seconds", 2.0),
+        ("up", 1),
+    ):
+        labels = {"namespace": "/", "pipeline": "devices", "flow": "f"}
+        assert value(broker, f"mainstem_flow_{name}", "/metrics/per-object", **labels) == wanted, name

@@ -119,12 +119,9 @@ def test_the_steps_of_the_image_make_a_broker_that_passes_its_health_check(tmp_p
         while (done := subprocess.run(asks, env=environment, capture_output=True, check=False)).returncode:
             assert time.monotonic() < deadline, done.stderr.decode()
         said = subprocess.run(
-            [f"{installed}/bin/mainstem", "doctor", "--url", f"http://127.0.0.1:{http}"],
-            capture_output=True,
-            text=True,
-            check=False,
+            [f"{installed}/bin/mainstem", "topic", "ls", "--url", f"http://127.0.0.1:{http}"], check=False
         )
-        assert "✔ compiled modules" in said.stdout
+        assert said.returncode == 0
     finally:
         running.terminate()
         assert running.wait(60) == 0

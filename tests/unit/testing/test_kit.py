@@ -12,7 +12,7 @@ def is_ready(url: str) -> bool:
 
 
 def test_the_fixture_is_a_ready_broker(mainstem: Broker) -> None:
-    assert set(mainstem.ports) == {"mqtt", "ws", "kafka", "amqp", "http"}
+    assert set(mainstem.ports) == {"mqtt", "ws", "kafka", "amqp", "nats", "http"}
     assert is_ready(mainstem.http_url)
 
 

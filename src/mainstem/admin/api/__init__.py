@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from mainstem.admin.api import connections, cursors, messages, queues, series, system, topics, users, views
+from mainstem.admin.api import (
+    asking,
+    connections,
+    cursors,
+    messages,
+    namespaces,
+    queues,
+    series,
+    system,
+    topics,
+    users,
+    views,
+)
 from mainstem.admin.calls import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -10,9 +22,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *topics.OPERATIONS,
     *views.OPERATIONS,
     *messages.OPERATIONS,
+    *asking.OPERATIONS,
     *cursors.OPERATIONS,
     *queues.OPERATIONS,
     *connections.OPERATIONS,
     *series.OPERATIONS,
+    *namespaces.OPERATIONS,
     *users.OPERATIONS,
 )

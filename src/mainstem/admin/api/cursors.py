@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.admin.api.messages import durable
-from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.cursors import (
     apply_reset,
     cursor_rows,
@@ -14,13 +14,17 @@ from mainstem.admin.cursors import (
     group_names,
     group_row,
     groups_of,
-    mqtt_service,
     plan_offsets,
     plan_reset,
+    session_facts,
+    session_row,
     sessions_of,
 )
 from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.rules import Action, Kind
+from mainstem.broker.sessions import Session
 from mainstem.model.errors import AlreadyExists, InvalidArgument, NotFound
+from mainstem.model.topic import topic_of_kafka
 
 
 async def list_cursors(call: Call) -> Any:
@@ -31,7 +35,7 @@ async def list_cursors(call: Call) -> Any:
 
 async def list_groups(call: Call) -> Any:
     after = call.query.get("after", "")
-    names = [name for name in group_names(call.running, call.namespace) if name > after]
+    names = [name for name in group_names(call.running, call.namespace) if name > after and call.may(name)]
     rows = [group_row(call.running, call.namespace, name) for name in names[: call.limit]]
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
@@ -55,13 +59,12 @@ async def reset_group(call: Call) -> Any:
 
 async def delete_group(call: Call) -> Any:
     groups = groups_of(call.running)
-    if groups is None:
-        raise NotFound("Kafka is switched off")
     fault, ticket = groups.delete_group(group_key(call.namespace, call.path["name"]))
     if fault is GroupFault.NON_EMPTY_GROUP:
         raise InvalidArgument(f"group {call.path['name']} has members", fix="stop its consumers first")
     if fault is not GroupFault.NONE:
         raise NotFound(f"there is no group {call.path['name']}", fix="mainstem group ls")
+    call.running.broker.owners.forget(Kind.GROUP, call.namespace.name, call.path["name"])
     await durable(ticket)
     return {"deleted": call.path["name"]}
 
@@ -70,28 +73,48 @@ async def create_group(call: Call) -> Any:
     """Offsets before there is a consumer: its first member begins there, whatever its own reset policy says."""
     body = call.body
     groups = groups_of(call.running)
-    if groups is None:
-        raise NotFound("Kafka is switched off")
     if not body["name"]:
         raise InvalidArgument("a group must have a name")
     key = group_key(call.namespace, body["name"])
     if key in groups.groups or key in groups.offsets:
         raise AlreadyExists(f"group {body['name']} exists", fix=f"mainstem group reset {body['name']} --to WHERE")
+    call.require_object(topic_of_kafka(body["topic"]).decode(), "topic.consume")
     changes = plan_offsets(call.namespace, [body["topic"]], {}, body.get("from") or "earliest")
+    owners, where = call.running.broker.owners, call.namespace.name
+    owners.use(call.principal, Action.CREATE, Kind.GROUP, where, body["name"], exists=False)
     await durable(apply_reset(call.running, call.namespace, body["name"], changes))
     return group_facts(call.running, call.namespace, body["name"])
 
 
+async def list_sessions(call: Call) -> Any:
+    after = call.query.get("after", "").encode()
+    prefix = call.namespace.name.encode() + b"\0"
+    found = sorted(
+        (one for one in sessions_of(call.running) if one.key.startswith(prefix) and one.client_id > after),
+        key=lambda one: one.key,
+    )
+    rows = [session_row(call.running, call.namespace, one) for one in found[: call.limit]]
+    return page(rows, rows[-1]["name"] if len(found) > call.limit else None)
+
+
+async def describe_session(call: Call) -> Any:
+    return session_facts(call.running, call.namespace, _session(call))
+
+
+def _session(call: Call) -> Session:
+    key = call.namespace.name.encode() + b"\0" + call.path["name"].encode()
+    session = next((one for one in sessions_of(call.running) if one.key == key), None)
+    if session is None:
+        raise NotFound(f"there is no session {call.path['name']}", fix="mainstem session ls")
+    return session
+
+
 async def delete_session(call: Call) -> Any:
     """Only of a client that is away: one that is here would simply go on."""
-    service, sessions = mqtt_service(call.running), sessions_of(call.running)
-    key = call.namespace.name.encode() + b"\0" + call.path["name"].encode()
-    session = next((one for one in sessions or () if one.key == key), None)
-    if session is None:
-        raise NotFound(f"there is no session {call.path['name']}", fix="mainstem cursor ls")
+    session = _session(call)
     if session.here is not None:
         raise InvalidArgument(f"{call.path['name']} is connected", fix="mainstem conn ls, mainstem conn rm, then again")
-    await durable(service.end_session(session))
+    await durable(call.running.broker.session_keeper.end_session(session))
     return {"deleted": call.path["name"]}
 
 
@@ -101,38 +124,66 @@ OPERATIONS = (
         "/v1/cursors",
         list_cursors,
         "Groups, queues and sessions of all protocols, with their lag.",
-        ADMIN,
+        "cursor.list",
         query=(LIMIT, AFTER),
     ),
-    Operation("GET", "/v1/groups", list_groups, "Kafka consumer groups.", ADMIN, query=(LIMIT, AFTER)),
-    Operation("GET", "/v1/groups/{name:path}", describe_group, "One group: members, offsets, lag.", ADMIN),
+    Operation("GET", "/v1/groups", list_groups, "Kafka consumer groups.", "group.list", query=(LIMIT, AFTER)),
+    Operation(
+        "GET",
+        "/v1/groups/{name:path}",
+        describe_group,
+        "One group: members, offsets, lag.",
+        "group.describe",
+        names="name",
+    ),
     Operation(
         "POST",
         "/v1/groups-reset",
         reset_group,
         "Move a group's offsets; with dry_run only show what would change.",
-        ADMIN,
+        "group.reset",
         body=(
             Field("group", "string", "The group; it must have no members.", required=True),
             Field("topic", "string", "The topic as Kafka spells it; all of the group's if left out."),
             Field("to", "string", "earliest, latest, @offset, -10 or ts:<RFC 3339 or ms>.", required=True),
             Field("dry_run", "boolean", "Change nothing."),
         ),
+        names="group",
     ),
     Operation(
         "POST",
         "/v1/groups",
         create_group,
         "Make a group with a place in a topic, before its consumers start.",
-        ADMIN,
+        "group.create",
         body=(
             Field("name", "string", "The group.", required=True),
             Field("topic", "string", "The topic as Kafka spells it.", required=True),
             Field("from", "string", "earliest (the default), latest, @offset, -10 or ts:<RFC 3339 or ms>."),
         ),
+        names="name",
+    ),
+    Operation("GET", "/v1/sessions", list_sessions, "Sessions of MQTT clients.", "session.list", query=(LIMIT, AFTER)),
+    Operation(
+        "GET",
+        "/v1/sessions/{name:path}",
+        describe_session,
+        "One session: subscriptions, what is in flight, when it expires.",
+        "session.describe",
     ),
     Operation(
-        "DELETE", "/v1/sessions/{name:path}", delete_session, "Forget the session of an absent MQTT client.", ADMIN
+        "DELETE",
+        "/v1/sessions/{name:path}",
+        delete_session,
+        "Delete the session of an absent MQTT client.",
+        "session.delete",
     ),
-    Operation("DELETE", "/v1/groups/{name:path}", delete_group, "Forget a group and its offsets.", ADMIN),
+    Operation(
+        "DELETE",
+        "/v1/groups/{name:path}",
+        delete_group,
+        "Delete a group and its offsets.",
+        "group.delete",
+        names="name",
+    ),
 )

@@ -38,13 +38,14 @@ async def browse(call: Call) -> Any:
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
     require_consume(call, topic, view, topic_filter)
     namespace = call.namespace
-    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
+    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied())
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, call.query.get("from", "earliest"), now_ms=now_ms, limit=call.limit)
     partition = call.number("partition", 0) if call.query.get("partition") else None
     if partition is not None and partition not in source.readers:
         raise NotFound(f"{source.label} has no partition {partition}", fix=f"mainstem topic describe {source.label}")
-    rows, after = read_page(
+    rows, after = await read_page(
+        call.running.broker.turns,
         source,
         offsets,
         limit=call.limit,
@@ -61,7 +62,6 @@ async def browse(call: Call) -> Any:
 
 async def publish(call: Call) -> Any:
     topic = call.body["topic"].encode()
-    call.require(Action.PUBLISH, topic)
     check_ordinary(topic)
     given = call.body.get("key")
     key = None if given is None else given.encode()
@@ -154,7 +154,6 @@ def require_consume(call: Call, topic: str, view: str, topic_filter: str, *, eac
 async def try_it(call: Call) -> Any:
     """Its clients log in as whoever asks, with the login of this very request: they may do what that user may."""
     body = call.body
-    call.require(Action.PUBLISH, body["topic"].encode())
     check_ordinary(body["topic"].encode())
     check_topic(body["topic"].encode())
     arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "", call.login)
@@ -167,6 +166,7 @@ OPERATIONS = (
         "/v1/messages",
         browse,
         "Records of a topic, a view or a filter, from any point.",
+        "topic.consume",
         query=(
             *SUBJECT,
             Field(
@@ -182,6 +182,7 @@ OPERATIONS = (
         "/v1/messages",
         publish,
         "Publish one record; answers once it is durable.",
+        "topic.publish",
         body=(
             Field("topic", "string", "The topic, as MQTT spells it.", required=True),
             Field("value", "string", "The value as text."),
@@ -194,6 +195,7 @@ OPERATIONS = (
                 "An object, or a list of [name, value] pairs; values that are not text are written as JSON.",
             ),
         ),
+        names="topic",
     ),
     Operation(
         "POST",
@@ -201,17 +203,20 @@ OPERATIONS = (
         try_it,
         "Publish by one protocol, as the user who asks, and tell how it arrived by all of them, with the microseconds "
         "since the append.",
+        "topic.publish",
         body=(
             Field("protocol", "string", "mqtt, kafka or amqp.", required=True),
             Field("topic", "string", "The topic, as MQTT spells it.", required=True),
             Field("value", "string", "The value as text."),
         ),
+        names="topic",
     ),
     Operation(
         "GET",
         "/v1/tail",
         tail,
         "Follow what is published from now on, as server-sent events; a slow reader is told how many it missed.",
+        "topic.consume",
         query=(Field("filter", "string", "What to follow, for example sensors/#.", required=True),),
         streams=True,
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.cursors import dead_row, queue_row, queues_of
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.opening import check_taker, opening_rights
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
-from mainstem.model.errors import InvalidArgument, NotFound
+from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.topic_filter import check_filter
 
 COUNT_MAX = 2**63 - 1
@@ -29,7 +30,7 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
 async def list_queues(call: Call) -> Any:
     queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
     after = call.query.get("after", "")
-    shown = [one for one in queues if one.name > after]
+    shown = [one for one in queues if one.name > after and call.may(one.name)]
     rows = [queue_row(one) for one in shown[: call.limit]]
     return page(rows, rows[-1]["name"] if len(shown) > call.limit else None)
 
@@ -58,6 +59,10 @@ async def create_queue(call: Call) -> Any:
         lock_ms=body.get("lock_ms") or LOCK_MS,
         dead_letter_exchange=body.get("dead_letter_exchange"),
     )
+    access = call.running.broker.access
+    for action, wanted, what in opening_rights(body["name"], settings, namespace.name, enters=topic_filter):
+        if not access.allows_all(call.principal, action, wanted):
+            raise NotAuthorized(f"user {call.principal.name} may not {action} all of {what}")
     queues = queues_of(call.running, namespace)
     reaches = [Reach(ANYTHING, topic_filter, start=start)]
     queue, written = queues.declare(body["name"], settings, reaches=reaches, condition=body.get("where") or "")
@@ -96,6 +101,7 @@ async def purge_queue(call: Call) -> Any:
 async def list_dead(call: Call) -> Any:
     """Dead letters that a queue without a dead-letter exchange keeps: where they lie, why and since when."""
     queue = named_queue(call)
+    check_taker(call.running.broker.access, call.principal, queue)
     found = queue.browse_dead(call.limit)
     return page([dead_row(taken, reason, time_ms) for taken, reason, time_ms in found], None, total=queue.dead_count)
 
@@ -103,7 +109,7 @@ async def list_dead(call: Call) -> Any:
 async def redrive_queue(call: Call) -> Any:
     """Nothing is copied: their state is forgotten, so they are ready again."""
     queue = named_queue(call)
-    position = call.body.get("position")
+    position = call.number("position", -1) if call.query.get("position") else call.body.get("position")
     redriven = queue.redrive(None if position is None else [position])
     if position is not None and not redriven:
         raise NotFound(f"queue {queue.name} has no dead letter at {position}", fix=f"mainstem queue dead {queue.name}")
@@ -127,13 +133,13 @@ QUEUE_LIMITS = (
 )
 
 OPERATIONS = (
-    Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", ADMIN, query=(LIMIT, AFTER)),
+    Operation("GET", "/v1/queues", list_queues, "Queues of all protocols.", "queue.list", query=(LIMIT, AFTER)),
     Operation(
         "POST",
         "/v1/queues",
         create_queue,
         "Make a durable queue over a topic filter.",
-        ADMIN,
+        "queue.create",
         body=(
             Field("name", "string", "Its name.", required=True),
             Field("filter", "string", "What enters it, for example jobs/#.", required=True),
@@ -141,34 +147,51 @@ OPERATIONS = (
             Field("from", "string", "earliest: what is already stored enters too; latest is the default."),
             *QUEUE_LIMITS,
         ),
+        names="name",
     ),
     Operation(
         "PATCH",
         "/v1/queues/{name:path}",
         alter_queue,
         "Change the limits of a queue while it is used; null takes one away.",
-        ADMIN,
+        "queue.configure",
         body=QUEUE_LIMITS,
+        names="name",
     ),
     Operation(
-        "POST", "/v1/queues/{name:path}/purge", purge_queue, "Take everything that is ready out of a queue.", ADMIN
+        "POST",
+        "/v1/queues/{name:path}/purge",
+        purge_queue,
+        "Take everything that is ready out of a queue.",
+        "queue.purge",
+        names="name",
     ),
     Operation(
         "GET",
         "/v1/queues/{name:path}/dead",
         list_dead,
         "Dead letters a queue keeps, oldest first.",
-        ADMIN,
+        "queue.consume",
         query=(LIMIT,),
+        names="name",
     ),
     Operation(
         "POST",
         "/v1/queues/{name:path}/redrive",
         redrive_queue,
         "Dead letters a queue keeps become ready again, their attempts forgotten.",
-        ADMIN,
+        "queue.redrive",
+        query=(Field("position", "integer", "As in the body, for who cannot write 64 bits in JSON."),),
         body=(Field("position", "integer", "Only this one, by the position that the list tells."),),
+        names="name",
     ),
-    Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", ADMIN),
-    Operation("DELETE", "/v1/queues/{name:path}", delete_queue, "Remove a queue; the records stay in the log.", ADMIN),
+    Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", "queue.describe", names="name"),
+    Operation(
+        "DELETE",
+        "/v1/queues/{name:path}",
+        delete_queue,
+        "Remove a queue; the records stay in the log.",
+        "queue.delete",
+        names="name",
+    ),
 )

@@ -23,7 +23,7 @@ async def get_series(call: Call) -> Any:
     """The newest values of a numeric field; records without it are left out."""
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
     require_consume(call, topic, view, topic_filter)
-    source = open_source(call.namespace, topic=topic, view=view, topic_filter=topic_filter)
+    source = open_source(call.namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied())
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, call.query.get("from") or f"-{RECORDS_MAX}", now_ms=now_ms, limit=RECORDS_MAX)
     path = [part for part in call.query.get("field", "").split(".") if part not in ("", "value")]
@@ -54,12 +54,15 @@ def number_in(record: Record, path: list[str]) -> float | None:
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/rates", get_rates, "Messages a second by protocol, for the last ten minutes."),
+    Operation(
+        "GET", "/v1/rates", get_rates, "Messages a second by protocol, for the last ten minutes.", "overview.rates"
+    ),
     Operation(
         "GET",
         "/v1/series",
         get_series,
         "A numeric field of the newest records over time.",
+        "topic.consume",
         query=(
             *SUBJECT,
             Field("field", "string", "Path in the JSON value, for example a.b; empty where the value is the number."),

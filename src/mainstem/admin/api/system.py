@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.admin.calls import ADMIN, Call, Field, Operation, page
+from mainstem.admin.calls import Call, Field, Operation, page
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.model.errors import InvalidArgument
 from mainstem.storage.backup import BackupReport, backup
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def get_overview(call: Call) -> Any:
-    return overview(call.running)
+    return overview(call.running, None if call.principal.admin else call.namespace)
 
 
 async def get_config(call: Call) -> Any:
@@ -55,15 +55,17 @@ async def _back_up(broker: Broker, target: Path) -> BackupReport:
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/overview", get_overview, "Rates, sizes, listeners and health, in one answer."),
-    Operation("GET", "/v1/config", get_config, "Every setting with its value and where it came from.", ADMIN),
+    Operation(
+        "GET", "/v1/overview", get_overview, "Rates, sizes, listeners and health, in one answer.", "overview.read"
+    ),
+    Operation("GET", "/v1/config", get_config, "Every setting with its value and where it came from.", "config.read"),
     Operation(
         "POST",
         "/v1/backup",
         back_up,
         "Back up everything as of now into a new directory on the broker's machine.",
-        ADMIN,
+        "backup.make",
         body=(Field("directory", "string", "An absolute path that does not exist yet.", required=True),),
     ),
-    Operation("GET", "/v1/logs", list_logs, "The logs on disk: engine, offsets, segments, bytes.", ADMIN),
+    Operation("GET", "/v1/logs", list_logs, "The logs on disk: engine, offsets, segments, bytes.", "log.list"),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.admin.calls import ADMIN, AFTER, LIMIT, Call, Field, Operation, page
-from mainstem.broker.access import User, is_loopback
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
+from mainstem.broker.access import Action, Principal, Rule, User, is_loopback
+from mainstem.broker.quotas import USER
 from mainstem.model.errors import InvalidArgument
+from mainstem.model.topic_filter import check_filter
 
 
 def user_row(user: User) -> dict[str, Any]:
@@ -15,6 +17,8 @@ def user_row(user: User) -> dict[str, Any]:
         "namespace": user.namespace,
         "admin": user.admin,
         "rules": [rule.to_document() for rule in user.rules],
+        "roles": user.roles,
+        "quota": user.quota.to_document(),
     }
 
 
@@ -33,14 +37,22 @@ async def add_user(call: Call) -> Any:
 
 
 async def describe_user(call: Call) -> Any:
-    return user_row(call.running.broker.access.user(call.path["name"]))
+    broker, name = call.running.broker, call.path["name"]
+    return {**user_row(broker.access.user(name)), "use": broker.quotas.shown(USER, name)}
 
 
-async def set_password(call: Call) -> Any:
-    access = call.running.broker.access
-    access.user(call.path["name"])  # told before the password is hashed
-    await access.set_password(call.path["name"], await access.hashed(call.body["password"]))
-    return user_row(access.user(call.path["name"]))
+async def alter_user(call: Call) -> Any:
+    access, name, body = call.running.broker.access, call.path["name"], call.body
+    access.user(name)  # told before a password is hashed
+    if not body:
+        raise InvalidArgument("nothing to change", fix="password, namespace, quota")
+    if body.get("quota") is not None:
+        await access.set_quota(name, access.user(name).quota.changed(body["quota"], USER))
+    if body.get("namespace") is not None:
+        await access.set_namespace(name, body["namespace"])
+    if body.get("password") is not None:
+        await access.set_password(name, await access.hashed(body["password"]))
+    return user_row(access.user(name))
 
 
 async def remove_user(call: Call) -> Any:
@@ -57,26 +69,79 @@ async def remove_user(call: Call) -> Any:
 async def add_rule(call: Call) -> Any:
     access, body = call.running.broker.access, call.body
     await access.add_rule(
-        call.path["name"], allow=body.get("allow", True), actions=body["actions"], topic_filter=body["filter"]
+        call.path["name"],
+        allow=body.get("allow", True),
+        actions=body["actions"],
+        topic_filter=body["filter"],
+        kind=body.get("kind") or "topic",
+        match=body.get("match") or "pattern",
     )
     return user_row(access.user(call.path["name"]))
 
 
 async def remove_rules(call: Call) -> Any:
     access = call.running.broker.access
-    await access.remove_rules(call.path["name"], call.query.get("filter", ""))
+    await access.remove_rules(call.path["name"], call.query.get("filter", ""), call.query.get("kind") or "topic")
     return user_row(access.user(call.path["name"]))
+
+
+async def set_roles(call: Call) -> Any:
+    access = call.running.broker.access
+    await access.set_roles(call.path["name"], [str(one) for one in call.body["roles"]])
+    return user_row(access.user(call.path["name"]))
+
+
+async def explain_rules(call: Call) -> Any:
+    access, wanted = call.running.broker.access, call.query.get("filter", "").encode()
+    check_filter(wanted)
+    try:
+        action = Action(call.query.get("action", ""))
+    except ValueError:
+        raise InvalidArgument(f"action is one of {', '.join(Action)}") from None
+    user = access.user(call.path["name"])
+    principal = Principal(user.name, user.namespace, user.admin, client=call.query.get("client", ""))
+    allowed, why = access.explain(principal, action, wanted)
+    return {"user": user.name, "action": str(action), "filter": wanted.decode(), "allowed": allowed, "why": why}
+
+
+def role_row(call: Call, name: str) -> dict[str, Any]:
+    access = call.running.broker.access
+    users = sorted(user.name for user in access.users.values() if name in user.roles)
+    return {"name": name, "rules": [rule.to_document() for rule in access.role(name)], "users": users}
+
+
+async def list_roles(call: Call) -> Any:
+    return page([role_row(call, name) for name in sorted(call.running.broker.access.roles)])
+
+
+async def put_role(call: Call) -> Any:
+    """All of its rules at once, so that the same call may be made again."""
+    access, rules = call.running.broker.access, []
+    for one in call.body.get("rules") or []:
+        if not isinstance(one, dict) or not isinstance(one.get("actions"), list):
+            raise InvalidArgument('a rule is {"allow": true, "actions": ["consume"], "filter": "a/#", "kind": "topic"}')
+        kind, match = str(one.get("kind") or "topic"), str(one.get("match") or "pattern")
+        pattern = str(one.get("filter") or "")
+        allow = bool(one.get("allow", True))
+        rules.append(Rule.make(allow=allow, actions=one["actions"], pattern=pattern, kind=kind, match=match))
+    await access.put_role(call.body["name"], rules)
+    return role_row(call, call.body["name"])
+
+
+async def remove_role(call: Call) -> Any:
+    await call.running.broker.access.remove_role(call.path["name"])
+    return {"deleted": call.path["name"]}
 
 
 PASSWORD = Field("password", "string", "The password; only a hash of it is kept.", required=True)
 OPERATIONS = (
-    Operation("GET", "/v1/users", list_users, "Users by name.", ADMIN, query=(LIMIT, AFTER)),
+    Operation("GET", "/v1/users", list_users, "Users by name.", "user.list", query=(LIMIT, AFTER)),
     Operation(
         "POST",
         "/v1/users",
         add_user,
         "Add a user. From the first one on nobody gets in without a login.",
-        ADMIN,
+        "user.add",
         body=(
             Field("name", "string", "The user's name.", required=True),
             PASSWORD,
@@ -84,19 +149,71 @@ OPERATIONS = (
             Field("namespace", "string", "The namespace of the user's MQTT and Kafka topics."),
         ),
     ),
-    Operation("GET", "/v1/users/{name}", describe_user, "One user with its rules.", ADMIN),
-    Operation("PATCH", "/v1/users/{name}", set_password, "Set a user's password.", ADMIN, body=(PASSWORD,)),
-    Operation("DELETE", "/v1/users/{name}", remove_user, "Remove a user.", ADMIN),
+    Operation(
+        "GET",
+        "/v1/users/{name}/may",
+        explain_rules,
+        "Whether a user may do this with all that a filter means, and which rules say so.",
+        "rule.explain",
+        query=(
+            Field("action", "string", "publish, consume, create, configure, delete or describe.", required=True),
+            Field("filter", "string", "A topic or a topic filter.", required=True),
+            Field("client", "string", "The client's id, where a rule has %c."),
+        ),
+    ),
+    Operation(
+        "PATCH",
+        "/v1/users/{name}/roles",
+        set_roles,
+        "Set the roles of a user: their rules are the user's too.",
+        "user.alter",
+        body=(Field("roles", "array", "Names of roles.", required=True),),
+    ),
+    Operation("GET", "/v1/roles", list_roles, "Roles: rules that several users have.", "role.list"),
+    Operation(
+        "POST",
+        "/v1/roles",
+        put_role,
+        "Make a role, or give it other rules. The role * is everybody's.",
+        "role.put",
+        body=(
+            Field("name", "string", "Its name.", required=True),
+            Field("rules", "array", "Its rules, as a user's are shown: allow, actions, filter, kind, match."),
+        ),
+    ),
+    Operation("DELETE", "/v1/roles/{name}", remove_role, "Remove a role that no user has.", "role.remove"),
+    Operation("GET", "/v1/users/{name}", describe_user, "One user with its rules.", "user.describe"),
+    Operation(
+        "PATCH",
+        "/v1/users/{name}",
+        alter_user,
+        "Set a user's password, the namespace it belongs to, its quotas.",
+        "user.alter",
+        body=(
+            Field("password", "string", PASSWORD.doc),
+            Field("namespace", "string", "The namespace it belongs to; its connections end."),
+            Field("quota", "object", "Limits by name: publish_bytes_per_s, consume_bytes_per_s, connections_max, ..."),
+        ),
+    ),
+    Operation("DELETE", "/v1/users/{name}", remove_user, "Remove a user.", "user.remove"),
     Operation(
         "POST",
         "/v1/users/{name}/rules",
         add_rule,
         "Allow or deny actions on what a topic filter means; deny wins.",
-        ADMIN,
+        "rule.add",
         body=(
             Field("allow", "boolean", "true to allow (the default), false to deny."),
-            Field("actions", "array", "publish, consume, create, configure, delete, describe.", required=True),
-            Field("filter", "string", "A topic filter; %u is the user's name.", required=True),
+            Field("actions", "array", "publish, consume, create, configure, delete, describe, manage.", required=True),
+            Field(
+                "filter",
+                "string",
+                "A topic filter; of other kinds a name, or its beginning and a *. %u is the user, %c the client's id, "
+                "%n the namespace.",
+                required=True,
+            ),
+            Field("kind", "string", "topic (the default), queue, exchange, group, transaction or namespace."),
+            Field("match", "string", "pattern (the default), or literal or prefix: the filter is a name as it stands."),
         ),
     ),
     Operation(
@@ -104,7 +221,10 @@ OPERATIONS = (
         "/v1/users/{name}/rules",
         remove_rules,
         "Remove a user's rules for a filter.",
-        ADMIN,
-        query=(Field("filter", "string", "The filter of the rules.", required=True),),
+        "rule.remove",
+        query=(
+            Field("filter", "string", "The filter of the rules.", required=True),
+            Field("kind", "string", "Of which kind of object; topic is the default."),
+        ),
     ),
 )

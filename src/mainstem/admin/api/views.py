@@ -6,10 +6,11 @@ from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.messages import record_facts
-from mainstem.admin.spellings import spellings
+from mainstem.admin.running import Running
 from mainstem.broker.access import Action
 from mainstem.broker.views import View
 from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
+from mainstem.model.record import Record
 
 
 def view_row(view: View) -> dict[str, Any]:
@@ -17,11 +18,12 @@ def view_row(view: View) -> dict[str, Any]:
         "name": view.name.decode(),
         "filter": view.filter.decode(),
         "where": view.condition.text if view.condition is not None else "",
+        "grants": view.grants,
         "slots": len(view.slots),
     }
 
 
-def view_facts(view: View) -> dict[str, Any]:
+def view_facts(running: Running, view: View) -> dict[str, Any]:
     slots = []
     for number in range(len(view.slots)):
         slot = view.slot(number)
@@ -32,7 +34,7 @@ def view_facts(view: View) -> dict[str, Any]:
         # With a condition counting means reading everything: making a view must not, however much is stored.
         records = slot.count(start, end) if view.condition is None else None
         slots.append({"slot": number, "log": slot.log.id, "start_offset": start, "end_offset": end, "records": records})
-    return {**view_row(view), "spellings": spellings(view.name), "created": view.created, "partitions": slots}
+    return {**view_row(view), "spellings": running.spellings(view.name), "created": view.created, "partitions": slots}
 
 
 def view_named(call: Call) -> View:
@@ -53,76 +55,88 @@ async def list_views(call: Call) -> Any:
 async def create_view(call: Call) -> Any:
     name, topic_filter = call.body["name"].encode(), call.body["filter"].encode()
     check_ordinary(name)
-    call.require(Action.CREATE, name)  # and who may read a view may read all it shows, by every protocol
     if not call.running.broker.access.allows_all(call.principal, Action.CONSUME, topic_filter):
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {call.body['filter']} means")
-    options = {"last_by": call.body["last_by"]} if call.body.get("last_by") else {}
+    options: dict[str, Any] = {"last_by": call.body["last_by"]} if call.body.get("last_by") else {}
+    if call.body.get("grants"):
+        if not call.principal.admin:
+            raise NotAuthorized("only an admin may make a view that shows what rules deny its readers")
+        options["grants"] = True
     where = call.body.get("where") or ""
-    view = call.running.broker.create_view(call.namespace, name, topic_filter, where=where, options=options)
-    await call.running.broker.store.flush()
-    return view_facts(view)
+    view = await call.running.broker.begin_view(call.namespace, name, topic_filter, where=where, options=options)
+    return view_facts(call.running, view)
 
 
 async def describe_view(call: Call) -> Any:
-    view = view_named(call)
-    call.require(Action.DESCRIBE, view.name)
-    return view_facts(view)
+    return view_facts(call.running, view_named(call))
 
 
 async def read_table(call: Call) -> Any:
     """The rows of a last-value view: one key's, or a page of them in the order of their keys."""
     view = view_named(call)
-    call.require(Action.CONSUME, view.name)
     if view.table is None:
         raise InvalidArgument(
             f"view {call.path['name']} is no table",
             fix=f"mainstem view create NAME '{view.filter.decode()}' --last-by key",
         )
+    access = call.running.broker.access
+
+    def is_hidden(row: Record) -> bool:
+        return not view.grants and access.denies(call.principal, Action.CONSUME, row.topic)
+
     key = call.query.get("key")
     if key is not None:
         found = view.table.get(key.encode())
-        if found is None:
+        if found is None or is_hidden(found):
             raise NotFound(f"view {call.path['name']} has no row {key!r}")
         return record_facts(0, found)
     prefix, after = call.query.get("prefix", "").encode(), call.query.get("after", "").encode()
-    rows = view.table.items(prefix, after, call.limit)
+    rows = view.table.items(prefix, after, call.limit)  # a page may show fewer than it has
     last = view.table.key_of(rows[-1]) if len(rows) == call.limit else None
-    return page([record_facts(0, row) for row in rows], last.decode(errors="replace") if last else None)
+    return page(
+        [record_facts(0, row) for row in rows if not is_hidden(row)], last.decode(errors="replace") if last else None
+    )
 
 
 async def delete_view(call: Call) -> Any:
     view = view_named(call)
-    call.require(Action.DELETE, view.name)
     await call.running.broker.drop_view(call.namespace, view.name)
     return {"deleted": call.path["name"]}
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/views", list_views, "Views by name.", query=(LIMIT, AFTER)),
+    Operation("GET", "/v1/views", list_views, "Views by name.", "view.list", query=(LIMIT, AFTER)),
     Operation(
         "POST",
         "/v1/views",
         create_view,
         "Make a view; it shows everything already stored that matches, and costs nothing to make.",
+        "view.create",
         body=(
             Field("name", "string", "Its name: a Kafka topic, a stream queue, a subscription.", required=True),
             Field("filter", "string", "A topic filter, for example sensors/#.", required=True),
             Field("where", "string", "A condition on key and headers: key ^= 'dev-' and header.region = 'eu'."),
+            Field("grants", "boolean", "Show its readers also what rules deny them; an admin may mean so."),
             Field("last_by", "string", "key or topic: a table of the newest record of each."),
         ),
+        names="name",
     ),
     Operation(
         "GET",
         "/v1/tables/{name:path}",
         read_table,
         "The newest record of each key of a last-value view.",
+        "view.consume",
         query=(
             LIMIT,
             AFTER,
             Field("key", "string", "This row only."),
             Field("prefix", "string", "Keys that begin so."),
         ),
+        names="name",
     ),
-    Operation("GET", "/v1/views/{name:path}", describe_view, "One view in full."),
-    Operation("DELETE", "/v1/views/{name:path}", delete_view, "Forget a view; its records stay."),
+    Operation("GET", "/v1/views/{name:path}", describe_view, "One view in full.", "view.describe", names="name"),
+    Operation(
+        "DELETE", "/v1/views/{name:path}", delete_view, "Delete a view; its records stay.", "view.delete", names="name"
+    ),
 )

@@ -13,7 +13,16 @@ from mainstem.admin.api.messages import require_consume
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
-from mainstem.admin.connections import connection_rows
+from mainstem.admin.connections import connection_rows, connections_in, seen_by
+from mainstem.admin.console.details import (
+    connection_page,
+    group_page,
+    namespace_page,
+    queue_page,
+    session_page,
+    user_page,
+    view_page,
+)
 from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
 from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
@@ -22,6 +31,7 @@ from mainstem.admin.topics import children, topic_count, topic_facts, topic_page
 from mainstem.broker.access import Action
 from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import literal_filter
+from mainstem.storage.engines import ENGINES
 
 ROWS = 100
 MESSAGES = 50
@@ -35,51 +45,27 @@ class Page:
     title: str
     template: str
     load: Loader
-    listed: bool = True  # in the navigation
-    admin: bool = False
+    needs: str  # its line in the table of operations
+    under: str = ""  # of one thing: the page in the navigation that leads to it
 
 
 def overview_facts(call: Call) -> dict[str, Any]:
-    facts = overview(call.running)
+    only = None if call.principal.admin else call.namespace
+    facts = overview(call.running, only)
     rates = facts["rates"].values()
     totals = {
         name: sum(one[name] for one in rates) for name in ("messages_in", "messages_out", "bytes_in", "bytes_out")
     }
-    logs = call.running.broker.logs.by_id.values()
+    logs = call.running.broker.logs.by_id.values() if only is None else only.logs()
     stored = sum(log.engine.stat().size_bytes for log in islice(logs, 1000))
     syncs = call.running.broker.ticker.committer.sync_ns
     sync_ms = syncs.total / max(1, sum(syncs.counts)) / 1e6
-    lag_max = call.running.rates.lag_max()
+    lag_max = call.running.rates.lag_max() if only is None else 0
     return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": lag_max, "sync_ms": round(sync_ms, 2)}
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
-    return {**overview_facts(call), "doors": doors(call.running.ports, call.running.config.mqtt.ws_path)}
-
-
-def doors(ports: dict[str, int], ws_path: str) -> list[dict[str, Any]]:
-    """Each listener with a command that works."""
-    made = {
-        "mqtt": "mosquitto_sub -p {} -t '#' -v",
-        "ws": "ws://localhost:{}" + ws_path,
-        "kafka": "kcat -b localhost:{} -L",
-        "amqp": "amqp://guest:guest@localhost:{}/",
-        "http": "curl http://localhost:{}/v1/overview",
-        "mqtts": "mosquitto_sub -p {} --cafile ca.pem -t '#' -v",
-        "wss": "wss://localhost:{}" + ws_path,
-        "kafkas": "kcat -b localhost:{} -X security.protocol=SSL -X ssl.ca.location=ca.pem -L",
-        "amqps": "amqps://guest:guest@localhost:{}/",
-        "https": "curl --cacert ca.pem https://localhost:{}/v1/overview",
-    }
-    return [
-        {
-            "protocol": "mqtt" if name in ("ws", "wss") else name.removesuffix("s"),
-            "port": port,
-            "tls": name in ("mqtts", "wss", "kafkas", "amqps", "https"),
-            "snippet": made[name].format(port),
-        }
-        for name, port in ports.items()
-    ]
+    return {**overview_facts(call), "doors": call.running.doors()}
 
 
 async def topics_page(call: Call) -> dict[str, Any]:
@@ -128,7 +114,8 @@ async def last_value(call: Call, topic: str) -> dict[str, Any] | None:
         source = open_source(call.namespace, topic=topic)
     except NotFound:  # gone since
         return None
-    found = read_page(source, start_offsets(source, "-1", now_ms=0, limit=1), limit=len(source.readers))[0]
+    begin = start_offsets(source, "-1", now_ms=0, limit=1)
+    found, _ = await read_page(call.running.broker.turns, source, begin, limit=len(source.readers))
     if not found:
         return None
     newest = found[-1]
@@ -139,13 +126,12 @@ async def last_value(call: Call, topic: str) -> dict[str, Any] | None:
 async def topic_page_facts(call: Call) -> dict[str, Any]:
     name = call.query.get("name", "").encode()
     call.require(Action.DESCRIBE, name)
-    facts = topic_facts(call.namespace, name)
+    facts = topic_facts(call.running, call.namespace, name)
     total = sum(facts["bytes_by_engine"].values()) or 1
     shares, at = [], 0.0
-    colours = {"segment": "stem", "rocksdb": "amqp", "memory": "mqtt"}
     for engine, size in facts["bytes_by_engine"].items():
         percent = round(100 * size / total, 2)
-        shares.append({"at": at, "percent": percent, "colour": colours.get(engine, "http")})
+        shares.append({"at": at, "percent": percent, "colour": ENGINES[engine].colour if engine in ENGINES else "http"})
         at += percent
     return {**facts, "shares": shares}
 
@@ -171,14 +157,14 @@ async def messages_page(call: Call) -> dict[str, Any]:
         return facts
     namespace = call.namespace
     require_consume(call, topic, view, topic_filter)
-    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter)
+    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied())
     if topic:
         facts["tail_filter"] = literal_filter(topic.encode()).decode()
     elif view:
         facts["tail_filter"] = namespace.views[view.encode()].filter.decode()
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, start, now_ms=now_ms, limit=MESSAGES)
-    rows, after = read_page(source, offsets, limit=MESSAGES, contains=contains)
+    rows, after = await read_page(call.running.broker.turns, source, offsets, limit=MESSAGES, contains=contains)
     facts["items"] = rows
     facts["next"] = None if at_end(source, after) else encode_position(after)
     if field:
@@ -187,13 +173,17 @@ async def messages_page(call: Call) -> dict[str, Any]:
     return facts
 
 
+async def search_page(call: Call) -> dict[str, Any]:
+    """The question only: its answer is asked for by the page itself, of `/v1/search`."""
+    given = {name: call.query.get(name, "") for name in ("query", "topic", "since", "before")}
+    return {**given, "histogram": call.query.get("histogram", "1m")}
+
+
 async def views_page(call: Call) -> dict[str, Any]:
     namespace = call.namespace
     service = queue_service(call.running)
-    if service is None or not call.principal.admin:
-        queues = []
-    else:
-        queues = sorted(service.of(namespace), key=lambda one: one.name)
+    named = sorted(service.of(namespace), key=lambda one: one.name)
+    queues = [one for one in named if call.may(one.name, "queue.describe")]
     views = [view for name, view in sorted(namespace.views.items()) if call.allows(Action.DESCRIBE, name)]
     return {
         "views": [view_row(view) for view in views[:ROWS]],
@@ -210,19 +200,24 @@ async def cursors_page(call: Call) -> dict[str, Any]:
 
 async def pipelines_page(call: Call) -> dict[str, Any]:
     begin = call.number("after", 0)
-    rows = list(islice(flow_rows(call.running), begin, begin + ROWS + 1))
+    rows = list(islice(flow_rows(call.running, call.namespace), begin, begin + ROWS + 1))
     return {"items": rows[:ROWS], "next": str(begin + ROWS) if len(rows) > ROWS else None}
 
 
 async def connections_page(call: Call) -> dict[str, Any]:
-    rows = list(islice(connection_rows(call.running, after=call.query.get("after", "")), ROWS + 1))
-    total = sum(counters["connections"] for counters in call.running.rates.totals().values())
+    rows = list(islice(connection_rows(call.running, seen_by(call), after=call.query.get("after", "")), ROWS + 1))
+    only = seen_by(call)
+    counted = sum(counters["connections"] for counters in call.running.rates.totals().values())
+    total = counted if only is None else sum(1 for _ in connections_in(call.running, only))
     return {"items": rows[:ROWS], "next": rows[ROWS - 1]["id"] if len(rows) > ROWS else None, "total": total}
 
 
 async def try_page(call: Call) -> dict[str, Any]:
     ports = call.running.ports
-    return {"topic": call.query.get("topic", ""), "protocols": [p for p in ("mqtt", "kafka", "amqp") if p in ports]}
+    return {
+        "topic": call.query.get("topic", ""),
+        "protocols": [p for p in dict.fromkeys(call.running.protocols.values()) if p in ports and p != "http"],
+    }
 
 
 async def settings_page(call: Call) -> dict[str, Any]:
@@ -233,18 +228,27 @@ async def settings_page(call: Call) -> dict[str, Any]:
         "items": config_rows(call.running),
         "logs": [log_row(log) for log in logs],
         "users": [user_row(users[name]) for name in sorted(users)],
+        "namespaces": sorted(broker.namespaces)[:ROWS],
     }
 
 
 PAGES = (
-    Page("/", "Overview", "overview.html", overview_page),
-    Page("/topics", "Topics", "topics.html", topics_page),
-    Page("/topic", "Topic", "topic.html", topic_page_facts, listed=False),
-    Page("/messages", "Messages", "messages.html", messages_page),
-    Page("/views", "Views & queues", "views.html", views_page),
-    Page("/cursors", "Cursors", "cursors.html", cursors_page, admin=True),
-    Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, admin=True),
-    Page("/connections", "Connections", "connections.html", connections_page, admin=True),
-    Page("/try", "Try it", "try.html", try_page),
-    Page("/settings", "Settings", "settings.html", settings_page, admin=True),
+    Page("/", "Overview", "overview.html", overview_page, "overview.read"),
+    Page("/topics", "Topics", "topics.html", topics_page, "topic.list"),
+    Page("/topic", "Topic", "topic.html", topic_page_facts, "topic.describe", under="/topics"),
+    Page("/queue", "Queue", "queue.html", queue_page, "queue.describe", under="/views"),
+    Page("/view", "View", "view.html", view_page, "view.describe", under="/views"),
+    Page("/group", "Group", "group.html", group_page, "group.describe", under="/cursors"),
+    Page("/session", "Session", "session.html", session_page, "session.describe", under="/cursors"),
+    Page("/connection", "Connection", "connection.html", connection_page, "connection.describe", under="/connections"),
+    Page("/user", "User", "user.html", user_page, "user.describe", under="/settings"),
+    Page("/namespace", "Namespace", "namespace.html", namespace_page, "namespace.describe", under="/settings"),
+    Page("/messages", "Messages", "messages.html", messages_page, "topic.consume"),
+    Page("/search", "Search", "search.html", search_page, "search.run"),
+    Page("/views", "Views & queues", "views.html", views_page, "view.list"),
+    Page("/cursors", "Cursors", "cursors.html", cursors_page, "cursor.list"),
+    Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, "pipeline.list"),
+    Page("/connections", "Connections", "connections.html", connections_page, "connection.list"),
+    Page("/try", "Try it", "try.html", try_page, "self.read"),
+    Page("/settings", "Settings", "settings.html", settings_page, "config.read"),
 )

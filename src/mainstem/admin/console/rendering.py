@@ -22,9 +22,11 @@ from mainstem import __version__
 from mainstem.admin.calls import Call, json_response
 from mainstem.admin.console.pages import PAGES, Page, overview_facts
 from mainstem.admin.problems import problem_of, status_of
+from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
-from mainstem.model.errors import MainstemError, NotAuthorized, NotFound
+from mainstem.broker.operations import NEEDS
+from mainstem.model.errors import MainstemError, NotFound
 
 FOLDER = Path(__file__).parent
 
@@ -108,11 +110,12 @@ class Console:
         self._environment = make_environment()
 
     def routes(self) -> list[BaseRoute]:
-        routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"))]
+        routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"), name="self.read")]
         for page in PAGES:
             twin = "/overview.json" if page.path == "/" else f"{page.path}.json"
-            routes += [Route(page.path, self.show(page, twin)), Route(twin, self.twin(page))]
-        routes.append(Route("/events/overview", self.events))
+            routes.append(Route(page.path, self.show(page, twin), name=page.needs))
+            routes.append(Route(twin, self.twin(page), name=page.needs))
+        routes.append(Route("/events/overview", self.events, name="overview.read"))
         return routes
 
     def nothing_there(self, request: Request) -> Response:
@@ -139,7 +142,10 @@ class Console:
 
     async def events(self, request: Request) -> Response:
         """The overview's numbers, rendered, each second."""
-        call = self._call(request, PAGES[0])
+        try:
+            call = self._call(request, PAGES[0])
+        except MainstemError as error:
+            return problem_of(error)
         template = self._environment.get_template("_numbers.html")
 
         async def numbers() -> AsyncIterator[str]:
@@ -154,9 +160,9 @@ class Console:
 
     def _call(self, request: Request, page: Page) -> Call:
         principal = request.scope["state"].get("principal") or Principal("anonymous")
-        if page.admin and not principal.admin:
-            raise NotAuthorized(f"only an admin may see this page; {principal.name} is none")
-        return Call(self._running, principal, dict(request.query_params), {})
+        query, need = dict(request.query_params), NEEDS[page.needs]
+        admit(self._running.broker, principal, need, query.get("namespace", ""))
+        return Call(self._running, principal, query, {}, need)
 
     def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
         query = dict(request.query_params)
@@ -164,8 +170,8 @@ class Console:
         context = {
             **facts,
             "title": facts.get("name") or page.title,
-            "here": "/topics" if page.path == "/topic" else page.path,
-            "pages": [(one.path, one.title) for one in PAGES if one.listed],
+            "here": page.under or page.path,
+            "pages": [(one.path, one.title) for one in PAGES if not one.under],
             "version": __version__,
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),
@@ -176,5 +182,5 @@ class Console:
 
     def _problem(self, error: MainstemError, request: Request) -> Response:
         facts = {"detail": str(error), "fix": error.fix, "code": error.code, "name": "That did not work"}
-        page = Page(request.url.path, "Problem", "problem.html", PAGES[0].load)
+        page = Page(request.url.path, "Problem", "problem.html", PAGES[0].load, PAGES[0].needs)
         return HTMLResponse(self._render(page, facts, request, "/overview.json"), status_of(error))

@@ -20,17 +20,20 @@ from typing import Any
 from mainstem import __version__
 from mainstem.admin.cursors import cursors_in_turn, groups_of, mqtt_service, queue_service, sessions_of
 from mainstem.admin.metrics.exposition import Sample, Samples, by_label, histogram, one, text_of
-from mainstem.admin.metrics.families import BY_NAME, DROP_REASONS, HOLDERS, TASKS
+from mainstem.admin.metrics.families import BY_NAME, DROP_REASONS, FAMILIES, FLOW_STATES, HOLDERS, TASKS
 from mainstem.admin.overview import resident_bytes
-from mainstem.admin.rates import PROTOCOLS
+from mainstem.admin.pipelines import SILENT, flow_rows
 from mainstem.admin.running import Running
 from mainstem.admin.tail import Tail
-from mainstem.admin.topics import engine_name, topic_count
+from mainstem.admin.topics import engine_name, local_and_remote, topic_count
+from mainstem.broker.pipelines import ENDED
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.quotas import NO_LIMITS
 from mainstem.log.log import Log
-from mainstem.model.compiled import COMPILED
 from mainstem.model.errors import NotFound
 from mainstem.storage.engine import Stat
+from mainstem.storage.tier.engine import TieredEngine
+from mainstem.storage.tier.registry import STATES
 
 OBJECTS_MAX = 10_000
 TURN_OBJECTS = 200  # looked at before the loop may do something else
@@ -45,10 +48,13 @@ async def metrics_text(running: Running, *, per_object: bool = False, wanted: Co
     per_object = per_object or any(BY_NAME[name].per_object for name in wanted)
     logs = list(running.broker.logs.by_id.values())
     stats = await asyncio.to_thread(_stats, logs)
-    found = [*_process(running), *_traffic(running), *_storage(running, stats)]
+    found = [*_process(running), *_traffic(running), *_storage(running, stats), *_tier(running)]
     found += [samples async for samples in _consumers(running)]
+    flows = await _flows(running)
+    found += _pipelines(flows)
     if per_object:
-        found += [*_logs(stats), *[samples async for samples in _cursors(running)]]
+        found += [*_logs(stats), *_quotas(running), *_each_flow(flows)]
+        found += [samples async for samples in _cursors(running)]
     return text_of([samples for samples in found if not wanted or samples[0] in wanted])
 
 
@@ -57,7 +63,7 @@ def _stats(logs: list[Log]) -> list[tuple[Log, Stat]]:
 
 
 def _process(running: Running) -> Iterator[Samples]:
-    yield one("mainstem_build_info", 1, version=__version__, compiled=str(COMPILED).lower())
+    yield one("mainstem_build_info", 1, version=__version__)
     yield one("mainstem_uptime_seconds", time.time() - running.started_s)
     yield one("mainstem_ready", int(running.ready))
     yield one("process_resident_memory_bytes", resident_bytes())
@@ -67,6 +73,19 @@ def _process(running: Running) -> Iterator[Samples]:
     rates = running.rates
     yield one("mainstem_loop_lag_seconds", rates.loop_lag_ms / 1000)
     yield one("mainstem_loop_lag_max_seconds", rates.loop_lag_max_ms / 1000)
+    stalls = running.watchdog.stalls.copy()
+    yield (
+        "mainstem_loop_stall_seconds",
+        [
+            (suffix, {"cause": cause}, value)
+            for cause, one_cause in sorted(stalls.items())
+            for suffix, value in (("_sum", one_cause.seconds), ("_count", one_cause.count))
+        ],
+    )
+    yield (
+        "mainstem_loop_stall_max_seconds",
+        [("", {"cause": cause}, found.longest_s) for cause, found in sorted(stalls.items())],
+    )
     yield one("mainstem_ticks_total", running.broker.ticker.ticks)
     tasks = dict.fromkeys(TASKS, 0)
     for task in list(running.broker.maintenance.running):
@@ -101,6 +120,8 @@ def _traffic(running: Running) -> Iterator[Samples]:
     ):
         yield by_label(name, "protocol", {protocol: counters[counter] for protocol, counters in totals.items()})
     yield one("mainstem_unsent_bytes", running.unsent.bytes)
+    yield one("mainstem_unfinished_bytes", running.unfinished.bytes)
+    yield one("mainstem_unfinished_cut_total", running.unfinished.cut_total)
     yield one("mainstem_login_failures_total", running.broker.access.failures_total)
     yield (
         "mainstem_drops_total",
@@ -114,21 +135,21 @@ def _traffic(running: Running) -> Iterator[Samples]:
 def _drops(running: Running) -> dict[tuple[str, str], int]:
     """Each reason with the protocol it concerns; `any` where it is nobody's own."""
     broker, found = running.broker, dict[tuple[str, str], int]()
-    for listener, protocol in PROTOCOLS.items():
+    for listener, protocol in running.protocols.items():
         counters = getattr(running.servers.get(listener), "counters", None)
         key = (protocol, "connection_limit")
         found[key] = found.get(key, 0) + getattr(counters, "refused_total", 0)
-    service, sessions = mqtt_service(running), sessions_of(running)
-    if service is not None and sessions is not None:
+    service, keeper = mqtt_service(running), broker.session_keeper
+    if service is not None:
         found["mqtt", "slow_consumer"] = service.delivered()[1]
-        found["mqtt", "session_expired"] = service.expired_total
-        found["mqtt", "session_hold_ended"] = sessions.holds_ended_total
-        found["mqtt", "retained_limit"] = service.retained_refused()
+    found["mqtt", "session_expired"] = keeper.expired_total
+    found["mqtt", "session_hold_ended"] = keeper.sessions.holds_ended_total
+    found["mqtt", "retained_limit"] = keeper.retained_refused()
     found["kafka", "undecodable"] = broker.dispatcher.undecodable
     found["any", "no_space"] = broker.logs.meters.refused
     queues = queue_service(running)
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
-        found["queue", reason] = queues.drops[reason] if queues is not None else 0
+        found["queue", reason] = queues.drops[reason]
     assert {reason for _, reason in found} <= DROP_REASONS.keys()
     return found
 
@@ -144,19 +165,27 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
     yield one("mainstem_unsynced_bytes", sum(log.unsynced_bytes for log, _ in stats))
     yield one("mainstem_publishers_held", int(broker.ticker.pressed))
     logs: dict[str, int] = {}
-    parts: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+    parts: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for log, stat in stats:
-        engine = engine_name(log)
+        engine, remote = engine_name(log), 0
         logs[engine] = logs.get(engine, 0) + 1
-        parts[engine] = parts.get(engine, 0) + len(stat.parts)
-        sizes[engine] = sizes.get(engine, 0) + stat.size_bytes
+        if isinstance(log.engine, TieredEngine):
+            far = engine, "remote"
+            remote = sum(1 for one in log.engine.remote_parts if one.base_offset < log.engine.local.start_offset)
+            parts[far] = parts.get(far, 0) + len(log.engine.remote_parts)
+            sizes[far] = sizes.get(far, 0) + log.engine.remote_bytes
+        near = engine, "local"
+        parts[near] = parts.get(near, 0) + len(stat.parts) - remote
+        sizes[near] = sizes.get(near, 0) + local_and_remote(log)[0]
     yield by_label("mainstem_logs", "engine", logs)
     yield "mainstem_segments", _by_engine(parts)
     yield "mainstem_storage_bytes", _by_engine(sizes)
     files, indexes = broker.logs.files.files, broker.logs.files.indexes
     yield one("mainstem_open_files", len(files))
-    caches = {"segment_index": indexes, **({"page_cache": files.page_cache} if files.page_cache.known else {})}
+    tier = broker.logs.tier
+    caches: dict[str, Any] = {"segment_index": indexes, **({"tier": tier.cache.meters} if tier is not None else {})}
+    caches |= {**({"page_cache": files.page_cache} if files.page_cache.known else {})}
     yield (
         "mainstem_cache_requests_total",
         [
@@ -171,20 +200,47 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
     yield one("mainstem_space_low", int(broker.maintenance.space_low))
 
 
-def _by_engine(values: dict[str, int]) -> list[Sample]:
-    return [("", {"engine": engine, "tier": "local"}, value) for engine, value in sorted(values.items())]
+def _by_engine(values: dict[tuple[str, str], int]) -> list[Sample]:
+    return [("", {"engine": engine, "tier": tier}, value) for (engine, tier), value in sorted(values.items())]
+
+
+def _tier(running: Running) -> Iterator[Samples]:
+    """Names without values where no store is set."""
+    tier, tiering = running.broker.logs.tier, running.broker.tiering
+    if tier is None:
+        yield from ((family.name, []) for family in FAMILIES["Object storage"])
+        return
+    totals, meters = {**dict.fromkeys(STATES, (0, 0)), **tier.registry.totals()}, tier.store.meters
+    yield by_label("mainstem_tier_objects", "state", {state: count for state, (count, _) in totals.items()})
+    yield by_label("mainstem_tier_object_bytes", "state", {state: size for state, (_, size) in totals.items()})
+    yield by_label("mainstem_tier_requests_total", "verb", meters.requests)
+    yield by_label("mainstem_tier_failures_total", "verb", meters.failures)
+    yield (
+        "mainstem_tier_request_seconds",
+        [
+            (suffix, {"verb": verb}, value)
+            for verb, took in sorted(meters.latency.items())
+            for suffix, value in (("_sum", took.total / NS), ("_count", sum(took.counts)))
+        ],
+    )
+    yield by_label("mainstem_tier_bytes_total", "direction", {"in": meters.bytes_in, "out": meters.bytes_out})
+    yield one("mainstem_tier_backlog_bytes", tiering.backlog_bytes)
+    since = tiering.backlog_since_stamp
+    yield one("mainstem_tier_lag_seconds", max(running.broker.clock.now_ns() - since, 0) / NS if since else 0)
+    yield one("mainstem_tier_fault", int(tier.fault is not None))
+    yield one("mainstem_tier_cache_bytes", tier.cache.bytes)
+    yield one("mainstem_tier_cost_month", tier.cost_month())
 
 
 async def _consumers(running: Running) -> AsyncIterator[Samples]:
     namespaces = list(running.broker.namespaces.values())
     yield one("mainstem_topics", sum(topic_count(namespace) for namespace in namespaces))
     yield one("mainstem_views", sum(len(namespace.views) for namespace in namespaces))
-    groups, sessions, service = groups_of(running), sessions_of(running), mqtt_service(running)
-    yield one("mainstem_groups", len(groups.groups) if groups is not None else 0)
-    yield one("mainstem_sessions", len(sessions) if sessions is not None else 0)
-    yield one("mainstem_retained_messages", service.retained_count() if service is not None else 0)
+    yield one("mainstem_groups", len(groups_of(running).groups))
+    yield one("mainstem_sessions", len(sessions_of(running)))
+    yield one("mainstem_retained_messages", running.broker.session_keeper.retained_count())
     queues = queue_service(running)
-    held: list[Queue] = list(queues.by_id.values()) if queues is not None else []
+    held: list[Queue] = list(queues.by_id.values())
     yield one("mainstem_queues", len(held))
     ready = unacked = dead = 0
     for number, queue in enumerate(held):
@@ -198,11 +254,58 @@ async def _consumers(running: Running) -> AsyncIterator[Samples]:
     yield one("mainstem_queue_dead_messages", dead)
 
 
+async def _flows(running: Running) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Each flow's labels, and what it told of itself last."""
+    found = []
+    for namespace in list(running.broker.namespaces.values()):
+        for number, row in enumerate(flow_rows(running, namespace)):
+            found.append(({"namespace": namespace.name, "pipeline": row["pipeline"], "flow": row["flow"]}, row))
+            if number % TURN_OBJECTS == TURN_OBJECTS - 1:
+                await asyncio.sleep(0)
+    return found
+
+
+def _pipelines(flows: list[tuple[dict[str, str], dict[str, Any]]]) -> Iterator[Samples]:
+    states = dict.fromkeys(FLOW_STATES, 0)
+    for _, row in flows:
+        if row["state"] in states:  # a word that only a newer or a foreign client knows
+            states[row["state"]] += 1
+    yield by_label("mainstem_pipeline_flows", "state", states)
+    yield one("mainstem_pipeline_lag_messages", sum(row["lag"] for _, row in flows if row["state"] not in ENDED))
+
+
+def _each_flow(flows: list[tuple[dict[str, str], dict[str, Any]]]) -> Iterator[Samples]:
+    shown = flows[:OBJECTS_MAX]
+    for name, fact, scale in (
+        ("lag_messages", "lag", 1.0),
+        ("rows_total", "rows_total", 1.0),
+        ("dead_letters_total", "bad_total", 1.0),
+        ("restarts_total", "restarts", 1.0),
+        ("batch_seconds", "batch_ms", 1e-3),
+        ("batch_end_seconds", "batch_end_ms", 1e-3),
+    ):
+        values = [("", labels, row[fact] * scale if scale != 1.0 else row[fact]) for labels, row in shown]
+        yield f"mainstem_flow_{name}", values
+    yield "mainstem_flow_up", [("", labels, int(row["state"] not in (*ENDED, SILENT))) for labels, row in shown]
+
+
 def _logs(stats: list[tuple[Log, Stat]]) -> Iterator[Samples]:
     shown = [({"log": str(log.id), "engine": engine_name(log)}, log, stat) for log, stat in stats[:OBJECTS_MAX]]
     yield "mainstem_log_bytes", [("", labels, stat.size_bytes) for labels, _, stat in shown]
     yield "mainstem_log_segments", [("", labels, len(stat.parts)) for labels, _, stat in shown]
     yield "mainstem_log_stable_offset", [("", labels, log.stable) for labels, log, _ in shown]
+
+
+def _quotas(running: Running) -> Iterator[Samples]:
+    quotas = running.broker.quotas
+    shown = [one for one in quotas.accounts.values() if one.limits != NO_LIMITS][:OBJECTS_MAX]
+    used = [(one, *row) for one in shown for row in quotas.use(one)]
+    rows = [({"kind": one.kind, "name": one.name, "quota": quota}, value, limit) for one, quota, value, limit in used]
+    yield "mainstem_quota_used", [("", labels, value) for labels, value, _ in rows]
+    yield "mainstem_quota_limit", [("", labels, limit) for labels, _, limit in rows]
+    named = [({"kind": one.kind, "name": one.name}, one) for one in shown]
+    yield "mainstem_quota_delays_total", [("", labels, one.delays_total) for labels, one in named]
+    yield "mainstem_quota_refusals_total", [("", labels, one.refusals_total) for labels, one in named]
 
 
 async def _cursors(running: Running) -> AsyncIterator[Samples]:

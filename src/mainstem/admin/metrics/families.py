@@ -11,15 +11,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Family:
     name: str
-    kind: str  # counter | gauge | histogram
+    kind: str  # counter | gauge | histogram | summary
     text: str
     labels: tuple[str, ...] = ()
     per_object: bool = False  # a series for each thing: only where it is asked for
 
 
+FLOW = ("namespace", "pipeline", "flow")
+QUOTA_LABELS = ("kind", "name", "quota")
+
 FAMILIES: dict[str, tuple[Family, ...]] = {
     "The process": (
-        Family("mainstem_build_info", "gauge", "What is running.", ("version", "compiled")),
+        Family("mainstem_build_info", "gauge", "What is running.", ("version",)),
         Family("mainstem_uptime_seconds", "gauge", "Since the start."),
         Family("mainstem_ready", "gauge", "1 while listeners are open."),
         Family("process_resident_memory_bytes", "gauge", "Memory in use."),
@@ -28,6 +31,13 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         Family("process_max_fds", "gauge", "How many there may be."),
         Family("mainstem_loop_lag_seconds", "gauge", "How late the loop woke up last; sampled each second."),
         Family("mainstem_loop_lag_max_seconds", "gauge", "The latest it ever woke up."),
+        Family(
+            "mainstem_loop_stall_seconds",
+            "summary",
+            "Turns of the loop of more than 20 ms, by the module that took them; `elsewhere` is not ours.",
+            ("cause",),
+        ),
+        Family("mainstem_loop_stall_max_seconds", "gauge", "The longest of them.", ("cause",)),
         Family("mainstem_ticks_total", "counter", "Turns of the loop that wrote or sent."),
         Family("mainstem_background_tasks", "gauge", "What runs in the background now.", ("task",)),
         Family("mainstem_http_tails", "gauge", "Live tails that are open."),
@@ -48,6 +58,8 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         ),
         Family("mainstem_connections", "gauge", "Open connections.", ("protocol",)),
         Family("mainstem_connections_total", "counter", "Connections ever accepted.", ("protocol",)),
+        Family("mainstem_unfinished_bytes", "gauge", "Received of messages that are not whole yet."),
+        Family("mainstem_unfinished_cut_total", "counter", "Clients cut off because these were too many bytes."),
         Family("mainstem_unsent_bytes", "gauge", "Written to clients that have not read it yet."),
         Family("mainstem_login_failures_total", "counter", "Logins with a wrong name or password, by any protocol."),
         Family(
@@ -77,7 +89,8 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
             "mainstem_cache_requests_total",
             "counter",
             "Reads of segments that found, or did not find, what they need in memory: `page_cache` is the kernel's (the "
-            "first page of each stretch that is read), `segment_index` where a sealed segment's frames lie.",
+            "first page of each stretch that is read), `segment_index` where a sealed segment's frames lie, `tier` the "
+            "local copy of what lies in the object store.",
             ("cache", "result"),
         ),
         Family(
@@ -88,10 +101,43 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         ),
         Family("mainstem_disk_free_bytes", "gauge", "Free on the disk of the data directory."),
         Family("mainstem_space_low", "gauge", "1 while publishes are refused."),
+        Family(
+            "mainstem_quota_used",
+            "gauge",
+            "Used of a quota; rates as of the last second.",
+            QUOTA_LABELS,
+            per_object=True,
+        ),
+        Family("mainstem_quota_limit", "gauge", "How much there may be used.", QUOTA_LABELS, per_object=True),
+        Family(
+            "mainstem_quota_delays_total",
+            "counter",
+            "Reads and writes that a quota delayed.",
+            ("kind", "name"),
+            per_object=True,
+        ),
+        Family("mainstem_quota_refusals_total", "counter", "What a quota refused.", ("kind", "name"), per_object=True),
         Family("mainstem_log_bytes", "gauge", "Bytes of each log.", ("log", "engine"), per_object=True),
         Family("mainstem_log_segments", "gauge", "Segments of each log.", ("log", "engine"), per_object=True),
         Family(
             "mainstem_log_stable_offset", "gauge", "The durable end of each log.", ("log", "engine"), per_object=True
+        ),
+    ),
+    "Object storage": (
+        Family("mainstem_tier_objects", "gauge", "Objects of this broker in the store.", ("state",)),
+        Family("mainstem_tier_object_bytes", "gauge", "Their bytes.", ("state",)),
+        Family("mainstem_tier_requests_total", "counter", "Requests to the store.", ("verb",)),
+        Family("mainstem_tier_failures_total", "counter", "Of these, the ones that did not succeed.", ("verb",)),
+        Family("mainstem_tier_request_seconds", "summary", "How long they took.", ("verb",)),
+        Family("mainstem_tier_bytes_total", "counter", "Bytes uploaded (out) and downloaded (in).", ("direction",)),
+        Family("mainstem_tier_backlog_bytes", "gauge", "Sealed and not in the store yet."),
+        Family("mainstem_tier_lag_seconds", "gauge", "Since the oldest record of these was written."),
+        Family("mainstem_tier_fault", "gauge", "1 while the store takes nothing and uploads are tried again."),
+        Family("mainstem_tier_cache_bytes", "gauge", "Local disk that the cache uses."),
+        Family(
+            "mainstem_tier_cost_month",
+            "gauge",
+            "What a month costs at the prices of `[tier]`: what is stored now, requests as often as since the start.",
         ),
     ),
     "Consumers": (
@@ -119,6 +165,19 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
             per_object=True,
         ),
     ),
+    "Pipelines": (
+        Family("mainstem_pipeline_flows", "gauge", "Flows of pipelines that told of themselves.", ("state",)),
+        Family("mainstem_pipeline_lag_messages", "gauge", "Records that flows have not read, of all that run."),
+        Family("mainstem_flow_lag_messages", "gauge", "Records a flow has not read.", FLOW, per_object=True),
+        Family("mainstem_flow_up", "gauge", "1 while the flow runs.", FLOW, per_object=True),
+        Family("mainstem_flow_rows_total", "counter", "Rows a flow has read, in its run.", FLOW, per_object=True),
+        Family(
+            "mainstem_flow_dead_letters_total", "counter", "Rows it could not use, in its run.", FLOW, per_object=True
+        ),
+        Family("mainstem_flow_restarts_total", "counter", "How often it was started again.", FLOW, per_object=True),
+        Family("mainstem_flow_batch_seconds", "gauge", "How long its last batch took.", FLOW, per_object=True),
+        Family("mainstem_flow_batch_end_seconds", "gauge", "When its last batch ended.", FLOW, per_object=True),
+    ),
 }
 
 BY_NAME = {family.name: family for section in FAMILIES.values() for family in section}
@@ -137,5 +196,6 @@ DROP_REASONS = {
     "delivery_limit": "a message of a transient queue was delivered as often as it may be",
 }
 
-TASKS = ("compaction", "retention", "sync", "times", "topic index", "snapshot")
+TASKS = ("compaction", "retention", "sync", "tier", "times", "topic index", "snapshot")
+FLOW_STATES = ("starting", "waiting", "running", "restarting", "silent", "stopped", "failed", "done")
 HOLDERS = ("queues", "sessions", "retained", "delayed", "archives")

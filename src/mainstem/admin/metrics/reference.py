@@ -9,7 +9,8 @@ _HEAD = """\
 
 <!-- made by `python -m mainstem.admin.metrics.reference`; a test compares -->
 
-For Prometheus, on `listeners.http_port` (7070), without a login unless `http.metrics_public` says otherwise:
+For Prometheus, on `listeners.http_port` (7070), without a login unless `http.metrics_public` says otherwise. Once users
+exist, what is below `/metrics/` names single objects and is for admins:
 
 | path | answers |
 |---|---|

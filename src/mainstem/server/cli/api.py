@@ -17,18 +17,19 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import click
 
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
+from mainstem.server.cli.contexts import chosen_url
 from mainstem.server.cli.failures import Unreachable, WrongPeer
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 TIMEOUT_S = 30.0
 PAGE_ROWS = 500
-NAMED = re.compile(r"/v1/(topics|views|queues|groups|users)/([^/]+)(?:/.*)?")
+NAMED = re.compile(r"/v1/(topics|views|queues|groups|users|sessions)/([^/]+)(?:/.*)?")
 
 url_option = click.option(
     "--url",
     envvar="MAINSTEM_URL",
-    default=DEFAULT_URL,
-    show_default=True,
+    default=lambda: chosen_url(DEFAULT_URL),
+    show_default=f"of the context in use, else {DEFAULT_URL}",
     metavar="URL",
     help="The broker's HTTP address; http://user:password@host:port to log in (environment MAINSTEM_URL).",
 )
@@ -63,6 +64,9 @@ class Api:
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         return self._call("POST", path, body or {}, query)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PUT", path, body)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._call("PATCH", path, body)

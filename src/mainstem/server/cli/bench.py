@@ -18,11 +18,11 @@ from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.output import BAR_WIDTH, PROGRESS_BAR_S, PROGRESS_LINE_S, json_option
 from mainstem.server.clients.client import Address, read_address
+from mainstem.server.protocols import PROTOCOLS
 
 if TYPE_CHECKING:
     from mainstem.server.load.measure import Result, Timing
 
-PROTOCOLS = ("mqtt", "kafka", "amqp")
 OWN_OPTIONS = {"qos": "mqtt", "persistent": "amqp"}  # that mean something to one protocol only
 HEAD_BYTES = 20  # of each message: who sent it, its number, and when
 WINDOW_MAX = 60_000  # MQTT numbers what is not yet acknowledged by 16 bits
@@ -123,9 +123,9 @@ def bench(target: str | None, url: str, as_json: bool, out: TextIO | None, core:
     was read; in a closed loop that is mostly the time in the window. Its topics and
     queues are removed afterwards; those of MQTT only if the broker was found by its HTTP address.
     """
-    from mainstem.server.load import require_compiled
+    from mainstem.server.load import require_epoll
 
-    require_compiled()
+    require_epoll()
     shape = _shape(target, given)
     api, addresses = (None, [_given_address(target)]) if target else _local_addresses(url)
     _prepare(core, given["pid"])
@@ -178,7 +178,8 @@ def _given_address(target: str) -> Address:
 def _local_addresses(url: str) -> tuple[Api, list[Address]]:
     api = Api(url)
     ports = api.get("/v1/overview")["listeners"]
-    found = [Address(name, api.host, ports[name], api.user, api.password) for name in PROTOCOLS if name in ports]
+    names = [one.name for one in PROTOCOLS if one.load]
+    found = [Address(name, api.host, ports[name], api.user, api.password) for name in names if name in ports]
     return api, found
 
 

@@ -1,4 +1,4 @@
-"""`conn` and `user`."""
+"""`conn`, `user` and `role`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
+from mainstem.server.cli.quotas import quota_option, read_quotas
+from mainstem.server.protocols import PROTOCOLS
 
 
 @click.group()
@@ -18,7 +20,7 @@ def conn() -> None:
 
 
 @conn.command("ls")
-@click.option("--protocol", type=click.Choice(["mqtt", "kafka", "amqp"]), help="Only of this protocol.")
+@click.option("--protocol", type=click.Choice([one.name for one in PROTOCOLS]), help="Only of this protocol.")
 @json_option
 @url_option
 def conn_ls(protocol: str | None, as_json: bool, url: str) -> None:
@@ -110,7 +112,10 @@ def _add_offline(data: str, name: str, password: str, admin: bool, namespace: st
     directory = DataDirectory(Path(data))
     store = SqliteStore(directory.path / "metadata.sqlite")
     try:
-        Access(store, store.load().items).add_user(name, password, admin=admin, namespace=namespace).result()
+        catalog = store.load()
+        namespaces = {"/", *(row.name for row in catalog.namespaces)}  # the default one is made at the first start
+        access = Access(store, catalog.items, namespaces=namespaces)
+        access.add_user(name, password, admin=admin, namespace=namespace).result()
     finally:
         store.close()
         directory.release()
@@ -126,6 +131,20 @@ def user_passwd(name: str, password: str, url: str) -> None:
     click.echo(f"changed the password of {name}")
 
 
+@user.command("alter")
+@click.argument("name")
+@click.option("--namespace", help="The namespace it belongs to; its connections end.")
+@quota_option
+@url_option
+def user_alter(name: str, namespace: str | None, quotas: tuple[str, ...], url: str) -> None:
+    """Let a user belong to another namespace, or use less or more."""
+    body = {"namespace": namespace, "quota": read_quotas(quotas) or None}
+    if not any(body.values()):
+        raise InvalidArgument("nothing to change", fix="--namespace NAME, --quota connections_max=10")
+    Api(url).patch(f"/v1/users/{segment(name)}", {key: value for key, value in body.items() if value})
+    click.echo(f"changed user {name}")
+
+
 @user.command("rm")
 @click.argument("name")
 @yes_option
@@ -137,37 +156,146 @@ def user_rm(name: str, yes: bool, url: str) -> None:
     click.echo(f"removed user {name}")
 
 
-def _rule(name: str, action: tuple[str, ...], topic_filter: str, allow: bool, url: str) -> None:
-    body = {"allow": allow, "actions": list(action), "filter": topic_filter}
+KINDS = ("topic", "queue", "exchange", "group", "transaction", "namespace")
+kind_option = click.option(
+    "--on", "kind", type=click.Choice(KINDS), default="topic", show_default=True, help="What FILTER names."
+)
+
+
+def _rule(name: str, action: tuple[str, ...], topic_filter: str, kind: str, allow: bool, url: str) -> None:
+    body = {"allow": allow, "actions": list(action), "filter": topic_filter, "kind": kind}
     Api(url).post(f"/v1/users/{segment(name)}/rules", body)
-    click.echo(f"{name} {'may' if allow else 'may not'} {', '.join(action)} {topic_filter}")
+    what = topic_filter if kind == "topic" else f"{kind} {topic_filter}"
+    click.echo(f"{name} {'may' if allow else 'may not'} {', '.join(action)} {what}")
 
 
 @user.command()
 @click.argument("name")
 @click.argument("action", nargs=-1, required=True)
 @click.argument("topic_filter", metavar="FILTER")
+@kind_option
 @url_option
-def allow(name: str, action: tuple[str, ...], topic_filter: str, url: str) -> None:
-    """Allow ACTIONs (publish consume create configure delete describe) on what FILTER means."""
-    _rule(name, action, topic_filter, True, url)
+def allow(name: str, action: tuple[str, ...], topic_filter: str, kind: str, url: str) -> None:
+    """Allow ACTIONs (publish consume create configure delete describe manage) on what FILTER means."""
+    _rule(name, action, topic_filter, kind, True, url)
 
 
 @user.command()
 @click.argument("name")
 @click.argument("action", nargs=-1, required=True)
 @click.argument("topic_filter", metavar="FILTER")
+@kind_option
 @url_option
-def deny(name: str, action: tuple[str, ...], topic_filter: str, url: str) -> None:
+def deny(name: str, action: tuple[str, ...], topic_filter: str, kind: str, url: str) -> None:
     """Deny ACTIONs on what FILTER means; deny wins over allow."""
-    _rule(name, action, topic_filter, False, url)
+    _rule(name, action, topic_filter, kind, False, url)
 
 
 @user.command()
 @click.argument("name")
 @click.argument("topic_filter", metavar="FILTER")
+@kind_option
 @url_option
-def forget(name: str, topic_filter: str, url: str) -> None:
+def forget(name: str, topic_filter: str, kind: str, url: str) -> None:
     """Remove the rules a user has for FILTER."""
-    Api(url).delete(f"/v1/users/{segment(name)}/rules", filter=topic_filter)
+    Api(url).delete(f"/v1/users/{segment(name)}/rules", filter=topic_filter, kind=kind)
     click.echo(f"{name} has no rule for {topic_filter} any more")
+
+
+@user.command("roles")
+@click.argument("name")
+@click.argument("role", nargs=-1)
+@url_option
+def user_roles(name: str, role: tuple[str, ...], url: str) -> None:
+    """Give a user these ROLEs and no others."""
+    Api(url).patch(f"/v1/users/{segment(name)}/roles", {"roles": list(role)})
+    click.echo(f"{name} has {'the roles ' + ', '.join(role) if role else 'no role'}")
+
+
+@user.command("may")
+@click.argument("name")
+@click.argument("action")
+@click.argument("topic_filter", metavar="FILTER")
+@click.option("--client", default="", help="The client's id, where a rule has %c.")
+@click.option("--why", is_flag=True, help="Show the rules that decide it.")
+@json_option
+@url_option
+def user_may(name: str, action: str, topic_filter: str, client: str, why: bool, as_json: bool, url: str) -> None:
+    """Whether a user may do ACTION with all that FILTER means. Ends with 1 if not."""
+    wanted = {"action": action, "filter": topic_filter, "client": client}
+    facts = Api(url).get(f"/v1/users/{segment(name)}/may", **wanted)
+    if as_json:
+        print_facts(facts, as_json=True)
+    else:
+        click.echo(f"{name} {'may' if facts['allowed'] else 'may not'} {action} {topic_filter}")
+        for line in facts["why"] if why else ():
+            click.echo(f"  {line}")
+    if not facts["allowed"]:
+        raise SystemExit(1)
+
+
+@click.group()
+def role() -> None:
+    """List, make and remove roles: rules that several users have. The role * is everybody's."""
+
+
+@role.command("ls")
+@json_option
+@url_option
+def role_ls(as_json: bool, url: str) -> None:
+    """Roles by name."""
+    rows = Api(url).get("/v1/roles")["items"]
+    shown = rows if as_json else [{**row, "rules": len(row["rules"]), "users": ", ".join(row["users"])} for row in rows]
+    print_rows(shown, ["name", "rules", "users"], as_json=as_json, empty="no roles: mainstem role add NAME")
+
+
+@role.command("add")
+@click.argument("name")
+@url_option
+def role_add(name: str, url: str) -> None:
+    """Make a role without rules; one that exists stays as it is."""
+    if all(row["name"] != name for row in Api(url).get("/v1/roles")["items"]):
+        Api(url).post("/v1/roles", {"name": name, "rules": []})
+    click.echo(f"added role {name}")
+
+
+def _role_rule(name: str, action: tuple[str, ...], topic_filter: str, kind: str, allow: bool, url: str) -> None:
+    found = [row for row in Api(url).get("/v1/roles")["items"] if row["name"] == name]
+    if not found:
+        raise InvalidArgument(f"there is no role {name}", fix=f"mainstem role add {name}")
+    rule = {"allow": allow, "actions": list(action), "filter": topic_filter, "kind": kind}
+    Api(url).post("/v1/roles", {"name": name, "rules": [*found[0]["rules"], rule]})
+    click.echo(f"role {name}: {'allow' if allow else 'deny'} {', '.join(action)} {topic_filter}")
+
+
+@role.command("allow")
+@click.argument("name")
+@click.argument("action", nargs=-1, required=True)
+@click.argument("topic_filter", metavar="FILTER")
+@kind_option
+@url_option
+def role_allow(name: str, action: tuple[str, ...], topic_filter: str, kind: str, url: str) -> None:
+    """Allow whoever has the role ACTIONs on what FILTER means."""
+    _role_rule(name, action, topic_filter, kind, True, url)
+
+
+@role.command("deny")
+@click.argument("name")
+@click.argument("action", nargs=-1, required=True)
+@click.argument("topic_filter", metavar="FILTER")
+@kind_option
+@url_option
+def role_deny(name: str, action: tuple[str, ...], topic_filter: str, kind: str, url: str) -> None:
+    """Deny whoever has the role ACTIONs on what FILTER means; deny wins over allow."""
+    _role_rule(name, action, topic_filter, kind, False, url)
+
+
+@role.command("rm")
+@click.argument("name")
+@yes_option
+@url_option
+def role_rm(name: str, yes: bool, url: str) -> None:
+    """Remove a role that no user has."""
+    confirm(f"Remove role {name} and its rules?", yes)
+    Api(url).delete(f"/v1/roles/{segment(name)}")
+    click.echo(f"removed role {name}")

@@ -24,7 +24,10 @@ SQL_S_MAX = 300.0
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the broker running at the end, until Ctrl-C.")
 @click.option(
-    "--sql/--no-sql", default=True, show_default=True, help="Run the Spark SQL query too; needs Spark and Java."
+    "--sql/--no-sql",
+    default=True,
+    show_default=True,
+    help="Run the SQL too: by DuckDB, and by Spark, which needs Java.",
 )
 def demo(keep: bool, sql: bool) -> int:
     """One message by each protocol, appended once, arriving by all others; then a view and SQL over the same data.
@@ -39,6 +42,7 @@ def demo(keep: bool, sql: bool) -> int:
         _cross(broker, legs)
         _view(broker, legs)
         if sql:
+            _query(broker, legs)
             _sql(broker, legs)
         click.echo(f"  {legs.summary()}")
         if keep:
@@ -133,10 +137,18 @@ def _view(broker: Any, legs: Legs) -> None:
     legs.line("←", "kafka", "read view", "all-sensors", " ".join(values), error=error_text)
 
 
+def _query(broker: Any, legs: Legs) -> None:
+    """The same records by DuckDB: what a person at a prompt gets."""
+    if importlib.util.find_spec("duckdb") is None:
+        legs.skip("query", "no DuckDB: pip install 'mainstem[ask]'")
+        return
+    statement = "select count(*) as records, avg(text::double) as average from 'all-sensors'"
+    _select(broker, legs, "query", statement, [])
+
+
 def _sql(broker: Any, legs: Legs) -> None:
-    """The same records by Spark SQL, in a process of its own: Spark wants a JVM and its own standard output."""
+    """And by Spark SQL, which wants a JVM."""
     import shutil
-    import subprocess
 
     if shutil.which("java") is None:
         legs.skip("sql", "no Java: apt install openjdk-17-jre-headless")
@@ -145,20 +157,27 @@ def _sql(broker: Any, legs: Legs) -> None:
         legs.skip("sql", "no Spark: pip install 'mainstem[pipeline]'")
         return
     query = "select count(*) as records, avg(cast(cast(value as string) as double)) as average from `all-sensors`"
-    command = [sys.executable, "-m", "mainstem", "sql", query, "--url", broker.http_url, "--master", "local[1]"]
+    _select(broker, legs, "sql", query, ["--master", "local[1]"])
+
+
+def _select(broker: Any, legs: Legs, verb: str, statement: str, more: list[str]) -> None:
+    """In a process of its own, whose standard output is the answer."""
+    import subprocess
+
+    command = [sys.executable, "-m", "mainstem", verb, statement, "--url", broker.http_url, *more]
     command += ["--format", "json", "--warehouse", str(Path(broker.directory) / "lake")]
     began = time.monotonic()
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=SQL_S_MAX, check=False, env=environment)
     except subprocess.TimeoutExpired:
-        legs.line("✖", "sql", "select", "all-sensors", error=f"no answer within {SQL_S_MAX:.0f} s")
+        legs.line("✖", verb, "select", "all-sensors", error=f"no answer within {SQL_S_MAX:.0f} s")
         return
     answer = _json_answer(ran.stdout)
     shown = ", ".join(f"{name} {value}" for name, value in answer.items())
     right = answer.get("records") == len(PAYLOADS) and answer.get("average") == 22.0
     error = None if right else shown or (ran.stderr.strip().splitlines() or ["no answer"])[-1]
-    legs.line("←", "sql", "select", "from `all-sensors`", f"{shown}   {time.monotonic() - began:.0f} s", error=error)
+    legs.line("←", verb, "select", "from all-sensors", f"{shown}   {time.monotonic() - began:.1f} s", error=error)
 
 
 def _json_answer(text: str) -> dict[str, Any]:

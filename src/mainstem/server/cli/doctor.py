@@ -6,7 +6,10 @@ import json
 
 import click
 
-from mainstem.server.cli.api import url_option
+from mainstem.model.counted import counted
+from mainstem.server.cli.api import Api, url_option
+from mainstem.server.cli.failures import EX_FAILED
+from mainstem.server.cli.output import show_bytes
 
 MARKS = {"ok": ("✔", "green"), "note": ("!", "yellow"), "bad": ("✖", "red")}
 
@@ -34,3 +37,15 @@ def doctor(data: str, file: str | None, fsync: bool, as_json: bool, url: str) ->
         if check.fix and check.state != "ok":
             click.echo(f"  {'':<22} fix: {check.fix}")
     return worst
+
+
+@click.command()
+@url_option
+def check(url: str) -> int:
+    """The broker's health in one line: exit code 0 if it is well, 1 if not, 69 if nobody answers."""
+    facts = Api(url).get("/v1/overview")
+    free = show_bytes(facts["disk"]["free_bytes"])
+    problems = [f"{one['name']}: {one['reason']}" for one in facts["health"] if not one["ok"]]
+    told = f"Mainstem {facts['version']}, {counted(facts['topics'], 'topic')}, {free} free"
+    click.echo(f"not well: {'; '.join(problems)} ({told})" if problems else f"ok: {told}")
+    return EX_FAILED if problems else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -15,7 +16,14 @@ import click
 from mainstem import __version__
 from mainstem.model.errors import ConfigError, InvalidArgument, MainstemError
 from mainstem.server.cli import VERBS, load_verb
-from mainstem.server.cli.failures import EX_CONFIG, EX_FAILED, EX_UNAVAILABLE, SystemRefused, Unreachable
+from mainstem.server.cli.failures import (
+    EX_CONFIG,
+    EX_FAILED,
+    EX_UNAVAILABLE,
+    SystemRefused,
+    Unreachable,
+    missing_part,
+)
 
 HELP = """One append-only log, written once; MQTT, Kafka, AMQP 0-9-1 and Spark read it.
 
@@ -26,6 +34,16 @@ Start here:
   mainstem pub mqtt://localhost/sensors/kitchen/temp 21.5
   mainstem demo                                          all of it at once
 """
+
+
+ELSEWHERE = {  # what others call a verb → ours
+    **dict.fromkeys(("delete", "remove", "del", "drop"), ("rm", "forget")),
+    "list": ("ls",),
+    **dict.fromkeys(("show", "get", "info", "inspect"), ("describe",)),
+    **dict.fromkeys(("add", "new", "make"), ("create", "add")),
+    "create": ("add",),
+    **dict.fromkeys(("update", "set", "edit", "config"), ("alter",)),
+}
 
 
 class OutputClosed(Exception):
@@ -82,6 +100,7 @@ def run(arguments: list[str]) -> int:
         return 130
     except click.ClickException as error:
         error.show()
+        sys.stderr.write(meant_verb(error))
         return error.exit_code
     except MainstemError as error:
         if verbose:
@@ -108,11 +127,31 @@ def run(arguments: list[str]) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         return show_error(SystemRefused(f"{where}{error.strerror or error}", fix="again with -vv tells where"))
+    except ModuleNotFoundError as error:
+        if verbose:
+            raise
+        missing = missing_part(error.name or "")
+        return show_error(missing) if missing is not None else _show_bug()
     except Exception:
         if verbose:
             raise
         return _show_bug()
     return status if isinstance(status, int) else 0
+
+
+def meant_verb(error: click.ClickException) -> str:
+    """What a group calls the verb that somebody knows from elsewhere, or mistyped."""
+    context = getattr(error, "ctx", None)
+    found = re.match(r"No such command '([^']+)'", error.message)
+    if found is None or context is None or not isinstance(context.command, click.Group):
+        return ""
+    verbs = context.command.list_commands(context)
+    meant = next((one for one in ELSEWHERE.get(found[1], ()) if one in verbs), None)
+    if meant is None:
+        meant = next(iter(difflib.get_close_matches(found[1], verbs, 1)), None)
+    if meant is None or "Did you mean" in error.message:
+        return ""
+    return f"Did you mean 'mainstem {context.info_name} {meant}'?\n"
 
 
 def show_error(error: MainstemError) -> int:

@@ -43,11 +43,23 @@ def log_ls(data: str, as_json: bool) -> None:
             "reserved_end": one.reserved_end,
             "epoch": one.epoch,
             "size_bytes": one.size_bytes,
+            "remote_bytes": one.remote_bytes,
             "aside": one.aside,
         }
         for one in list_logs(_existing(data))
     ]
-    columns = ["log", "engine", "clean", "parts", "start_offset", "end_offset", "epoch", "size_bytes", "aside"]
+    columns = [
+        "log",
+        "engine",
+        "clean",
+        "parts",
+        "start_offset",
+        "end_offset",
+        "epoch",
+        "size_bytes",
+        "remote_bytes",
+        "aside",
+    ]
     print_rows(rows, columns, as_json=as_json, empty=f"no logs in {data}")
 
 
@@ -130,7 +142,7 @@ def log_verify(log_ids: tuple[int, ...], data: str) -> None:
     from mainstem.storage.inspection import list_logs, verify
 
     listed = {one.log_id: one for one in list_logs(_existing(data))}
-    damaged = []
+    damaged, remote = [], []
     for log_id in log_ids or listed:
         directory = _log_directory(data, log_id)
         size = listed[log_id].size_bytes if log_id in listed else 0
@@ -140,12 +152,19 @@ def log_verify(log_ids: tuple[int, ...], data: str) -> None:
         click.echo(
             f"log {log_id}: {counted(result.frames, 'frame')}, {counted(result.records, 'offset')}, "
             f"{show_bytes(result.size_bytes)}"
+            + (f"; in the object store {counted(result.remote_frames, 'frame')}" if result.remote_frames else "")
         )
         for tail in result.tail:
             click.echo(click.style(f"  not acked, cut at the next start: {tail}", fg="yellow"))
-        for damage in result.damage:
+        for damage in [*result.damage, *result.remote_damage]:
             click.echo(click.style(f"  damaged: {damage}", fg="red"))
         damaged += result.damage
+        remote += result.remote_damage
+    if remote and not damaged:
+        raise DamagedLog(
+            f"{counted(len(remote), 'damaged piece')} of acked data in the object store",
+            fix="put the objects back from a version or a copy of the bucket; all other offsets are served",
+        )
     if damaged:
         raise DamagedLog(
             f"{counted(len(damaged), 'damaged piece')} of acked data",
@@ -154,16 +173,18 @@ def log_verify(log_ids: tuple[int, ...], data: str) -> None:
 
 
 @log.command("repair")
-@click.argument("log_id", type=int)
+@click.argument("which", metavar="LOG")
 @click.option(
     "--quarantine", is_flag=True, help="Give up what is damaged: keep the files aside, mark the lost offsets."
 )
 @data_option
-def log_repair(log_id: int, quarantine: bool, data: str) -> None:
-    """Make a damaged log serve again, knowingly without what is lost. The broker must be stopped."""
+def log_repair(which: str, quarantine: bool, data: str) -> None:
+    """Make a damaged log serve again, knowingly without what is lost. LOG is its number, or its directory as an error names
+    it. The broker must be stopped."""
     from mainstem.storage.directory import DataDirectory
     from mainstem.storage.inspection import repair
 
+    data, log_id = _log_named(which, data)
     directory = DataDirectory(_existing(data))
     try:
         with Progress(f"log {log_id}", 0, unit="B") as progress:
@@ -203,14 +224,51 @@ def backup(target: Path, data: str | None, as_json: bool, url: str) -> None:
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source")
 @click.argument("target", type=click.Path(path_type=Path))
+@click.option("--endpoint", default="", help="Of an object store: its address, as tier.endpoint.")
+@click.option("--region", default="", help="Of an object store: its region, as tier.region.")
 @json_option
-def restore(source: Path, target: Path, as_json: bool) -> None:
-    """Restore the backup SOURCE into the new data directory TARGET; start it with --data TARGET."""
+def restore(source: str, target: Path, endpoint: str, region: str, as_json: bool) -> None:
+    """Restore SOURCE into the new data directory TARGET; start it with --data TARGET.
+
+    SOURCE is a directory that `mainstem backup` made, or the tier.store of a broker whose disk was lost: then all that was
+    uploaded is there again, and the old disk must not be used any more.
+    """
+    if "://" in source:
+        _restore_store(source, target, endpoint, region, as_json)
+        return
     from mainstem.storage.backup import restore as bring_back
 
-    _print_report(f"restored to {target}", _report(bring_back(source, target)), as_json)
+    _print_report(f"restored to {target}", _report(bring_back(Path(source), target)), as_json)
+
+
+def _restore_store(source: str, target: Path, endpoint: str, region: str, as_json: bool) -> None:
+    from mainstem.storage.tier.manifest import restore as bring_back
+    from mainstem.storage.tier.store import StoreSettings
+
+    facts = _report(bring_back(StoreSettings(source, endpoint, region), target))
+    if as_json:
+        print_facts(facts, as_json=True)
+        return
+    click.echo(
+        f"restored to {target}: {counted(facts['logs'], 'log')}, {counted(facts['objects'], 'object')} of "
+        f"{show_bytes(facts['size_bytes'])} in the store. Start it with the same [tier]: mainstem serve --data {target}"
+    )
+
+
+@log.command("downgrade")
+@click.option("--data", metavar="DIR", required=True, help="The data directory of a stopped broker.")
+def downgrade(data: str) -> None:
+    """Write a data directory of format 2 as format 1, so that the version before can start on it.
+
+    State that only format 2 knows is written in the words of format 1; logs and metadata stay as they are.
+    """
+    from mainstem.server.config import load_config
+    from mainstem.server.downgrade import downgrade as write_older
+
+    path = write_older(load_config(flags=[f"data.directory={_existing(data)}"]))
+    click.echo(f"{path} has format 1 now; a start with this version takes it over again")
 
 
 def _report(report: Any) -> dict[str, Any]:
@@ -233,6 +291,16 @@ def _existing(data: str) -> Path:
     if not path.is_dir():
         raise NotFound(f"there is no data directory {path}", fix="--data DIR")
     return path
+
+
+def _log_named(which: str, data: str) -> tuple[str, int]:
+    """(data directory, number) of a log that is named by its number, or as errors do: DATA/logs/NUMBER."""
+    path = Path(which)
+    if which.isdecimal():
+        return data, int(which)
+    if path.name.isdecimal() and path.parent.name == "logs":
+        return str(path.parent.parent), int(path.name)
+    raise click.BadParameter(f"{which!r} is neither a log's number nor its directory (DATA/logs/NUMBER)")
 
 
 def _log_directory(data: str, log_id: int) -> Path:

@@ -16,11 +16,12 @@ from typing import Any
 import click
 
 from mainstem.model.counted import counted
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.server.cli.values import Duration
-from mainstem.server.clients.client import Address, Message, Start, read_address, read_start
+from mainstem.server.clients.client import Address, Client, Message, Start, read_address, read_start
 
 PROGRESS_FROM = 1_000  # messages; less is over before a bar is drawn
+WAIT_FOR_TOPIC_S = 0.5  # between two looks for a topic or queue that does not exist yet
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -259,10 +260,8 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
     mainstem sub amqp://localhost/sensors.*.temp --from -10          and what it means of history
     mainstem sub amqp://localhost/?queue=jobs                        a queue; what is printed is acknowledged
 
-    Stop with Ctrl-C.
+    What does not exist yet is waited for. Stop with Ctrl-C.
     """
-    from mainstem.server.clients import open_client
-
     address = read_address(url)
     _take_tls(address, shown)
     _require_path(url, address, "queue")
@@ -272,8 +271,9 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
     wanted: set[tuple[str, int]] = set()
     if begin.kind == "last" and address.scheme != "kafka":
         begin, wanted = _count_back(url_of_api, address, begin.value)
-    with contextlib.closing(open_client(address)) as client, contextlib.suppress(KeyboardInterrupt):
-        client.subscribe(address.path, begin)
+    with contextlib.suppress(KeyboardInterrupt), _subscribed(address, begin, idle_s) as client:
+        if client is None:
+            return
         for message in client.messages(idle_s):
             if wanted and (message.topic, message.facts.get("offset")) not in wanted:
                 continue  # of the same moment, and older
@@ -282,6 +282,32 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
             seen += 1
             if count is not None and seen >= count:
                 break
+
+
+@contextlib.contextmanager
+def _subscribed(address: Address, begin: Start, idle_s: float | None) -> Iterator[Client | None]:
+    """A client that consumes; waits for a topic or queue that does not exist yet, None if `--idle` came first."""
+    from mainstem.server.clients import open_client
+
+    began = time.monotonic()
+    name = address.options.get("queue") or address.path
+    waits = False
+    while True:
+        with contextlib.closing(open_client(address)) as client:
+            try:
+                # Whatever is in what was created meanwhile came after we asked.
+                client.subscribe(address.path, Start("earliest") if waits and begin.kind == "latest" else begin)
+            except NotFound:
+                if not waits:
+                    click.echo(f"waiting: {name} does not exist yet; Ctrl-C stops", err=True)
+                waits = True
+            else:
+                yield client
+                return
+        if idle_s is not None and time.monotonic() - began >= idle_s:
+            yield None
+            return
+        time.sleep(WAIT_FOR_TOPIC_S)
 
 
 def _count_back(url: str, address: Address, count: int) -> tuple[Start, set[tuple[str, int]]]:

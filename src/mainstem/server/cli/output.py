@@ -73,13 +73,13 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return f"{value:.1f}"
     if isinstance(value, int):
-        return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else str(value)
+        return str(value)  # digits only, so that an offset or a position can be copied into the next command
     if isinstance(value, list | tuple):
         return ", ".join(show(one) for one in value) or "-"
     if isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False) if value else "-"
+        return f"({', '.join(f'{key}={show(one)}' for key, one in value.items())})" if value else "-"
     return str(value)
 
 
@@ -144,4 +144,4 @@ class Progress:
         return f"{text}, {self._amount(rate)}/s"
 
     def _amount(self, amount: float) -> str:
-        return show_bytes(amount) if self._unit == "B" else f"{amount:,.0f}{' ' if self._unit else ''}{self._unit}"
+        return show_bytes(amount) if self._unit == "B" else f"{amount:.0f}{' ' if self._unit else ''}{self._unit}"

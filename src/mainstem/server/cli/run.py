@@ -17,6 +17,7 @@ import click
 from mainstem import __version__
 from mainstem.server.cli.settings import default_file
 from mainstem.server.listeners import LISTENERS
+from mainstem.storage.engines import ENGINES
 
 if TYPE_CHECKING:
     from mainstem.server.app import App
@@ -105,8 +106,8 @@ def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
 def announce(app: App, seconds: float) -> None:
     """Where it listens, and what to try next."""
     config, host = app.config, in_url(app.config.listeners.host)
-    engine = config.topics.engine
-    data = "in memory" if engine == "memory" else str(Path(config.data.directory).resolve())
+    on_disk = ENGINES[config.topics.engine].on_disk
+    data = str(Path(config.data.directory).resolve()) if on_disk else "in memory"
     lines = [f"Mainstem {__version__}  ready in {seconds:.2f} s  data: {data}"]
     lines += [f"  {notice}" for notice in app.notices]
     for name, port in app.ports.items():

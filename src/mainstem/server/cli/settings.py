@@ -64,14 +64,18 @@ def reference() -> None:
 
 
 @click.command()
-@click.argument("code")
-def explain(code: str) -> None:
-    """What an error CODE such as MS-4001 means and what to do."""
-    from mainstem.server.explanations import explanation
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """What an error CODE such as MS-4001 means and what to do; without CODE, all of them."""
+    from mainstem.server.explanations import CATALOGUE, explanation
 
+    if code is None:
+        for known, one in CATALOGUE.items():
+            click.echo(f"{known}  {one.title}")
+        return
     found = explanation(code)
     if found is None:
-        raise NotFound(f"there is no error code {code}", fix="codes look like MS-4001")
+        raise NotFound(f"there is no error code {code}", fix="mainstem explain")
     click.echo(f"MS-{code.upper().removeprefix('MS-')}: {found.title}\n\n{found.text}")
 
 

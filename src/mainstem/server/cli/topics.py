@@ -10,7 +10,9 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
-from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show_time_ns
+from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show, show_time_ns
+from mainstem.server.protocols import by_name
+from mainstem.storage.engines import ENGINES
 
 set_option = click.option(
     "--set",
@@ -22,7 +24,7 @@ set_option = click.option(
 setting_options = [
     set_option,
     click.option("--partitions", type=int, help="Partitions; more than one makes the topic dedicated."),
-    click.option("--engine", type=click.Choice(["segment", "rocksdb", "memory"]), help="Where its bytes rest."),
+    click.option("--engine", type=click.Choice(list(ENGINES)), help="Where its bytes rest."),
     click.option("--layout", type=click.Choice(["shared", "dedicated"]), help="In the main stem, or a log of its own."),
     click.option("--durability", help="sync, interval:<ms>, os or none."),
     click.option("--retention", help="How long records are kept: 7d, unlimited."),
@@ -87,13 +89,15 @@ def ls(topic_filter: str | None, search: str | None, limit: int, as_json: bool, 
     """Topics, or those a FILTER such as 'sensors/#' means."""
     import itertools
 
-    rows = itertools.islice(Api(url).rows("/v1/topics", filter=topic_filter, search=search), limit)
+    found = Api(url).rows("/v1/topics", filter=topic_filter, search=search)
     print_rows(
-        rows,
+        itertools.islice(found, limit),
         ["name", "layout", "engine", "partitions", "records", "end_offset"],
         as_json=as_json,
         empty="no topics; publish to one: mainstem pub mqtt://localhost/hello world",
     )
+    if next(found, None) is not None:
+        click.echo(f"there are more than {limit}: --limit N shows more of them", err=True)
 
 
 @topic.command()
@@ -104,8 +108,30 @@ def describe(name: str, as_json: bool, url: str) -> None:
     """One topic: its spelling in each protocol, settings with their sources, where its bytes are."""
     facts = Api(url).get(f"/v1/topics/{segment(name)}")
     if not as_json:
-        facts["settings"] = {key: f"{one['value']}  ({one['source']})" for key, one in facts["settings"].items()}
+        facts["settings"] = {
+            key: f"{_shown_setting(key, one['value'])}  ({one['source']})" for key, one in facts["settings"].items()
+        }
     print_facts(facts, as_json=as_json)
+
+
+def _shown_setting(name: str, value: Any) -> str:
+    """As one would write it: 7d, 64MiB, unlimited."""
+    from mainstem.server.config import setting_of
+
+    known = setting_of(("policies", "", name))
+    return show(value) if known is None or value is None else known[1].kind.show(value)
+
+
+def _canonical(name: str) -> str:
+    """A topic as MQTT spells it; an address names it as its protocol does."""
+    if "://" not in name:
+        return name
+    from mainstem.server.clients.client import read_address
+
+    address = read_address(name)
+    if not address.path:
+        raise InvalidArgument(f"{name} names no topic", fix=f"{name.rstrip('/')}/TOPIC")
+    return by_name()[address.scheme].topic_of(address.path).decode()
 
 
 @topic.command()
@@ -114,9 +140,13 @@ def describe(name: str, as_json: bool, url: str) -> None:
 @json_option
 @url_option
 def create(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: Any) -> None:
-    """Declare a topic with settings of its own. Without any, just publish: topics make themselves."""
+    """Declare a topic with settings of its own. Without any, just publish: the broker creates topics.
+
+    NAME is spelled as in MQTT, or is an address: kafka://localhost/sensors.kitchen.temp.
+    """
+    name = _canonical(name)
     facts = Api(url).post("/v1/topics", {"name": name, "settings": read_settings(pairs, named)})
-    print_done(f"created {name}: {_placed(facts)}", facts, as_json)
+    print_done(f"created {name}: {_placed(facts)}{_elsewhere(facts)}", facts, as_json)
 
 
 @topic.command()
@@ -189,12 +219,15 @@ def view_describe(name: str, as_json: bool, url: str) -> None:
 @click.argument("name")
 @click.argument("topic_filter", metavar="FILTER")
 @click.option("--where", help="A condition: \"key ^= 'dev-' and header.region = 'eu' and header.trace exists\".")
+@click.option("--grants", is_flag=True, help="Show readers also what rules deny them; for admins who mean it.")
 @click.option("--last-by", type=click.Choice(["key", "topic"]), help="A table: only the newest record of each.")
 @json_option
 @url_option
-def view_create(name: str, topic_filter: str, where: str | None, last_by: str | None, as_json: bool, url: str) -> None:
+def view_create(
+    name: str, topic_filter: str, where: str | None, grants: bool, last_by: str | None, as_json: bool, url: str
+) -> None:
     """Make a view of what FILTER means. It shows everything already stored, and costs nothing to make."""
-    wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by}
+    wanted = {"name": name, "filter": topic_filter, "where": where, "last_by": last_by, "grants": grants or None}
     facts = Api(url).post("/v1/views", wanted)
     counts = [part["records"] for part in facts["partitions"] if part.get("records") is not None]
     stored = f": {counted(sum(counts), 'record')} stored so far" if counts else ""
@@ -241,6 +274,12 @@ def view_rm(name: str, yes: bool, url: str) -> None:
     confirm(f"Forget view {name}?", yes)
     Api(url).delete(f"/v1/views/{segment(name)}")
     click.echo(f"removed view {name}")
+
+
+def _elsewhere(facts: dict[str, Any]) -> str:
+    """How the other protocols spell it: who meant `a/b` and wrote `a.b` sees it here."""
+    spelled = [f"{protocol} {name}" for protocol, name in facts.get("spellings", {}).items() if name != facts["name"]]
+    return f"; it is {', '.join(spelled)}" if spelled else ""
 
 
 def _placed(facts: dict[str, Any]) -> str:

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.clients.client import Address, Client, read_address
+from mainstem.server.protocols import by_name, load
 
 __all__ = ["Address", "Client", "open_client", "read_address"]
 
 
 def open_client(address: Address) -> Client:
     """Connect and log in by the address's scheme."""
-    if address.scheme == "mqtt":
-        from mainstem.server.clients.mqtt import MqttClient
-
-        return MqttClient(address)
-    if address.scheme == "kafka":
-        from mainstem.server.clients.kafka import KafkaClient
-
-        return KafkaClient(address)
-    if address.scheme == "amqp":
-        from mainstem.server.clients.amqp import AmqpClient
-
-        return AmqpClient(address)
-    raise InvalidArgument(f"no client for {address.scheme}://", fix="use mqtt://, kafka:// or amqp://")
+    protocol = by_name().get(address.scheme)
+    if protocol is None:
+        raise InvalidArgument(
+            f"no client for {address.scheme}://", fix=f"use {', '.join(f'{one}://' for one in by_name())}"
+        )
+    client: Client = load(protocol.client)(address)
+    return client

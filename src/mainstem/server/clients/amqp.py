@@ -12,12 +12,12 @@ from pamqp import commands, frame, header, heartbeat
 from pamqp.base import Frame
 from pamqp.exceptions import AMQPFrameError, UnmarshalingException
 
-from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Message, Start, Stream
 
 CHANNEL = 1
-ACCESS_REFUSED = 403
+ACCESS_REFUSED, NOT_FOUND = 403, 404
 UNCONFIRMED_MAX = 512
 PREFETCH = 500
 HEARTBEAT_S = 60
@@ -163,6 +163,12 @@ class AmqpClient:
                 fix="bind a queue, or publish to amq.topic, where it is stored as a topic",
             )
 
+    @property
+    def _right_to_ask_for(self) -> str:
+        if not self._address.user:
+            return "where users exist: amqp://USER:PASSWORD@HOST/..."
+        return f"mainstem user may {self._address.user} publish TOPIC --why, then: mainstem user allow"
+
     def _call(self, command: Frame, answer: type[Any], *, channel: int = CHANNEL) -> Any:
         self._send(command, channel)
         return self._expect(answer)
@@ -190,7 +196,9 @@ class AmqpClient:
             raise WrongPeer(f"{self._stream.where} does not answer like AMQP 0-9-1 ({error})") from error
         self._stream.skip(size)
         if isinstance(got, commands.Connection.Close | commands.Channel.Close):
-            fix = "where users exist: amqp://USER:PASSWORD@HOST/..." if got.reply_code == ACCESS_REFUSED else ""
+            if got.reply_code == NOT_FOUND:
+                raise NotFound(got.reply_text, fix="mainstem queue ls, mainstem topic ls")
+            fix = self._right_to_ask_for if got.reply_code == ACCESS_REFUSED else ""
             raise Refused(f"the broker ended it: {got.reply_code} {got.reply_text}", fix=fix)
         if isinstance(got, commands.Connection.Blocked | commands.Connection.Unblocked):
             self._blocked = getattr(got, "reason", "")

@@ -1,4 +1,4 @@
-"""What the three clients share: an address, a message, a starting point, and a socket that says what went wrong."""
+"""What the clients share: an address, a message, a starting point, and a socket that says what went wrong."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.failures import Unreachable, WrongPeer
 from mainstem.server.clients.secured import TLS_OPTIONS, secured
+from mainstem.server.protocols import PROTOCOLS
 from mainstem.server.units import parse_duration_ms
 
-PORTS = {"mqtt": 1883, "kafka": 9092, "amqp": 5672}
-TLS_PORTS = {"mqtts": 8883, "kafkas": 9093, "amqps": 5671}
-OPTIONS = {  # of an address, behind `?`
-    "mqtt": ("client_id", "qos", "retain", *TLS_OPTIONS),
-    "kafka": ("client_id", *TLS_OPTIONS),
-    "amqp": ("exchange", "queue", "vhost", *TLS_OPTIONS),
-}
+PORTS = {one.name: one.port for one in PROTOCOLS}
+TLS_PORTS = {f"{one.name}s": one.tls_port for one in PROTOCOLS}
+OPTIONS = {one.name: (*one.options, *TLS_OPTIONS) for one in PROTOCOLS}  # of an address, behind `?`
 CONNECT_S = 5.0
 ANSWER_S = 15.0
 RECEIVE_BYTES = 1 << 18
@@ -49,7 +46,7 @@ def read_address(url: str) -> Address:
     if usual is None:
         raise InvalidArgument(
             f"{url!r} is not an address",
-            fix="mqtt://localhost/a/b, kafka://localhost/a.b or amqp://localhost/a.b; with TLS mqtts, kafkas, amqps",
+            fix=f"{', '.join(one.example for one in PROTOCOLS)}; with TLS {', '.join(TLS_PORTS)}",
         )
     try:  # '#' and '+' are wildcards here, not a fragment
         parts = urlsplit(f"//{rest.replace('#', '%23')}")

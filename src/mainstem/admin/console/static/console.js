@@ -42,7 +42,8 @@ function bodyOf(form) {
       body.settings ??= {};
       body.settings[name.slice(9)] = field.type === "number" ? Number(value) : value;
     } else {
-      body[name] = field.type === "number" ? Number(value) : field.type === "checkbox" ? true : value;
+      const typed = "flag" in field.dataset ? value === "true" : "list" in field.dataset ? [value] : value;
+      body[name] = field.type === "number" ? Number(value) : field.type === "checkbox" ? true : typed;
     }
   }
   return body;
@@ -58,7 +59,9 @@ document.addEventListener("submit", async (event) => {
   const button = $("button:not([type=button])", form);
   if (button) button.disabled = true;
   try {
-    const answer = await call(method, form.dataset.api, method === "DELETE" ? undefined : bodyOf(form));
+    const asks = method === "GET" ? `?${new URLSearchParams(new FormData(form))}` : "";
+    const answer = await call(method, form.dataset.api + asks, /GET|DELETE/.test(method) ? undefined : bodyOf(form));
+    if (form.dataset.shows) $("output", form).textContent = answer[form.dataset.shows];
     form.dispatchEvent(new CustomEvent("answered", { detail: answer, bubbles: true }));
     if (form.dataset.done) toast(form.dataset.done);
     if (form.dataset.next) location.href = form.dataset.next.replace("{name}", encodeURIComponent(answer.name ?? ""));

@@ -1,0 +1,82 @@
+"""One thing in full: a queue, a group, a view, a session, a connection, a user, a namespace. Names lead here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.admin.api.namespaces import namespace_row
+from mainstem.admin.api.queues import queue_facts
+from mainstem.admin.api.users import user_row
+from mainstem.admin.api.views import view_facts
+from mainstem.admin.calls import Call
+from mainstem.admin.connections import connection_row, find_connection, seen_by
+from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
+from mainstem.admin.rights import admit
+from mainstem.broker.access import Action
+from mainstem.broker.queues.opening import check_taker
+from mainstem.model.errors import MainstemError, NotFound
+
+DEAD_SHOWN = 50
+
+
+def _name(call: Call) -> str:
+    name: str = call.query.get("name", "")
+    return name
+
+
+async def queue_page(call: Call) -> dict[str, Any]:
+    name = _name(call)
+    call.require_object(name, "queue.describe")
+    queue = queues_of(call.running, call.namespace).get(name)
+    dead: list[dict[str, Any]] = []
+    try:
+        check_taker(call.running.broker.access, call.principal, queue)
+        dead = [dead_row(taken, reason, time_ms) for taken, reason, time_ms in queue.browse_dead(DEAD_SHOWN)]
+    except MainstemError:  # who may not take from it sees how many there are, not what they say
+        dead = []
+    bindings = [
+        {"source": one.source or "(default)", "key": one.key}
+        for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
+    ]
+    return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings}
+
+
+async def group_page(call: Call) -> dict[str, Any]:
+    call.require_object(_name(call), "group.describe")
+    return group_facts(call.running, call.namespace, _name(call))
+
+
+async def view_page(call: Call) -> dict[str, Any]:
+    name = _name(call).encode()
+    call.require(Action.DESCRIBE, name)
+    view = call.namespace.views.get(name)
+    if view is None:
+        raise NotFound(f"there is no view {_name(call)}", fix="mainstem view ls")
+    return view_facts(call.running, view)
+
+
+async def session_page(call: Call) -> dict[str, Any]:
+    key = call.namespace.name.encode() + b"\0" + _name(call).encode()
+    session = next((one for one in sessions_of(call.running) if one.key == key), None)
+    if session is None:
+        raise NotFound(f"there is no session {_name(call)}", fix="mainstem session ls")
+    return session_facts(call.running, call.namespace, session)
+
+
+async def connection_page(call: Call) -> dict[str, Any]:
+    connection_id = call.query.get("id", "")
+    protocol, connection = find_connection(call.running, connection_id, seen_by(call))
+    row = connection_row(connection_id.partition("-")[0], protocol, connection)
+    return {**row, "name": row["client"] or connection_id}
+
+
+async def user_page(call: Call) -> dict[str, Any]:
+    access = call.running.broker.access
+    return {**user_row(access.user(_name(call))), "all_roles": sorted(access.roles), "actions": list(Action)}
+
+
+async def namespace_page(call: Call) -> dict[str, Any]:
+    broker = call.running.broker
+    namespace = admit(broker, call.principal, call.need, _name(call) or "/")
+    users = sorted(user.name for user in broker.access.users.values() if user.namespace == namespace.name)
+    return {**namespace_row(call, namespace), "user_names": users}

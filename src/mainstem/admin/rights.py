@@ -1,0 +1,71 @@
+"""What a caller may do, by the table of operations. Endpoints name their line; what names no object is checked at once."""
+
+from __future__ import annotations
+
+from mainstem.admin.cursors import group_exists
+from mainstem.admin.running import Running
+from mainstem.broker.access import Principal
+from mainstem.broker.broker import Broker
+from mainstem.broker.namespace import Namespace
+from mainstem.broker.operations import Need, Scope
+from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.rules import Action, Kind
+from mainstem.model.errors import NotAuthorized
+
+EVERYTHING = b"#"
+
+
+def admit(broker: Broker, principal: Principal, need: Need, asked: str = "") -> Namespace:
+    """The namespace that is asked for, or the caller's own, once it is certain that the caller may do this in it."""
+    name = asked or principal.namespace
+    if principal.admin:
+        return broker.namespace(name)
+    if name != principal.namespace:  # whether it exists is not told
+        raise NotAuthorized(f"user {principal.name} belongs to namespace {principal.namespace}")
+    if need.scope is Scope.BROKER:
+        raise NotAuthorized(f"only an admin may do this; {principal.name} is none")
+    if need.scope is Scope.NAMESPACE and not may_manage(broker, principal, name):
+        raise NotAuthorized(
+            f"user {principal.name} may not manage namespace {name}",
+            fix=f"mainstem user allow {principal.name} manage '{name}' --on namespace",
+        )
+    if need.scope is Scope.WHOLE:
+        assert need.action is not None
+        if not broker.access.allows_all(principal, need.action, EVERYTHING):
+            raise NotAuthorized(
+                f"user {principal.name} may not {need.action} everything in namespace {name}, which this needs",
+                fix=f"mainstem user allow {principal.name} {need.action} '#'",
+            )
+    return broker.namespace(name)
+
+
+def may_manage(broker: Broker, principal: Principal, namespace: str) -> bool:
+    return broker.access.judges(principal, Action.MANAGE, Kind.NAMESPACE, namespace) is True
+
+
+def may(running: Running, principal: Principal, need: Need, namespace: Namespace, name: str) -> bool:
+    """Whether the caller has the right that the operation needs on this object of the namespace."""
+    assert need.action is not None and need.kind is not None
+    access = running.broker.access
+    match need.kind:
+        case Kind.TOPIC:
+            return access.allows(principal, need.action, name.encode())
+        case Kind.QUEUE:
+            topic = topic_of(DEFAULT, name)
+            return access.allows_named(principal, need.action, need.kind, name, topic)
+        case Kind.EXCHANGE:
+            return access.allows_named(principal, need.action, need.kind, name, topic_of(name, ""))
+        case _:
+            exists = group_exists(running, namespace, name)
+            owners = running.broker.owners
+            return owners.may(principal, need.action, need.kind, namespace.name, name, exists=exists)
+
+
+def require(running: Running, principal: Principal, need: Need, namespace: Namespace, name: str) -> None:
+    if not may(running, principal, need, namespace, name):
+        what = name if need.kind is Kind.TOPIC else f"{need.kind} {name}"
+        on = "" if need.kind is Kind.TOPIC else f" --on {need.kind}"
+        raise NotAuthorized(
+            f"user {principal.name} may not {need.action} {what}",
+            fix=f"mainstem user allow {principal.name} {need.action} '{name}'{on}",
+        )

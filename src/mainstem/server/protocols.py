@@ -1,0 +1,183 @@
+"""The table of protocols. Adding one is a folder under `protocols/` and an entry here; everything else derives from it:
+listeners with their TLS twins, settings, command-line options, counters, the console's doors and spellings, clients and
+load generators, test brokers.
+
+A protocol has one or more doors. The twin of a door with TLS is called like it with an `s` behind, and shares its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from mainstem.model.topic import amqp_key, kafka_name, nats_subject, topic_of_amqp, topic_of_kafka, topic_of_nats
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One listener, and what its page and the console say of it."""
+
+    name: str
+    label: str
+    port: int
+    tls_port: int
+    server: str  # module:class, made with the broker and the configuration
+    doc: str
+    hint: str  # a command or an address that works; {port} and {path} are filled in
+    tls_hint: str
+
+    @property
+    def tls_name(self) -> str:
+        return f"{self.name}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    name: str  # also the scheme of its addresses
+    doors: tuple[Door, ...]  # the first is where its own clients connect
+    spell: Callable[[bytes], str]  # a canonical topic as its clients write it
+    client: str  # module:class behind `mainstem pub` and `sub`
+    options: tuple[str, ...]  # of an address, behind `?`
+    example: str  # an address
+    topic_of: Callable[[str], bytes]  # and back
+    load: str = ""  # module under `server/load`: empty where `mainstem bench` cannot drive it
+
+    @property
+    def port(self) -> int:
+        return self.doors[0].port
+
+    @property
+    def tls_port(self) -> int:
+        return self.doors[0].tls_port
+
+
+PROTOCOLS: tuple[Protocol, ...] = (
+    Protocol(
+        "mqtt",
+        (
+            Door(
+                "mqtt",
+                "MQTT",
+                1883,
+                8883,
+                "mainstem.protocols.mqtt.server:MqttServer",
+                "MQTT 3.1.1 and 5.",
+                "mosquitto_sub -p {port} -t '#' -v",
+                "mosquitto_sub -p {port} --cafile ca.pem -t '#' -v",
+            ),
+            Door(
+                "ws",
+                "MQTT over WebSocket",
+                8083,
+                8084,
+                "mainstem.protocols.mqtt.server:MqttWebSocketServer",
+                "MQTT over WebSocket, path `/mqtt`.",
+                "ws://localhost:{port}{path}",
+                "wss://localhost:{port}{path}",
+            ),
+        ),
+        lambda name: name.decode(errors="replace"),
+        "mainstem.server.clients.mqtt:MqttClient",
+        ("client_id", "qos", "retain"),
+        "mqtt://localhost/a/b",
+        str.encode,
+        "mqtt",
+    ),
+    Protocol(
+        "kafka",
+        (
+            Door(
+                "kafka",
+                "Kafka",
+                9092,
+                9093,
+                "mainstem.protocols.kafka.adapter:KafkaServer",
+                "Kafka.",
+                "kcat -b localhost:{port} -L",
+                "kcat -b localhost:{port} -X security.protocol=SSL -X ssl.ca.location=ca.pem -L",
+            ),
+        ),
+        kafka_name,
+        "mainstem.server.clients.kafka:KafkaClient",
+        ("client_id",),
+        "kafka://localhost/a.b",
+        topic_of_kafka,
+        "kafka",
+    ),
+    Protocol(
+        "amqp",
+        (
+            Door(
+                "amqp",
+                "AMQP",
+                5672,
+                5671,
+                "mainstem.protocols.amqp.adapter:AmqpServer",
+                "AMQP 0-9-1.",
+                "amqp://guest:guest@localhost:{port}/",
+                "amqps://guest:guest@localhost:{port}/",
+            ),
+        ),
+        lambda name: amqp_key(name).decode(errors="replace"),
+        "mainstem.server.clients.amqp:AmqpClient",
+        ("exchange", "queue", "vhost"),
+        "amqp://localhost/a.b",
+        lambda key: topic_of_amqp(key.encode()),
+        "amqp",
+    ),
+    Protocol(
+        "nats",
+        (
+            Door(
+                "nats",
+                "NATS",
+                4222,
+                4223,
+                "mainstem.protocols.nats.adapter:NatsServer",
+                "NATS.",
+                "nats -s localhost:{port} sub '>'",
+                "nats -s tls://localhost:{port} --tlsfirst --tlsca ca.pem sub '>'",
+            ),
+        ),
+        lambda name: nats_subject(name).decode(errors="replace"),
+        "mainstem.server.clients.nats:NatsClient",
+        ("client_id",),
+        "nats://localhost/a.b",
+        lambda subject: topic_of_nats(subject.encode()),
+    ),
+)
+
+HTTP = Door(
+    "http",
+    "HTTP",
+    7070,
+    7443,
+    "mainstem.admin.server:AdminServer",
+    "HTTP API, metrics and console.",
+    "curl http://localhost:{port}/v1/overview",
+    "curl --cacert ca.pem https://localhost:{port}/v1/overview",
+)
+
+
+def doors() -> Iterator[Door]:
+    """Of all protocols, then HTTP's."""
+    for protocol in PROTOCOLS:
+        yield from protocol.doors
+    yield HTTP
+
+
+def protocol_of_listener() -> dict[str, str]:
+    """Listener → the protocol that its clients are counted under."""
+    return {**{door.name: one.name for one in PROTOCOLS for door in one.doors}, HTTP.name: HTTP.name}
+
+
+def by_name() -> dict[str, Protocol]:
+    return {one.name: one for one in PROTOCOLS}
+
+
+def load(target: str) -> Any:
+    """What `module:name` means; imported when it is first needed."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,116 @@
+"""How long the loop kept everybody waiting, and with what.
+
+A thread of its own asks the loop for a sign of life every PERIOD_S. An answer that takes longer than STALL_S is a stall: the
+thread looks at what the loop's thread is doing then, and the innermost module of ours on its stack is the cause. So every
+turn beyond PERIOD_S + STALL_S is seen; of shorter ones as many as they take time. From LOG_S on the log gets a line with
+the stack. A turn that holds the interpreter all the while is looked at as soon as it lets go of it.
+
+    mainstem_loop_stall_seconds{cause="protocols.kafka.handlers.produce"}   sum, count and the longest
+
+What is not ours (`elsewhere`): the machine ran something else, or the process was stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from types import FrameType
+
+PERIOD_S = 0.02
+STALL_S = 0.02
+LOG_S = 0.1
+CAUSES_MAX = 64  # modules of ours that were ever a cause; more are counted as `others`
+STACK_FRAMES = 12
+ELSEWHERE = "elsewhere"
+_OURS = "mainstem."
+
+logger = logging.getLogger("mainstem.loop")
+
+
+@dataclass(slots=True)
+class Stalls:
+    """Of one cause."""
+
+    count: int = 0
+    seconds: float = 0.0
+    longest_s: float = 0.0
+
+
+class Watchdog:
+    """Made on the loop's own thread; `start` and `stop` it there."""
+
+    def __init__(self) -> None:
+        self.stalls: dict[str, Stalls] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._thread: threading.Thread | None = None
+        self._answered = threading.Event()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._answered.set()
+        if self._thread is not None:
+            self._thread.join(1)
+
+    def longest(self) -> tuple[str, float]:
+        """Cause and seconds of the longest stall of our own making."""
+        found = ((cause, one.longest_s) for cause, one in self.stalls.items() if cause != ELSEWHERE)
+        return max(found, key=lambda one: one[1], default=("", 0.0))
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        while not self._stopping.wait(PERIOD_S):
+            self._answered.clear()
+            asked_s = time.monotonic()
+            try:
+                self._loop.call_soon_threadsafe(self._answered.set)
+            except RuntimeError:  # the loop is closed
+                return
+            if not self._answered.wait(STALL_S):
+                self._follow(asked_s)
+
+    def _follow(self, asked_s: float) -> None:
+        """The loop does not answer: see why, and how long it takes."""
+        cause, stack = self._look()
+        while not self._answered.wait(LOG_S - STALL_S) and not self._stopping.is_set():
+            if cause == ELSEWHERE:  # it was about to wake up when it was looked at
+                cause, stack = self._look()
+        took_s = time.monotonic() - asked_s
+        if self._stopping.is_set():
+            return
+        if cause not in self.stalls and len(self.stalls) >= CAUSES_MAX:
+            cause = "others"
+        stalls = self.stalls.setdefault(cause, Stalls())
+        stalls.count += 1
+        stalls.seconds += took_s
+        stalls.longest_s = max(stalls.longest_s, took_s)
+        if took_s >= LOG_S:
+            level = logging.INFO if cause == ELSEWHERE else logging.WARNING
+            logger.log(level, "the loop kept all clients waiting for %.0f ms in %s%s", took_s * 1000, cause, stack)
+
+    def _look(self) -> tuple[str, str]:
+        frame = sys._current_frames().get(self._thread_id)
+        cause = cause_of(frame)
+        stack = "".join(traceback.format_stack(frame)[-STACK_FRAMES:]) if frame is not None else ""
+        return cause, f":\n{stack}" if cause != ELSEWHERE else ""
+
+
+def cause_of(frame: FrameType | None) -> str:
+    """The innermost module of ours; what only runs the loop is none."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(_OURS) and frame.f_code.co_name not in ("run", "_run_thread"):
+            return str(name.removeprefix(_OURS))
+        frame = frame.f_back
+    return ELSEWHERE

@@ -1,0 +1,127 @@
+"""The pages of one thing: reached by its name, with its actions, at both widths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import paho.mqtt.client as paho
+import pika
+import pytest
+from confluent_kafka import Consumer
+from paho.mqtt.enums import CallbackAPIVersion
+from playwright.sync_api import Page, expect
+
+from mainstem.testing import Broker
+
+Shoot = Callable[[Page, str], None]
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=broker.http_url) as client:
+        yield client
+
+
+def test_dead_letters_are_read_and_redriven_one_by_one_or_all(
+    page: Page, broker: Broker, http: httpx.Client, shoot: Shoot
+) -> None:
+    http.post("/v1/queues", json={"name": "parcels", "filter": "parcels/#", "deliveries_max": 5}).raise_for_status()
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for value in (b"first", b"second", b"third"):
+            channel.basic_publish("amq.topic", "parcels.a", value)
+        for _ in range(3):
+            method, _, _ = channel.basic_get("parcels")
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.queue_bind("parcels", "amq.direct", "by-key")
+        channel.queue_declare("parcels", passive=True)  # answered once the rejects were taken
+    page.goto("/views")
+    page.locator("a", has_text="parcels").first.click()
+    expect(page.locator("h1")).to_have_text("parcels")
+    expect(page.locator("#dead tbody tr")).to_have_count(3)
+    expect(page.locator("#dead tr", has_text="second")).to_contain_text("rejected")
+    expect(page.locator("tr", has_text="amq.direct")).to_contain_text("by-key")
+    shoot(page, "queue")
+    page.locator("#dead tr", has_text="second").get_by_role("button", name="Redrive").click()
+    expect(page.locator("#dead tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Redrive all").click()
+    expect(page.locator("#dead")).to_have_count(0)
+    assert http.get("/v1/queues/parcels").json()["ready"] == 3
+    page.locator("input[name=length_max]").fill("10")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator("tr", has_text="length_max")).to_contain_text("10")
+    page.on("dialog", lambda dialog: dialog.accept("parcels"))
+    page.get_by_role("button", name="Delete this queue").click()
+    page.wait_for_url("**/views")
+    assert http.get("/v1/queues/parcels").status_code == 404
+
+
+def test_a_group_shows_its_members_and_is_reset_after_a_preview(page: Page, broker: Broker, shoot: Shoot) -> None:
+    settings = {
+        "bootstrap.servers": f"{broker.host}:{broker.kafka_port}",
+        "group.id": "readers",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer({**settings, "client.id": "reader-1", "enable.auto.commit": False})
+    consumer.subscribe(["orders"])
+    deadline = time.monotonic() + 60
+    while (message := consumer.poll(1)) is None:
+        assert time.monotonic() < deadline
+    consumer.commit(message=message, asynchronous=False)
+    page.goto("/cursors")
+    page.locator("a", has_text="readers").first.click()
+    expect(page.locator("tr", has_text="reader-1")).to_be_visible()
+    expect(page.locator("tr", has_text="orders").first).to_contain_text("0")
+    shoot(page, "group")
+    consumer.close()
+    page.goto("/group?name=readers")
+    page.get_by_role("button", name="Try").click()
+    expect(page.locator("output").first).to_contain_text("orders-0:")
+    page.get_by_role("button", name="Do it").click()
+    expect(page.locator("section").first.locator("tbody td").nth(4)).to_have_text("1")
+
+
+def test_a_view_a_session_and_a_connection_have_their_pages(page: Page, broker: Broker) -> None:
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="detailed", clean_session=False)
+    client.connect(broker.host, broker.mqtt_port)
+    client.subscribe("detail/#", 1)
+    client.loop_start()
+    try:
+        page.goto("/connections")
+        page.locator("a", has_text="detailed").click()
+        expect(page.locator("h1")).to_have_text("detailed")
+        page.goto("/cursors")
+        page.locator("a", has_text="detailed").click()
+        expect(page.locator("tr", has_text="detail/#")).to_be_visible()
+        page.goto("/view?name=all-sensors")
+        expect(page.locator("tbody tr").first).to_contain_text("120")
+    finally:
+        client.loop_stop()
+        client.disconnect()
+    page.goto("/namespace?name=/")
+    expect(page.locator("dl.facts")).to_contain_text("topics")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_rules_of_a_user_are_added_and_explained() -> None:
+    with Broker() as broker, httpx.Client(base_url=broker.http_url, auth=("root", "secret-1")) as http:
+        for name, admin in (("root", True), ("ada", False)):
+            http.post("/v1/users", json={"name": name, "password": "secret-1", "admin": admin}).raise_for_status()
+        html = http.get("/user?name=ada").text
+        assert "None of its own" in html
+        added = http.post("/v1/users/ada/rules", json={"allow": True, "actions": ["consume"], "filter": "a/#"})
+        assert added.status_code == 200
+        assert "a/#" in http.get("/user?name=ada").text
+        for path in ("/queue", "/group", "/view", "/session", "/connection", "/user", "/namespace"):
+            answer = httpx.get(f"{broker.http_url}{path}?name=ada", auth=("ada", "secret-1"))
+            assert answer.status_code in (403, 404), path
+
+
+@pytest.mark.parametrize("path", ["/queue", "/group", "/view", "/session", "/connection", "/user"])
+def test_what_does_not_exist_is_said_with_its_name(http: httpx.Client, path: str) -> None:
+    answer = http.get(f"{path}?name=nowhere&id=nowhere")
+    assert answer.status_code == 404
+    assert "nowhere" in answer.text
