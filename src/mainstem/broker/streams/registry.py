@@ -48,6 +48,7 @@ _OFFSET = struct.Struct(">q")
 _STATE = struct.Struct(">qqqq")
 _PLACE = struct.Struct(">qq")
 LOG_KIND = "stream"
+ENGINE_OF_STORAGE = {"memory": "memory"}  # JetStream's word → the engine; `file` is whatever the namespace has
 
 
 class Streams:
@@ -119,7 +120,7 @@ class Streams:
                 name = declared.name.decode(errors="replace")
                 raise InvalidArgument(
                     f"topic {name!r} was declared and has a layout of its own; a stream keeps its subjects in its own log",
-                    fix=f"mainstem topic delete {name}, or leave it out of the stream's subjects",
+                    fix=f"mainstem topic rm {name}, or leave it out of the stream's subjects",
                 )
 
     def begin_offset(self, filters: tuple[bytes, ...]) -> int:
@@ -264,8 +265,8 @@ class StreamService:
         broker.store.check_room()
         broker.ticker.write_now()
         changes: dict[str, Any] = {"retention_ms": -1, "layout": "shared", "retention_bytes": -1}
-        if config.get("storage") == "memory":
-            changes |= {"engine": "memory"}
+        if engine := ENGINE_OF_STORAGE.get(config.get("storage", "")):
+            changes["engine"] = engine
         if durability:
             changes["durability"] = durability
         policy = namespace.defaults.with_changes(changes)
