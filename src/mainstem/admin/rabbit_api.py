@@ -4,6 +4,7 @@
     /api/exchanges[/vhost[/name[/publish | /bindings/source | /bindings/destination]]]
     /api/queues[/vhost[/name[/get | /contents | /bindings]]]
     /api/bindings[/vhost[/e/source/(q|e)/destination[/properties]]]
+    /api/policies[/vhost[/name]]
     /api/connections · channels · consumers · definitions[/vhost]
     /api/aliveness-test/vhost · healthchecks/node · health/checks/...
 
@@ -24,6 +25,7 @@ from starlette.routing import Route
 
 from mainstem.admin import rabbit_changes as changes
 from mainstem.admin import rabbit_objects as objects
+from mainstem.admin import rabbit_policies as policies
 from mainstem.admin.calls import audit
 from mainstem.admin.rights import admit, may
 from mainstem.admin.running import Running
@@ -320,7 +322,11 @@ ROUTES: list[tuple[str, tuple[str, ...], str, Handler]] = [
         ("GET", "definitions/{vhost}", "definitions.read", changes.export_definitions),
         ("POST", "definitions", "definitions.write", lambda call: changes.import_definitions(call, None)),
         ("POST", "definitions/{vhost}", "definitions.write", changes.import_definitions),
-        ("GET", "policies", "self.read", lambda call: []),
+        ("GET", "policies", "policy.list", policies.listed),
+        ("GET", "policies/{vhost}", "policy.list", policies.listed),
+        ("GET", "policies/{vhost}/{name}", "policy.list", policies.described),
+        ("PUT", "policies/{vhost}/{name}", "policy.put", policies.put),
+        ("DELETE", "policies/{vhost}/{name}", "policy.remove", policies.remove),
         ("GET", "parameters", "self.read", lambda call: []),
         ("GET", "aliveness-test/{vhost}", "aliveness.test", changes.aliveness_test),
         ("GET", "healthchecks/node", "self.read", lambda call: {"status": "ok"}),

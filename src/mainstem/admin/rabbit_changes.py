@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mainstem.admin import rabbit_objects as objects
+from mainstem.admin import rabbit_policies as policies
 from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import (
     check_alternate,
@@ -20,6 +21,7 @@ from mainstem.broker.queues.declaring import (
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
 from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges, carbon_copies
 from mainstem.broker.queues.opening import check_taker, opening_reaches, opening_rights
+from mainstem.broker.queues.policies import policy_of
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
 from mainstem.metadata.store import Written
@@ -367,7 +369,7 @@ def export_definitions(call: Call, vhost: str | None) -> dict[str, Any]:
         "topic_permissions": [],
         "parameters": [],
         "global_parameters": [],
-        "policies": [],
+        "policies": [row for queues in all_queues for row in policies.rows(queues)],
         "queues": [
             {
                 "name": queue.name,
@@ -400,12 +402,17 @@ _EXCHANGE_FIELDS = ("name", "vhost", "type", "durable", "auto_delete", "internal
 
 
 async def import_definitions(call: Call, vhost: str | None) -> tuple[int, Any]:
-    """Adds what is not there; what is there stays as it is. Users, permissions and policies are not ours to take."""
+    """Adds what is not there; what is there stays as it is. Users and permissions are not ours to take."""
     body = _body(call)
     for row in body.get("vhosts", ()):
         if row["name"] not in call.broker.namespaces:
             await call.broker.declare_namespace(row["name"])
     written: list[Written | None] = []
+    for row in body.get("policies", ()):
+        queues = call.vhost(row.get("vhost", vhost or "/"))
+        if row["name"] not in queues.policies.by_name:
+            written.append(queues.policies.put(policy_of(row["name"], row, queues.namespace.name)))
+            await queues.policies.apply()
     for row in body.get("exchanges", ()):
         exchanges = call.vhost(row.get("vhost", vhost or "/")).exchanges
         if exchanges.find(row["name"]) is None:

@@ -61,6 +61,7 @@ def queue(one: Queue, running: Running, *, detailed: bool = False) -> dict[str, 
     settings, totals = one.settings, _totals(one)
     rates = _rates(one, totals)
     ready, unacked = one.ready, one.unacked
+    policy = one.queues.policies.of(one.name, settings.kind)
     stats: dict[str, Any] = dict(totals)
     stats |= {f"{name}_details": {"rate": rate} for name, rate in rates.items()}
     row: dict[str, Any] = {
@@ -73,8 +74,9 @@ def queue(one: Queue, running: Running, *, detailed: bool = False) -> dict[str, 
         "type": settings.kind.value,
         "node": NODE,
         "state": "running",
-        "policy": None,
+        "policy": policy.name if policy is not None else None,
         "operator_policy": None,
+        "effective_policy_definition": policy.definition if policy is not None else {},
         "messages": ready + unacked,
         "messages_details": {"rate": rates["publish"] - rates["ack"] - rates["deliver_no_ack"]},
         "messages_ready": ready,

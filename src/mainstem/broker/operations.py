@@ -94,6 +94,9 @@ TABLE = (
     Need("queue.delete", _NAMED, _DELETE, _QUEUE, _AMQP),
     Need("queue.describe", _NAMED, _DESCRIBE, _QUEUE, _AMQP),
     Need("queue.list", _EACH, _DESCRIBE, _QUEUE),
+    Need("policy.list", _OWN, _MANAGE, _NAMESPACE),  # of queues
+    Need("policy.put", _OWN, _MANAGE, _NAMESPACE),
+    Need("policy.remove", _OWN, _MANAGE, _NAMESPACE),
     Need("exchange.create", _NAMED, _CREATE, _EXCHANGE, _AMQP),
     Need("exchange.publish", _NAMED, _PUBLISH, _EXCHANGE, _AMQP),
     Need("exchange.bind", _NAMED, _CONSUME, _TOPIC, _AMQP),  # on all topics that the binding means

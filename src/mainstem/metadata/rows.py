@@ -29,6 +29,7 @@ class ItemKind(StrEnum):
     ACL = "acl"
     EXCHANGE = "exchange"
     QUEUE = "queue"
+    QUEUE_POLICY = "queue-policy"
     BINDING = "binding"
     GROUP = "group"
     STREAM = "stream"

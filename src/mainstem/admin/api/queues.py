@@ -81,7 +81,7 @@ async def alter_queue(call: Call) -> Any:
     for name in ("deliveries_max", "lock_ms"):  # these have a value for "no limit"
         if name in changes:
             changes[name] = changes[name] or getattr(QueueSettings(), name)
-    written = queue.queues.alter(queue, replace(queue.settings, **changes))
+    written = queue.queues.alter(queue, replace(queue.declared, **changes))
     if written is not None:
         await written
     return queue_facts(queue)

@@ -77,6 +77,18 @@ _TYPE_NAMES: dict[type, str] = {
     dict: "table",
     type(None): "void",
 }
+POLICY_KEYS = (  # arguments without their `x-`, that a policy may set
+    "message-ttl",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "max-age",
+    "overflow",
+    "dead-letter-exchange",
+    "dead-letter-routing-key",
+    "delivery-limit",
+    "queue-mode",
+)
 _SHORT_AGES = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 

@@ -61,7 +61,8 @@ class Queue:
         self.namespace = queues.namespace
         self.id = queue_id
         self.name = name
-        self.settings = settings
+        self.declared = settings  # as asked for; `settings` is what it obeys, with its policy
+        self.settings = settings = queues.policies.effective(name, settings)
         self.created = created
         self.owner: object | None = None  # of an exclusive queue: its connection
         self.exclusive_taker: Taker | None = None
@@ -151,7 +152,7 @@ class Queue:
         return {
             "id": self.id,
             "created": self.created,
-            "settings": self.settings.to_document(),
+            "settings": self.declared.to_document(),
             "condition": self.condition.text if self.condition is not None else "",
             "reaches": [
                 {"kind": r.kind, "filter": r.filter.decode(), "exchange": r.exchange, "start": r.start, "end": r.end}

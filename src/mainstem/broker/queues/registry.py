@@ -26,6 +26,7 @@ from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchanges
 from mainstem.broker.queues.letter_marks import LetterMarks
+from mainstem.broker.queues.policies import QueuePolicies
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.broker.queues.stream_numbers import JOURNAL_KIND as STREAM_KIND
@@ -103,6 +104,9 @@ class QueueService:
 
     def load(self, items: list[Item]) -> None:
         """Before the journal is recovered."""
+        for item in items:
+            if item.kind == ItemKind.QUEUE_POLICY and item.namespace in self.broker.namespaces:
+                self.of(self.broker.namespace(item.namespace)).policies.load(item)
         for item in items:
             if item.kind == ItemKind.QUEUE and item.namespace in self.broker.namespaces:
                 self.of(self.broker.namespace(item.namespace)).load(item)
@@ -294,6 +298,7 @@ class Queues:
         self.namespace = namespace
         self.by_name: dict[str, Queue] = {}
         self.deleted_listeners: list[Callable[[Queue], None]] = []
+        self.policies = QueuePolicies(self)
         self.exchanges = Exchanges(self)
         self.dead_letters = DeadLetters(self)
         self.ticker = service.broker.ticker
@@ -345,13 +350,21 @@ class Queues:
         return queue, self.save(queue)
 
     def alter(self, queue: Queue, settings: QueueSettings) -> Written | None:
-        """Other limits from now on; what is over them leaves. Not its kind, nor how long it lives."""
+        """Declared otherwise from now on. Not its kind, nor how long it lives."""
+        queue.declared = settings
+        self.limit(queue)
+        return self.save(queue)
+
+    def limit(self, queue: Queue) -> None:
+        """What it obeys may have changed: what is over its limits leaves."""
+        settings = self.policies.effective(queue.name, queue.declared)
+        if settings == queue.settings:
+            return
         queue.set_limits(settings)
         for level in queue.levels:
             level.cursor.deliveries_max = settings.deliveries_max
         queue.limits.enforce()
         queue.on_time(self.now_ms())
-        return self.save(queue)
 
     def _add(self, queue: Queue) -> None:
         if queue.settings.kind is Kind.STREAM:
