@@ -82,6 +82,12 @@ def group_key(namespace: Namespace, name: str) -> str:
     return name if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}{name}"
 
 
+def group_named(key: str) -> tuple[str, str]:
+    """Namespace and name of a group, from its key."""
+    namespace, mark, name = key.partition(TENANT_MARK)
+    return (namespace, name) if mark else ("/", key)
+
+
 def group_exists(running: Running, namespace: Namespace, name: str) -> bool:
     groups, key = groups_of(running), group_key(namespace, name)
     return groups is not None and (key in groups.groups or key in groups.offsets)

@@ -98,17 +98,16 @@ class Rates:
         return self.latest()
 
     def series(self) -> dict[str, Any]:
-        """For the chart: time, then messages in plus out per protocol."""
+        """For the chart: time, then messages in and out per protocol."""
         protocols = sorted({protocol for sample in self.samples for protocol in sample.rates})
         return {
             "time": [round(sample.time_s, 1) for sample in self.samples],
             "series": {
-                protocol: [
-                    round(rates["messages_in"] + rates["messages_out"], 1)
-                    if (rates := sample.rates.get(protocol)) is not None
-                    else None
+                f"{way}.{protocol}": [
+                    round(rates[f"messages_{way}"], 1) if (rates := sample.rates.get(protocol)) is not None else None
                     for sample in self.samples
                 ]
                 for protocol in protocols
+                for way in ("in", "out")
             },
         }

@@ -38,8 +38,9 @@ def topic_page(
         check_filter(topic_filter.encode())
     wanted = search.lower().encode()
     found: list[bytes] = []
+    hidden = not topic_filter.startswith("$")
     for looked, (mark, name) in enumerate(_names(namespace, topic_filter.encode(), after), 1):
-        if name and (not wanted or wanted in name.lower()):
+        if name and (not wanted or wanted in name.lower()) and not (hidden and name.startswith(b"$")):
             found.append(name)
         if len(found) >= limit or looked >= SCAN_MAX:
             return found, mark
@@ -194,6 +195,8 @@ def children(
     complete = True
     for _, name in _names(namespace, f"{base}#".encode() if prefix else b"", ""):
         looked += 1
+        if name.startswith(b"$") and not base.startswith("$"):  # the broker's own
+            continue
         if looked > SCAN_MAX:
             complete = False
             break

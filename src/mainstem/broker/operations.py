@@ -74,6 +74,7 @@ TABLE = (
     Need("self.read", Scope.LOGIN),
     Need("overview.read", Scope.LOGIN),
     Need("overview.rates", _BROKER),
+    Need("history.read", Scope.LOGIN),  # the broker's: an admin; of an object: `describe` on it
     Need("topic.publish", _NAMED, _PUBLISH, _TOPIC, _EVERYWHERE),
     Need("topic.consume", _NAMED, _CONSUME, _TOPIC, _EVERYWHERE),
     Need("topic.create", _NAMED, _CREATE, _TOPIC, _KAFKA),

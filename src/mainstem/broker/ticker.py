@@ -14,6 +14,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from mainstem.broker.turns import SLICE_NS
 from mainstem.log.committer import Committer, end_process
 from mainstem.log.log import Appended, Log
 from mainstem.model.errors import StorageFault
+from mainstem.model.histogram import times_histogram
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -34,6 +36,7 @@ BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who br
 SHARE_BYTES = 4 << 10
 WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
 FLUSHES_UNCLOCKED = 64
+SYNCS_TIMED_MAX = 1_000  # of a log at once, for the histogram of acks
 
 
 class Flushable(Protocol):
@@ -84,6 +87,10 @@ class Ticker:
         self._quiet_since: dict[Log, tuple[float, int]] = {}  # when each log was last synced, and up to where
         self._sync_later: set[Log] = set()  # of durability interval: a sync is due
         self._undelivered: list[Appended] = []  # written while a tick delivered
+        self.ack_ns = times_histogram()  # from a tick that wrote until what it wrote was durable: acks leave then
+        self.deliver_ns = times_histogram()  # from a tick that wrote until the live ones had it in their sockets
+        self._began_ns = self._written_ns = 0  # monotonic: of this tick, of the oldest write that is not delivered
+        self._timed: dict[Log, deque[tuple[int, int]]] = {}  # end of each sync that is awaited, when it was written
         self._ticking = False
         self._stopped = False
 
@@ -162,6 +169,8 @@ class Ticker:
 
     def _tick(self) -> None:
         self.ticks += 1
+        self._began_ns = time.monotonic_ns()
+        delivered = self._dispatcher.delivered
         appended = self._write_logs() if self._logs else []
         if self._undelivered:
             appended, self._undelivered = self._undelivered + appended, []
@@ -174,6 +183,16 @@ class Ticker:
             self._run_after()
         if self._connections:
             self._flush()
+        if appended or self._written_ns:
+            self._time_delivery(delivered)
+
+    def _time_delivery(self, delivered: int) -> None:
+        """Once all that was written is with those who listen; slices of a large one are one delivery."""
+        self._written_ns = self._written_ns or self._began_ns
+        if self._dispatcher.delivered != delivered and not self._dispatcher.waiting_bytes:
+            self.deliver_ns.add(time.monotonic_ns() - self._written_ns)
+        if not self._dispatcher.waiting_bytes:
+            self._written_ns = 0
 
     def _flush(self) -> None:
         connections, self._connections = self._connections, []
@@ -231,6 +250,7 @@ class Ticker:
             if log.durability.acks_wait:
                 if _is_awaited(log, written):
                     to_sync.append(log)
+                    self._timed.setdefault(log, deque(maxlen=SYNCS_TIMED_MAX)).append((log.written, self._began_ns))
                 elif log not in self._unhurried:
                     self._sync_unhurried(log)
             else:
@@ -316,11 +336,14 @@ class Ticker:
                 self.end_turn()
 
     def _mark_synced(self, synced: list[tuple[Log, int]]) -> None:
-        now_s = self.loop.time()
+        now_s, now_ns = self.loop.time(), time.monotonic_ns()
         for log, end in synced:
             if log.removed:
                 continue
             log.mark_stable(end)
+            timed = self._timed.get(log)
+            while timed and timed[0][0] <= end:
+                self.ack_ns.add(now_ns - timed.popleft()[1])
             if self._quiet_since.get(log, (0.0, -1))[1] != end:  # the checkpoint's own sync finds nothing new
                 self._quiet_since[log] = (now_s, end)
             if not log.unsynced_bytes:
@@ -356,6 +379,7 @@ class Ticker:
         self._syncing.discard(log)
         self._unhurried.discard(log)
         self._quiet_since.pop(log, None)
+        self._timed.pop(log, None)
         log.mark_stable(log.written)
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:

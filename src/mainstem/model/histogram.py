@@ -23,6 +23,18 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def percentile(self, share: float, counts: Sequence[int] | None = None) -> float:
+        """About the value that `share` of all values (or of those that `counts` counts) do not exceed."""
+        counts = self.counts if counts is None else counts
+        left = share * sum(counts)
+        for place, count in enumerate(counts):
+            if count and left <= count:
+                low = self.bounds[place - 1] if place else 0
+                high = self.bounds[min(place, len(self.bounds) - 1)]
+                return low + (high - low) * left / count
+            left -= count
+        return 0.0
+
 
 def times_histogram() -> Histogram:
     """Of nanoseconds, from 10 µs to 10 s."""

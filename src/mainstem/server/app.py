@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.admin.connections import connections_in
+from mainstem.admin.history.keeper import History
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.groups.classic import GroupLimits
@@ -107,6 +108,7 @@ class App:
         self.started_s = time.time()
         self.protocols = protocol_of_listener()
         self.rates = Rates(self)
+        self.history = History(self)
         self.asking: Any = None  # made with the HTTP server
         self.ready = False
         self._move_ports = move_ports
@@ -255,7 +257,7 @@ class App:
     async def _listen(self, taken: Taken) -> None:
         loop = asyncio.get_running_loop()
         backlog = self.config.listeners.backlog
-        self._tasks.append(loop.create_task(self.rates.run()))
+        self._tasks += [loop.create_task(self.rates.run()), loop.create_task(self.history.run())]
         limits = self.config.limits
         for server in self.servers.values():
             self._tasks.append(loop.create_task(server.run_deadlines()))

@@ -1,22 +1,53 @@
-"""/v1/rates and /v1/series: numbers over time, ready to draw."""
+"""/v1/rates, /v1/history and /v1/series: numbers over time, ready to draw."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 from mainstem.admin.api.messages import SUBJECT, require_consume
 from mainstem.admin.calls import Call, Field, Operation
 from mainstem.admin.messages import READ_BYTES, open_source, start_offsets
+from mainstem.broker.access import Action
+from mainstem.model.errors import InvalidArgument, NotAuthorized
 from mainstem.model.record import Record
 
 RECORDS_MAX = 5_000  # a chart has no more pixels than that
+RANGE_S_MAX = 8 * 86_400
+RANGE = re.compile(r"(\d{1,6})([smhd])")
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 STEP = 500  # records read before the loop gets its turn
 
 
 async def get_rates(call: Call) -> Any:
     return call.running.rates.series()
+
+
+async def get_history(call: Call) -> Any:
+    """Of the broker for admins; of one topic, queue or group for those who may see it."""
+    history, range_s = call.running.history, _range_s(call.query.get("range", "1h"))
+    named = {kind: call.query[kind] for kind in ("topic", "queue", "group") if call.query.get(kind)}
+    if len(named) > 1:
+        raise InvalidArgument("one of topic, queue and group, not several")
+    for kind, name in named.items():
+        if kind == "topic":
+            call.require(Action.DESCRIBE, name.encode())
+        else:
+            call.require_object(name, f"{kind}.describe")
+        return history.of_object(kind, call.namespace.name, name, range_s)
+    if not call.principal.admin:
+        raise NotAuthorized("only an admin may see the broker's figures", fix="?topic=, ?queue= or ?group=")
+    figures = tuple(one for one in call.query.get("figures", "").split(",") if one)
+    return history.of_broker(figures, range_s)
+
+
+def _range_s(text: str) -> int:
+    found = RANGE.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(f"range must be like 30m, 6h or 7d, not {text[:100]!r}")
+    return max(60, min(int(found[1]) * UNITS_S[found[2]], RANGE_S_MAX))
 
 
 async def get_series(call: Call) -> Any:
@@ -56,6 +87,20 @@ def number_in(record: Record, path: list[str]) -> float | None:
 OPERATIONS = (
     Operation(
         "GET", "/v1/rates", get_rates, "Messages a second by protocol, for the last ten minutes.", "overview.rates"
+    ),
+    Operation(
+        "GET",
+        "/v1/history",
+        get_history,
+        "Figures over time, for up to eight days: of the broker, or of one topic, queue or group.",
+        "history.read",
+        query=(
+            Field("range", "string", "How far back: 30m, 6h, 7d. Up to six hours in steps of 10 s, beyond of 5 min."),
+            Field("figures", "string", "Of the broker: only these, comma-separated, for example in,out,ack_p99."),
+            Field("topic", "string", "Of this topic: what came in."),
+            Field("queue", "string", "Of this queue: ready and unacked."),
+            Field("group", "string", "Of this group: its lag."),
+        ),
     ),
     Operation(
         "GET",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
@@ -36,6 +38,7 @@ from mainstem.storage.engines import ENGINES
 ROWS = 100
 MESSAGES = 50
 LAST_CHARACTERS = 80
+DISK_FULL_SHOWN_S = 366 * 86_400  # later than that nobody plans
 Loader = Callable[[Call], Awaitable[dict[str, Any]]]
 
 
@@ -65,7 +68,11 @@ def overview_facts(call: Call) -> dict[str, Any]:
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
-    return {**overview_facts(call), "doors": call.running.doors()}
+    admin = call.principal.admin
+    full_s = call.running.history.disk_full_s() if admin else None
+    near = full_s is not None and full_s - time.time() < DISK_FULL_SHOWN_S
+    full = datetime.fromtimestamp(full_s, UTC).date().isoformat() if near and full_s is not None else None
+    return {**overview_facts(call), "doors": call.running.doors(), "charts": admin, "disk_full": full}
 
 
 async def topics_page(call: Call) -> dict[str, Any]:

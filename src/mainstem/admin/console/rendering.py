@@ -56,8 +56,9 @@ def show_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def show_clock(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+def show_plain_time(ms: int) -> str:
+    """Where no script makes it local."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
 def show_setting(value: Any, key: str) -> str:
@@ -96,7 +97,7 @@ def make_environment() -> jinja2.Environment:
         number=show_number,
         duration=show_duration,
         when=show_time,
-        clock=show_clock,
+        plain_time=show_plain_time,
         setting=show_setting,
         ticks=show_ticks,
         key=show_key,

@@ -1,7 +1,9 @@
 // Behaviour of the console: forms that speak the JSON API, charts, live tails. Pages read well without it.
 
-const $ = (selector, root = document) => root.querySelector(selector);
-const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+import { showTime, startTimes } from "./times.js";
+
+export const $ = (selector, root = document) => root.querySelector(selector);
+export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 function toast(text, bad = false) {
   $(".toast")?.remove();
@@ -13,7 +15,7 @@ function toast(text, bad = false) {
   setTimeout(() => box.remove(), 6000);
 }
 
-async function call(method, path, body) {
+export async function call(method, path, body) {
   const options = { method, headers: { Accept: "application/json" } };
   if (body !== undefined) {
     options.headers["Content-Type"] = "application/json";
@@ -84,71 +86,9 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Charts: <div class="chart" data-chart="/v1/rates"> draws {time: [...], series: {name: [...]}}.
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#1f6f50";
-
-// A time as the rest of the console writes it: UTC, as fine as the steps of the axis.
-function clock(time, step) {
-  const text = new Date(time * 1000).toISOString();
-  if (step >= 86400) return text.slice(0, 10);
-  if (step >= 60) return text.slice(11, 16);
-  return step >= 1 ? text.slice(11, 19) : text.slice(11, 23);
-}
-
-function draw(box, data) {
-  box.data = data;
-  const names = Object.keys(data.series);
-  if (!names.length || !data.time.length) return;
-  const line = { stroke: colour("line"), width: 1 };
-  const axis = { stroke: colour("soft"), grid: line, ticks: line, font: "12px system-ui, sans-serif" };
-  const options = {
-    width: box.clientWidth,
-    height: 220,
-    cursor: { drag: { x: false, y: false } },
-    axes: [{ ...axis, values: (_, times, __, ___, step) => times.map((time) => clock(time, step)), space: 80 }, { ...axis, size: 56 }],
-    series: [{ value: (_, time) => (time == null ? "–" : clock(time, 0.001)) }, ...names.map((name) => ({
-      label: name,
-      stroke: colour(name),
-      width: 2,
-      points: { show: data.time.length < 60 },
-      value: (_, value) => (value == null ? "–" : value.toLocaleString()),
-    }))],
-  };
-  const rows = [data.time, ...names.map((name) => data.series[name])];
-  if (box.plot && box.plot.series.length === rows.length) {
-    box.plot.setData(rows);
-    return;
-  }
-  box.plot?.destroy();
-  box.plot = new uPlot(options, rows, box);
-}
-
-async function startChart(box) {
-  const load = async () => {
-    try {
-      draw(box, await call("GET", box.dataset.chart));
-    } catch (error) {
-      box.textContent = error.message;
-    }
-  };
-  await load();
-  if (box.dataset.every) setInterval(load, Number(box.dataset.every));
-}
-
 const showPlace = () => $("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-addEventListener("resize", () => {
-  showPlace();
-  for (const box of $$(".chart")) box.plot?.setSize({ width: box.clientWidth, height: 220 });
-});
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  for (const box of $$(".chart")) {
-    box.plot?.destroy();
-    box.plot = null;
-    if (box.data) draw(box, box.data);
-  }
-});
+addEventListener("resize", showPlace);
 
 // Live tail: rows from server-sent events, newest first, at most 200 kept.
 function startTail(button) {
@@ -171,7 +111,9 @@ function prepend(rows, message) {
   $(".empty", rows.parentElement.parentElement)?.remove();
   const line = $("#message-row").content.cloneNode(true);
   $("[data-of=offset]", line).textContent = `${message.partition}·${message.offset}`;
-  $("[data-of=time]", line).textContent = new Date(message.time_ms).toISOString().slice(11, 23);
+  const time = $("[data-of=time] time", line);
+  time.dataset.ms = message.time_ms;
+  showTime(time);
   $("[data-of=topic]", line).textContent = message.topic;
   $("[data-of=origin]", line).textContent = message.origin;
   $("[data-of=origin]", line).classList.add(message.origin);
@@ -218,6 +160,6 @@ document.addEventListener("answered", (event) => {
 });
 
 showPlace();
-for (const box of $$(".chart[data-chart]")) startChart(box);
+startTimes();
 for (const button of $$("button[data-tail]")) startTail(button);
 for (const form of $$("form[data-arrivals]")) startTry(form);

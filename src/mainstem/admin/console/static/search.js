@@ -1,5 +1,7 @@
 // The page Search: one request for hits, newest first, and one for the bars; all state is in the form, so in the URL.
 
+import { showTime, timeText } from "./times.js";
+
 const $ = (selector, root = document) => root.querySelector(selector);
 const HITS = 100;
 const FIELDS_MAX = 50; // shown of one hit
@@ -90,7 +92,8 @@ function rowOf(hit) {
   const topic = encodeURIComponent(hit.topic);
   of("offset").textContent = `${hit.partition}·${hit.offset}`;
   of("offset").href = `/messages?topic=${topic}&from=@${hit.offset}`;
-  of("time").textContent = new Date(hit.time_ms).toISOString().replace("T", " ").slice(0, 23);
+  of("time").dataset.ms = hit.time_ms;
+  showTime(of("time"));
   of("topic").textContent = hit.topic;
   of("topic").href = `/topic?name=${topic}`;
   of("origin").textContent = hit.origin;
@@ -129,7 +132,7 @@ function drawBars(buckets, width) {
     const at = { x: ((start - first) / width) * step, width: Math.max(step * 0.9, 1), y: 100 - height, height };
     for (const [name, value] of Object.entries(at)) bar.setAttribute(name, value);
     const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-    title.textContent = `${new Date(start).toISOString()}: ${count}`;
+    title.textContent = `${timeText(start)}: ${count}`;
     bar.append(title);
     bar.addEventListener("click", () => {
       form.elements.since.value = new Date(start).toISOString();
@@ -140,7 +143,7 @@ function drawBars(buckets, width) {
   }
   const total = buckets.reduce((sum, [, count]) => sum + count, 0);
   $("#search-range").textContent =
-    `${total.toLocaleString()} hits from ${new Date(first).toISOString()} to ${new Date(last + width).toISOString()}; a click on a bar narrows to it`;
+    `${total.toLocaleString()} hits from ${timeText(first, { fine: false })} to ${timeText(last + width, { fine: false })}; a click on a bar narrows to it`;
 }
 
 async function run() {
