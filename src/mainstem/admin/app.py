@@ -21,6 +21,7 @@ from mainstem.admin.problems import problem, problem_of
 from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
+from mainstem.admin.schema_api import schema_routes
 from mainstem.model.errors import MainstemError, NotAuthorized
 
 
@@ -76,6 +77,7 @@ def make_application(running: Running) -> Starlette:
         Route("/v1/openapi.json", openapi, name="self.read"),
         *answered,
         *scans,
+        *schema_routes(running),
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
     ]
     console = Console(running) if running.config.http.console else None

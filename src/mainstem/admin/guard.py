@@ -32,6 +32,9 @@ METRICS = "/metrics"  # what is below it names objects, and is for admins
 WRITING_GETS = "/api/aliveness-test/"
 STATIC = "/static/"
 BYTES, BYTES_PATHS = "application/octet-stream", frozenset({"/v1/stage/data"})  # no form can send this type either
+JSON_KINDS = frozenset(
+    {"application/json", "application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json"}
+)
 ASKED_FIRST = ("PUT", "DELETE")  # no page of another site sends these without asking, and we never consent
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
@@ -91,7 +94,7 @@ class Guard:
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if has_body or scope["method"] not in ASKED_FIRST:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json" and not (kind == BYTES and scope["path"] in BYTES_PATHS):
+            if kind not in JSON_KINDS and not (kind == BYTES and scope["path"] in BYTES_PATHS):
                 return problem(415, REFUSED, "what changes something must be sent as application/json")
         length = headers.get("content-length", "0")
         limited = scope["path"] not in BYTES_PATHS  # there the handler counts

@@ -36,6 +36,7 @@ from mainstem.broker.policy import Policy
 from mainstem.broker.queues.registry import QueueService
 from mainstem.broker.quotas import Quotas
 from mainstem.broker.scans.plan import ScanPlans
+from mainstem.broker.schemas.registry import Schemas
 from mainstem.broker.session_keeper import SessionKeeper, SessionLimits
 from mainstem.broker.staging import Staging
 from mainstem.broker.streams.registry import LOG_KIND, StreamService
@@ -150,6 +151,7 @@ class Broker(Declaring):
         self.scans = ScanPlans(self)
         self.staging = Staging(self)
         self.archives = Archives(self)
+        self.schemas = Schemas(self)
         self.pipelines = Pipelines(self.clock)
         newest = max((log.last_stamp for log in self.logs.by_id.values()), default=0)
         self.stamps.next = max(self.stamps.next, newest + 1)
@@ -171,6 +173,7 @@ class Broker(Declaring):
             self.delayed.start()
             self.coordinator.resume()
             self.session_keeper.recover()
+            self.schemas.recover()
         return count
 
     def start(self) -> None:
@@ -192,6 +195,7 @@ class Broker(Declaring):
         if self.logs.tier is not None:
             self.logs.tier.stop()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.schemas.close()
         await self.pump.close()
         self.queues.close()
         self.streams.close()

@@ -113,6 +113,11 @@ TABLE = (
     Need("transaction.publish", _NAMED, _PUBLISH, _TRANSACTION, ("kafka",)),
     Need("transaction.describe", _NAMED, _DESCRIBE, _TRANSACTION, ("kafka",)),
     Need("transaction.list", _EACH, _DESCRIBE, _TRANSACTION, ("kafka",)),
+    Need("schema.list", _EACH, _DESCRIBE, _TOPIC),  # of the topic that the subject is about
+    Need("schema.describe", _NAMED, _DESCRIBE, _TOPIC),  # or `consume`, or `publish`
+    Need("schema.register", _NAMED, _CONFIGURE, _TOPIC),  # also a subject's level and mode
+    Need("schema.delete", _NAMED, _DELETE, _TOPIC),
+    Need("schema.configure-all", _OWN, _MANAGE, _NAMESPACE),
     Need("session.list", _OWN, _MANAGE, _NAMESPACE),
     Need("session.describe", _OWN, _MANAGE, _NAMESPACE),
     Need("session.delete", _OWN, _MANAGE, _NAMESPACE),

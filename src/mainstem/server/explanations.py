@@ -68,6 +68,12 @@ CATALOGUE = {
         "The change was prepared on what the metadata said, and another broker or command changed that first. Nothing\n"
         "was changed. Look at what it says now, then try again.",
     ),
+    "MS-1009": Explanation(
+        "The schema registry refuses it",
+        "The message is the one that clients of Confluent's registry know: a subject or version that is not there, a\n"
+        "schema that cannot be read, or one that earlier data would not fit. See the versions: mainstem schema\n"
+        "describe SUBJECT. Levels of compatibility and what each allows: docs/schemas.md.",
+    ),
     "MS-2000": Explanation(
         "The peer broke the protocol",
         "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to\n"

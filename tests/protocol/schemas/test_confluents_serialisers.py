@@ -1,0 +1,148 @@
+"""confluent-kafka's own serialisers register, cache and decode against the broker, and are told what is incompatible."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+from mainstem.testing import Broker
+
+AVRO = json.dumps({"type": "record", "name": "Reading", "fields": [{"name": "celsius", "type": "double"}]})
+WIDER = json.dumps(
+    {
+        "type": "record",
+        "name": "Reading",
+        "fields": [{"name": "celsius", "type": "double"}, {"name": "room", "type": "string"}],
+    }
+)
+JSON_SCHEMA = json.dumps(
+    {
+        "title": "Reading",
+        "type": "object",
+        "properties": {"celsius": {"type": "number"}},
+        "required": ["celsius"],
+        "additionalProperties": False,
+    }
+)
+
+
+def reading_class() -> Any:
+    """As protoc would have made it from a file that imports another."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="reading.proto", package="plant", syntax="proto3")
+    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
+    message = file.message_type.add(name="Reading")
+    message.field.add(name="celsius", number=1, type=field.TYPE_DOUBLE, label=field.LABEL_OPTIONAL)
+    kind = ".google.protobuf.Timestamp"
+    message.field.add(name="at", number=2, type=field.TYPE_MESSAGE, type_name=kind, label=field.LABEL_OPTIONAL)
+    descriptor_pool.Default().Add(file)
+    return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName("plant.Reading"))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as one:
+        yield one
+
+
+@pytest.fixture
+def client(broker: Broker) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": broker.http_url})
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"readings.{uuid.uuid4().hex[:8]}"
+
+
+def round_trip(broker: Broker, topic: str, value: bytes) -> bytes:
+    """Through the Kafka port, as a producer and a consumer see it."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, value)
+    assert producer.flush(20) == 0
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe([topic])
+        message = next(one for _ in range(100) if (one := consumer.poll(0.5)) is not None and not one.error())
+        found: Any = message.value()
+        return bytes(found)
+    finally:
+        consumer.close()
+
+
+def test_avro_is_registered_once_and_decoded(broker: Broker, client: SchemaRegistryClient, topic: str) -> None:
+    context = SerializationContext(topic, MessageField.VALUE)
+    serialise = AvroSerializer(client, AVRO)
+    data = serialise({"celsius": 21.5}, context)
+    assert data is not None and data[0] == 0
+    assert serialise({"celsius": 1.0}, context)[:5] == data[:5]
+    assert client.get_versions(f"{topic}-value") == [1]
+    stored = round_trip(broker, topic, data)
+    assert AvroDeserializer(SchemaRegistryClient({"url": broker.http_url}))(stored, context) == {"celsius": 21.5}
+
+
+def test_json_schema_is_registered_and_decoded(broker: Broker, client: SchemaRegistryClient, topic: str) -> None:
+    context = SerializationContext(topic, MessageField.VALUE)
+    data = JSONSerializer(JSON_SCHEMA, client)({"celsius": 21.5}, context)
+    stored = round_trip(broker, topic, data)
+    assert JSONDeserializer(JSON_SCHEMA, schema_registry_client=client)(stored, context) == {"celsius": 21.5}
+    assert client.get_latest_version(f"{topic}-value").schema.schema_type == "JSON"
+
+
+def test_protobuf_is_registered_with_what_it_imports_and_decoded(
+    broker: Broker, client: SchemaRegistryClient, topic: str
+) -> None:
+    context = SerializationContext(topic, MessageField.VALUE)
+    reading = reading_class()
+    sent = reading(celsius=21.5, at=timestamp_pb2.Timestamp(seconds=7))
+    data = ProtobufSerializer(reading, client)(sent, context)
+    stored = round_trip(broker, topic, data)
+    found = ProtobufDeserializer(reading, schema_registry_client=SchemaRegistryClient({"url": broker.http_url}))
+    assert found(stored, context) == sent
+    text = client.get_latest_version(f"{topic}-value").schema.schema_str
+    assert "message Reading" in text and ".google.protobuf.Timestamp at = 2;" in text
+
+
+def test_an_incompatible_schema_is_refused_before_anything_is_produced(
+    client: SchemaRegistryClient, topic: str
+) -> None:
+    context = SerializationContext(topic, MessageField.VALUE)
+    AvroSerializer(client, AVRO)({"celsius": 1.0}, context)
+    with pytest.raises(SchemaRegistryError) as refused:
+        AvroSerializer(client, WIDER)({"celsius": 1.0, "room": "a"}, context)
+    assert refused.value.http_status_code == 409 and refused.value.error_code == 409
+    assert "incompatible with an earlier schema" in refused.value.error_message
+    assert "READER_FIELD_MISSING_DEFAULT_VALUE" in refused.value.error_message
+    assert client.get_versions(f"{topic}-value") == [1]
+    assert not client.test_compatibility(f"{topic}-value", Schema(WIDER, "AVRO"))
+
+
+def test_references_levels_and_deletions_as_the_client_calls_them(client: SchemaRegistryClient, topic: str) -> None:
+    part = json.dumps({"type": "record", "name": "Place", "namespace": "a.b", "fields": [{"name": "n", "type": "int"}]})
+    client.register_schema(f"{topic}.place", Schema(part, "AVRO"))
+    whole = json.dumps({"type": "record", "name": "Trip", "fields": [{"name": "to", "type": "a.b.Place"}]})
+    from confluent_kafka.schema_registry import SchemaReference
+
+    reference = SchemaReference("a.b.Place", f"{topic}.place", 1)
+    schema_id = client.register_schema(topic, Schema(whole, "AVRO", [reference]))
+    assert client.get_schema(schema_id).references == [reference]
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.delete_subject(f"{topic}.place")
+    assert refused.value.error_code == 42206
+    client.set_compatibility(topic, "FULL")
+    assert client.get_compatibility(topic) == "FULL"
+    assert client.delete_subject(topic) == [1]
+    assert client.delete_subject(topic, permanent=True) == [1]
+    assert topic not in client.get_subjects()
