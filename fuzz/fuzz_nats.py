@@ -1,4 +1,4 @@
-"""Rubbish for the NATS parser: whatever comes, it is read or refused with a WireError, and both implementations agree.
+"""Rubbish for NATS's reader: whatever comes, it is read or refused with a WireError, and both implementations agree.
 
     python fuzz/fuzz_nats.py [seconds] [seed]
 
@@ -14,7 +14,7 @@ from driver import main
 from streams import nats_word, spoil
 
 from mainstem.protocols.nats.commands import WireError
-from mainstem.protocols.nats.wire import Parser
+from mainstem.protocols.nats.wire import Inbound
 from tests.oracles.nats_wire import parse
 
 PAYLOAD_MAX = 1_000
@@ -22,12 +22,14 @@ STEPS = (1 << 20, 1, 7, 64)  # how a socket may cut it
 
 
 def compiled(data: bytes, step: int) -> tuple[list[tuple[Any, ...]], str | None]:
-    parser, found = Parser(PAYLOAD_MAX), list[tuple[Any, ...]]()
+    inbound, found = Inbound(PAYLOAD_MAX), list[tuple[Any, ...]]()
     try:
         for at in range(0, len(data), step):
-            found += parser.feed(data[at : at + step])
+            inbound.receive(data[at : at + step])
+            while (command := inbound.next(0)) is not None:
+                found.append(command)
     except WireError as error:
-        return found + error.commands, error.text
+        return found, error.text
     return found, None
 
 

@@ -1,4 +1,4 @@
-"""NATS's wire in plain words: what the compiled parser must answer."""
+"""NATS's wire in plain words: what the compiled halves must read and write."""
 
 from __future__ import annotations
 
@@ -84,3 +84,12 @@ def _publish(kind: int, words: list[bytes], payload_max: int) -> tuple[tuple[Any
 
 def _is_number(word: bytes) -> bool:
     return word.isdigit() and len(word) <= 12
+
+
+def message(subject: bytes, sid: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
+    """What a subscriber is sent."""
+    to = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)
+    if headers:
+        size = len(headers) + len(payload)
+        return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, len(headers), size, headers, payload)
+    return b"MSG %b %d\r\n%b\r\n" % (to, len(payload), payload)

@@ -13,6 +13,7 @@ WAIT_S = 10.0
 class Raw:
     def __init__(self, port: int, **options: Any) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.info = json.loads(self.line()[5:])
         if options.pop("connect", True):
@@ -47,6 +48,15 @@ class Raw:
         while (line := self.line()) != last:
             if not line.startswith(b"INFO"):
                 found.append(line)
+        return found
+
+    def exactly(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise EOFError(self._buffer)
+            self._buffer += data
+        found, self._buffer = self._buffer[:size], self._buffer[size:]
         return found
 
     def rest(self) -> bytes:

@@ -485,13 +485,6 @@ class AmqpConnection(DurableAnswers):
     def flush(self) -> None:
         self.outbound.flush()
 
-    def write(self, data: bytes) -> None:
-        """To a transport of the loop's."""
-        self.transport.write(data)
-        self.note_unsent()
-        if self.meter is not None:
-            self.meter.wrote(len(data))
-
     def before_flush(self) -> None:
         """What is confirmed leaves with the rest; the socket is read again."""
         if self.to_confirm:

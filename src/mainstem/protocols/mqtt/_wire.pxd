@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from mainstem.broker._live cimport Route
 from mainstem.protocols.mqtt._publish cimport Fields
 from mainstem.protocols.mqtt._receipts cimport Receipts
-from mainstem.protocols.mqtt._routes cimport RouteTable
+from mainstem.protocols._routes cimport RouteTable
 
 
 cdef enum:

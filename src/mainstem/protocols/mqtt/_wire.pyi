@@ -3,8 +3,8 @@ from typing import Any
 
 from mainstem.broker.retained import Retained
 from mainstem.log._gather import Ticket
+from mainstem.protocols._routes import RouteTable
 from mainstem.protocols.mqtt._outbound import Outbound
-from mainstem.protocols.mqtt._routes import RouteTable
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.packets import Event
 

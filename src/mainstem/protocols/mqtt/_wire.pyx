@@ -17,7 +17,7 @@ from mainstem.protocols.mqtt._fields cimport get_length, is_utf8
 from mainstem.protocols.mqtt._outbound cimport Outbound
 from mainstem.protocols.mqtt._publish cimport Fields, read_publish
 from mainstem.protocols.mqtt._receipts cimport Receipts
-from mainstem.protocols.mqtt._routes cimport Entry
+from mainstem.protocols._routes cimport Entry
 
 from mainstem.protocols.mqtt.packets import Publish, decode
 from mainstem.protocols.mqtt.reasons import Violation

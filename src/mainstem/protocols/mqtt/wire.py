@@ -13,7 +13,7 @@ logs are synced in another. Only an unfinished packet is kept between reads; its
 
 from __future__ import annotations
 
-from mainstem.protocols.mqtt._routes import RouteTable
+from mainstem.protocols._routes import RouteTable
 from mainstem.protocols.mqtt._wire import Inbound
 
 MARK_CLIENT_WANTED = 1  # of a route: a No Local subscription may want to know who published

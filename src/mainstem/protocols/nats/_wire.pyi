@@ -1,12 +1,37 @@
 from typing import Any
 
-class Parser:
-    """Feed it what the socket brings; it answers the commands that are whole. The rest waits, within limits."""
+from mainstem.broker._live import Dispatcher
+from mainstem.protocols._reactor import Intake
+from mainstem.protocols.nats._outbound import Outbound
+
+class Inbound(Intake):
+    """Bytes in; records into the log, and a tuple of `commands` for each command that needs a decision."""
 
     payload_max: int
     line_max: int
+    connection: Any
+    publisher: Any
+    outbound: Outbound
+    dispatcher: Dispatcher
+    verbose: bool
+    takes_headers: bool
+    no_responders: bool
+    published: bool
+    identity: bytes
+    messages: int
+    messages_in: int
     def __init__(self, payload_max: int, line_max: int = ...) -> None: ...
-    def kept_bytes(self) -> int: ...
-    def feed(self, data: bytes) -> list[tuple[Any, ...]]:
-        """Commands as tuples: (kind, arguments...). Raises WireError where the peer must be closed; what came before
-        it in `data` is in the error's `commands`."""
+    @property
+    def has_more(self) -> bool:
+        """Whether `next` may find something before more is received."""
+    def kept_bytes(self) -> int:
+        """Of a command that is not whole."""
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer; then call `next` until it returns None."""
+    def next(self, time_ms: int) -> tuple[Any, ...] | None:
+        """The next command that needs a decision; publishes on the way there are done. None: more must be received.
+
+        WireError where the peer must be closed.
+        """
+    def forget(self) -> None:
+        """The peer is gone: what it left unfinished is not waited for."""

@@ -1,138 +1,391 @@
-# cython: language_level=3, boundscheck=False
-"""NATS's wire, read: bytes to commands. See `wire.py`."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The incoming half of a NATS connection. See `wire.py`; the plain `tests/oracles/nats_wire.py` says the same."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memchr
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy
 
-from mainstem.protocols.nats.commands import (
-    CONNECT, CONTROL_LINE_MAX, ERR, HPUB, INFO, OK, PING, PONG, PUB, SUB, UNSUB, WireError,
-    CONTROL_LINE_EXCEEDED, MAXIMUM_PAYLOAD, UNKNOWN_OPERATION,
-)
+from mainstem.codec._batch cimport put_varint, zigzag
+from mainstem.log._gather cimport Gather
+from mainstem.protocols._routes cimport Entry
+from mainstem.protocols.nats._outbound cimport Outbound
+
+from mainstem.protocols.nats import commands
+from mainstem.protocols.nats.commands import WireError
+
+cdef enum:
+    ORIGIN_NATS = 4
+    FLAG_KEY_IS_TOPIC = 8
+    VERB_MAX = 8  # bytes of a line beside its arguments
+    WORDS_MAX = 5  # of a publish: HPUB subject reply header-size size
+    NUMBER_DIGITS_MAX = 12
+    TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
 
 cdef dict VERBS = {
-    b"PUB": PUB, b"HPUB": HPUB, b"SUB": SUB, b"UNSUB": UNSUB, b"CONNECT": CONNECT, b"PING": PING, b"PONG": PONG,
-    b"INFO": INFO, b"+OK": OK, b"-ERR": ERR,
+    b"SUB": commands.SUB, b"UNSUB": commands.UNSUB, b"CONNECT": commands.CONNECT, b"PING": commands.PING,
+    b"PONG": commands.PONG, b"INFO": commands.INFO, b"+OK": commands.OK, b"-ERR": commands.ERR,
 }
-cdef int VERB_MAX = 8
+cdef object PUB = commands.PUB, HPUB = commands.HPUB, SUB = commands.SUB, UNSUB = commands.UNSUB
+cdef frozenset WITH_TEXT = frozenset((commands.CONNECT, commands.INFO, commands.ERR))
 
 
-cdef Py_ssize_t _number(bytes text) except -2:
+cdef inline bint is_space(uint8_t byte) noexcept nogil:
+    return byte == 32 or 9 <= byte <= 13
+
+
+cdef Py_ssize_t number_of(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     """-1 where it is none."""
-    if not text.isdigit() or len(text) > 12:
+    cdef Py_ssize_t value = 0, n
+    if size == 0 or size > NUMBER_DIGITS_MAX:
         return -1
-    return int(text)
+    for n in range(size):
+        if at[n] < 48 or at[n] > 57:
+            return -1
+        value = value * 10 + at[n] - 48
+    return value
 
 
-cdef class Parser:
-    """Feed it what the socket brings; it answers the commands that are whole. The rest waits, within limits."""
+cdef bint has_key(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Whether `ms-key`, however its letters are written, may be among the headers."""
+    cdef Py_ssize_t n
+    for n in range(2, size - 3):
+        if at[n] == 45 and at[n + 1] | 32 == 107 and at[n + 2] | 32 == 101 and at[n + 3] | 32 == 121 \
+                and at[n - 1] | 32 == 115 and at[n - 2] | 32 == 109:
+            return True
+    return False
 
-    cdef list _kept  # pieces of what is not whole
-    cdef Py_ssize_t _kept_size
-    cdef object _waiting  # (kind, subject, reply, header size, total) of a publish whose payload is not whole
-    cdef public Py_ssize_t payload_max
-    cdef public Py_ssize_t line_max
 
-    def __init__(self, payload_max, line_max=CONTROL_LINE_MAX):
-        self._kept = []
-        self._kept_size = 0
+cdef uint8_t* put_header(uint8_t* at, const char* name, int name_size, const uint8_t* value, Py_ssize_t size) noexcept nogil:
+    """`name` with its length before it."""
+    memcpy(at, name, name_size)
+    at = put_varint(at + name_size, zigzag(size))
+    memcpy(at, value, size)
+    return at + size
+
+
+cdef class Inbound(Intake):
+    """Bytes in; records into the log, and a tuple of `commands` for each command that needs a decision."""
+
+    def __init__(self, Py_ssize_t payload_max, Py_ssize_t line_max=commands.CONTROL_LINE_MAX):
         self.payload_max = payload_max
         self.line_max = line_max
+        self.identity = b""
+
+    def __dealloc__(self):
+        free(self.tail)
+        free(self.scratch)
+
+    # -- bytes to commands
 
     def kept_bytes(self):
-        return self._kept_size
+        """Of a command that is not whole."""
+        return self.tail_capacity if self.tail_capacity > TAIL_BYTES_KEPT else 0
 
-    def feed(self, bytes data):
-        """Commands as tuples: (kind, arguments...). Raises WireError where the peer must be closed; what came before
-        it in `data` is in the error's `commands`."""
-        cdef bytes buffer
-        cdef const char* start
-        cdef Py_ssize_t size = self._kept_size + len(data), at = 0, end
-        cdef const char* found
-        cdef list commands = []
-        if self._waiting is not None and size < <Py_ssize_t>self._waiting[4] + 2:
-            self._kept.append(data)  # joined once, however many reads a large payload takes
-            self._kept_size = size
-            return commands
-        buffer = b"".join([*self._kept, data]) if self._kept else data
-        start = PyBytes_AS_STRING(buffer)
-        self._kept = []
-        self._kept_size = 0
+    @property
+    def has_more(self):
+        """Whether `next` may find something before more is received."""
+        return self.base != NULL
+
+    def receive(self, bytes data):
+        """Bytes from the peer; then call `next` until it returns None."""
+        if self.base != NULL and self.at < self.size:
+            data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at) + data
+        self.data = data
+        self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
+
+    def next(self, int64_t time_ms):
+        """The next command that needs a decision; publishes on the way there are done. None: more must be received.
+
+        WireError where the peer must be closed.
+        """
+        self.time_ms = time_ms
+        self._begin()
+        return self._step()
+
+    cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
+        """A socket's bytes where they lie: what needs no decision is done here, the rest is the connection's."""
+        cdef object connection = self.connection, event = None, failure = None
+        cdef uint64_t before = self.messages_in
+        if connection is None:
+            return 0
+        if self.publisher is None or self.base != NULL or connection.held or connection.draining:
+            connection.on_data(PyBytes_FromStringAndSize(<const char*>data, size))
+            return 0
+        connection.pings_out = 0
+        self.base, self.at, self.size, self.time_ms = data, 0, size, time_ms
+        connection.draining = True
         try:
-            while at < size or self._waiting is not None:
-                if self._waiting is not None:
-                    end = at + <Py_ssize_t>self._waiting[4] + 2
-                    if end > size:
-                        break
-                    if start[end - 2] != 13 or start[end - 1] != 10:
-                        raise WireError(UNKNOWN_OPERATION)
-                    commands.append(self._publish(buffer, at))
-                    self._waiting = None
-                    at = end
-                    continue
-                found = <const char*>memchr(start + at, 10, size - at)
-                if found == NULL:
-                    if size - at > self.line_max + VERB_MAX:
-                        raise WireError(CONTROL_LINE_EXCEEDED)
-                    break
-                end = found - start
-                if end - at > self.line_max + VERB_MAX:
-                    raise WireError(CONTROL_LINE_EXCEEDED)
-                command = self._line(PyBytes_FromStringAndSize(start + at, end - at))
-                at = end + 1
-                if command is not None:
-                    commands.append(command)
-        except WireError as error:
-            error.commands = commands
-            raise
-        if at < size:
-            self._kept = [buffer[at:]]
-            self._kept_size = size - at
-        return commands
+            self._begin()
+            event = self._step()
+        except Exception as error:
+            failure = error
+        connection.draining = False
+        if event is not None or failure is not None:
+            try:
+                connection.handle(event, before, failure)
+            finally:
+                self._own()
+            return 0
+        if self.tail_capacity > TAIL_BYTES_KEPT or connection.unfinished:
+            connection.note_unfinished()
+        if self.messages_in != before and connection.server.ticker.pressed:
+            connection.server.ticker.press(connection)
+        return <int>(self.messages_in - before)
 
-    cdef object _publish(self, bytes buffer, Py_ssize_t at):
-        kind, subject, reply, head, total = self._waiting
-        return kind, subject, reply, buffer[at : at + head], buffer[at + head : at + total]
+    cdef int _begin(self) except -1:
+        """Once per read: whether its publishes need nobody's decision."""
+        self.direct = self.publisher is not None and self.publisher.check()
+        if self.direct:
+            self.routes = self.publisher.routes
+        return 0
 
-    cdef object _line(self, bytes line):
+    cdef int _own(self) except -1:
+        """What is not parsed yet outlives the buffer it was lent in."""
+        if self.base != NULL and self.data is None:
+            self.data = PyBytes_FromStringAndSize(<const char*>self.base + self.at, self.size - self.at)
+            self.base, self.at, self.size = <const uint8_t*>PyBytes_AS_STRING(self.data), 0, self.size - self.at
+        return 0
+
+    def forget(self):
+        """The peer is gone: what it left unfinished is not waited for."""
+        self.data, self.base, self.connection, self.publisher = None, NULL, None, None
+        free(self.tail)
+        self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
+
+    cdef object _step(self):
+        cdef Publish publish
+        cdef const uint8_t* at
+        cdef Py_ssize_t line = 0, available
+        cdef int kind
+        cdef object event
+        while self.base != NULL:
+            if self.tail_size:
+                if not self._fill_tail():
+                    self.data, self.base = None, NULL
+                    return None
+                event = self._finish_tail()
+                if event is not None:
+                    return event
+                continue
+            at, available = self.base + self.at, self.size - self.at
+            if available == 0:
+                self.data, self.base = None, NULL
+                return None
+            kind = self._find_end(at, available, &line, &publish)
+            if kind == 0 or (kind == 2 and line + publish.total + 2 > available):
+                self._keep(at, available)
+                self.tail_need = line + publish.total + 2 if kind == 2 else 0
+                self.data, self.base = None, NULL
+                return None
+            if kind == 1:
+                self.at += line
+                event = self._line(at, line - 1)
+            else:
+                self.at += line + publish.total + 2
+                event = self._take_publish(at + line, &publish)
+            if event is not None:
+                return event
+        return None
+
+    cdef int _find_end(self, const uint8_t* at, Py_ssize_t size, Py_ssize_t* line, Publish* publish) except -1:
+        """0: the line is not whole. 1: it is, and `line` bytes long. 2: the same, and a publish, whose payload follows."""
+        cdef const uint8_t* words[WORDS_MAX]
+        cdef Py_ssize_t sizes[WORDS_MAX]
+        cdef const uint8_t* found = <const uint8_t*>memchr(at, 10, size)
+        cdef const uint8_t* end
+        cdef int count = 0, last
+        cdef bint has_headers = False
+        if (size if found == NULL else found - at) > self.line_max + VERB_MAX:
+            raise WireError(commands.CONTROL_LINE_EXCEEDED)
+        if found == NULL:
+            return 0
+        line[0] = found - at + 1
+        end = found
+        while True:
+            while at < end and is_space(at[0]):
+                at += 1
+            if at == end or count == WORDS_MAX:
+                break
+            words[count] = at
+            while at < end and not is_space(at[0]):
+                at += 1
+            sizes[count] = at - words[count]
+            if count == 0:
+                has_headers = sizes[0] == 4 and words[0][0] | 32 == 104
+                if sizes[0] != 3 + has_headers or words[0][has_headers] | 32 != 112 or \
+                        words[0][has_headers + 1] | 32 != 117 or words[0][has_headers + 2] | 32 != 98:
+                    return 1
+            count += 1
+        if count == 0:
+            return 1
+        last = count - 1
+        if at != end or (last != 2 + has_headers and last != 3 + has_headers):
+            raise WireError("")
+        publish.has_headers = has_headers
+        publish.total = number_of(words[last], sizes[last])
+        publish.head = number_of(words[last - 1], sizes[last - 1]) if has_headers else 0
+        if publish.total < 0 or publish.head < 0 or publish.head > publish.total:
+            raise WireError("")
+        if publish.total > self.payload_max:
+            raise WireError(commands.MAXIMUM_PAYLOAD)
+        publish.subject, publish.subject_size = words[1], sizes[1]
+        publish.reply, publish.reply_size = NULL, 0
+        if last == 3 + has_headers:
+            publish.reply, publish.reply_size = words[2], sizes[2]
+        return 2
+
+    cdef bint _fill_tail(self) except -1:
+        """Complete the command that the last read left unfinished, and take no more; True when it is whole."""
+        cdef Publish publish
+        cdef const uint8_t* at = self.base + self.at
+        cdef const uint8_t* found
+        cdef Py_ssize_t available = self.size - self.at, missing, line = 0
+        cdef int kind
+        if self.tail_need == 0:
+            found = <const uint8_t*>memchr(at, 10, available)
+            missing = available if found == NULL else found - at + 1
+            self._keep(at, min(missing, self.line_max + VERB_MAX + 2))
+            self.at += missing
+            kind = self._find_end(self.tail, self.tail_size, &line, &publish)
+            if kind == 0:
+                return False
+            self.tail_need = line + (publish.total + 2 if kind == 2 else 0)
+            at, available = self.base + self.at, self.size - self.at
+        missing = min(self.tail_need - self.tail_size, available)
+        self._keep(at, missing)
+        self.at += missing
+        return self.tail_size == self.tail_need
+
+    cdef object _finish_tail(self):
+        cdef Publish publish
+        cdef Py_ssize_t line = 0
+        cdef int kind = self._find_end(self.tail, self.tail_size, &line, &publish)
+        cdef object event
+        self.tail_size = 0  # before, so that whatever happens below goes on behind this command
+        event = self._line(self.tail, line - 1) if kind == 1 else self._take_publish(self.tail + line, &publish)
+        if self.tail_capacity > TAIL_BYTES_KEPT:
+            free(self.tail)
+            self.tail, self.tail_capacity = NULL, 0
+        return event
+
+    cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
+        cdef Py_ssize_t capacity = self.tail_capacity if self.tail_capacity else 64
+        cdef uint8_t* grown
+        while capacity < self.tail_size + size:
+            capacity *= 2
+        if capacity != self.tail_capacity:
+            grown = <uint8_t*>realloc(self.tail, capacity)
+            if grown == NULL:
+                raise MemoryError
+            self.tail, self.tail_capacity = grown, capacity
+        if size:
+            memcpy(self.tail + self.tail_size, at, size)
+            self.tail_size += size
+        return 0
+
+    cdef object _line(self, const uint8_t* at, Py_ssize_t size):
+        """Any command but a publish."""
+        cdef bytes line = PyBytes_FromStringAndSize(<const char*>at, size)
         cdef list words
-        cdef bytes verb
         if line.endswith(b"\r"):
-            line = line[:-1]
+            line = line[: size - 1]
         words = line.split(None, 1)
-        if not words:
-            raise WireError(UNKNOWN_OPERATION)
-        verb = (<bytes>words[0]).upper()
-        kind = VERBS.get(verb)
+        kind = VERBS.get((<bytes>words[0]).upper()) if words else None
         if kind is None:
-            raise WireError(UNKNOWN_OPERATION)
+            raise WireError(commands.UNKNOWN_OPERATION)
         rest = words[1] if len(words) > 1 else b""
-        if kind == CONNECT or kind == INFO or kind == ERR:
+        if kind in WITH_TEXT:
             return kind, rest
         words = rest.split()
-        if kind == PUB or kind == HPUB:
-            return self._begin_publish(kind, words)
         if kind == SUB:
             if len(words) not in (2, 3):
                 raise WireError("")
-            return SUB, words[0], words[1] if len(words) == 3 else b"", words[-1]
+            return kind, words[0], words[1] if len(words) == 3 else b"", words[len(words) - 1]
         if kind == UNSUB:
-            limit = _number(words[1]) if len(words) == 2 else 0
-            if len(words) not in (1, 2) or limit < 0:
+            if len(words) not in (1, 2):
                 raise WireError("")
-            return UNSUB, words[0], limit
+            limit = number_of(<const uint8_t*>PyBytes_AS_STRING(words[1]), len(words[1])) if len(words) == 2 else 0
+            if limit < 0:
+                raise WireError("")
+            return kind, words[0], limit
         return (kind,)
 
-    cdef object _begin_publish(self, kind, list words):
-        cdef Py_ssize_t sizes = 2 if kind == HPUB else 1
-        cdef Py_ssize_t head = 0, total
-        if len(words) not in (1 + sizes, 2 + sizes):
-            raise WireError("")
-        total = _number(words[len(words) - 1])
-        if kind == HPUB:
-            head = _number(words[len(words) - 2])
-        if total < 0 or head < 0 or head > total:
-            raise WireError("")
-        if total > self.payload_max:
-            raise WireError(MAXIMUM_PAYLOAD)
-        self._waiting = (kind, words[0], words[1] if len(words) == 2 + sizes else b"", head, total)
-        return None
+    # -- PUB and HPUB
+
+    cdef object _take_publish(self, const uint8_t* at, Publish* publish):
+        """`at`: where its headers begin. Returns the command where somebody must decide about it."""
+        if at[publish.total] != 13 or at[publish.total + 1] != 10:
+            raise WireError(commands.UNKNOWN_OPERATION)
+        publish.headers = at
+        if self.direct and (not publish.has_headers or self.takes_headers) and self._route(publish):
+            self.messages_in += 1
+            self._append(publish)
+            if self.verbose:
+                self.outbound.write(b"+OK\r\n")
+            return None
+        return (
+            HPUB if publish.has_headers else PUB,
+            PyBytes_FromStringAndSize(<const char*>publish.subject, publish.subject_size),
+            PyBytes_FromStringAndSize(<const char*>publish.reply, publish.reply_size) if publish.reply_size else b"",
+            PyBytes_FromStringAndSize(<const char*>at, publish.head),
+            PyBytes_FromStringAndSize(<const char*>at + publish.head, publish.total - publish.head),
+        )
+
+    cdef bint _route(self, Publish* publish) except -1:
+        """Find the route (`last_route`); False where the publish is not one that just goes there."""
+        cdef Entry* entry
+        if self.last_subject is None or self.last_generation != self.routes.generation \
+                or PyBytes_GET_SIZE(self.last_subject) != publish.subject_size \
+                or memcmp(PyBytes_AS_STRING(self.last_subject), publish.subject, publish.subject_size) != 0:
+            entry = self.routes.find(publish.subject, publish.subject_size, 0)
+            if entry.route == NULL:
+                return False
+            self.last_subject, self.last_route = <bytes>entry.topic, <Route>entry.route
+            self.last_bytes_max, self.last_generation = entry.bytes_max, self.routes.generation
+        if publish.total - publish.head > self.last_bytes_max:
+            return False
+        if publish.reply_size and self.no_responders and (
+            self.last_route.epoch != self.dispatcher.epoch or PyList_GET_SIZE(self.last_route.deliveries) == 0
+        ):
+            return False  # perhaps nobody is there to answer
+        return publish.head == 0 or not has_key(publish.headers, publish.head)
+
+    cdef int _append(self, Publish* publish) except -1:
+        cdef Route route = self.last_route
+        cdef Gather gather = route.gather(ORIGIN_NATS)
+        cdef Py_ssize_t headers_size = 0
+        cdef int header_count = 0
+        if publish.head or publish.reply_size or self.identity:
+            headers_size = self._headers(publish, &header_count)
+        gather.put_routed(route, <const uint8_t*>PyBytes_AS_STRING(route.topic), PyBytes_GET_SIZE(route.topic),
+                          publish.headers + publish.head, publish.total - publish.head,
+                          self.scratch, headers_size, header_count, self.time_ms, FLAG_KEY_IS_TOPIC)
+        self.published = True
+        self.messages += 1
+        return 0
+
+    cdef Py_ssize_t _headers(self, Publish* publish, int* count) except -1:
+        """The record's headers into `scratch`: the block as sent, the reply subject, the client."""
+        cdef Py_ssize_t identity_size = PyBytes_GET_SIZE(self.identity)
+        cdef Py_ssize_t need = publish.head + publish.reply_size + identity_size + 96
+        cdef uint8_t* at
+        if self.scratch_capacity < need or self.scratch_capacity > need + TAIL_BYTES_KEPT:
+            free(self.scratch)
+            self.scratch_capacity = 0
+            self.scratch = <uint8_t*>malloc(need)
+            if self.scratch == NULL:
+                raise MemoryError
+            self.scratch_capacity = need
+        at = self.scratch
+        if publish.head:
+            at = put_header(at, "\x0ems-nats", 8, publish.headers, publish.head)
+            count[0] += 1
+        if publish.reply_size:
+            at = put_header(at, "\x1ams-nats-reply", 14, publish.reply, publish.reply_size)
+            count[0] += 1
+        if identity_size:
+            at = put_header(at, "\x12ms-client", 10, <const uint8_t*>PyBytes_AS_STRING(self.identity), identity_size)
+            count[0] += 1
+        return at - self.scratch

@@ -1,7 +1,7 @@
 """NATS: subjects are topics, a publish is appended once, and every protocol reads it.
 
-Commands of one socket read are handled in order; what they publish is written and delivered by the tick that follows.
-Inboxes and subjects that begin with `$` are live only: they go straight to who listens by NATS, and are never stored.
+Bytes are `wire`'s and `outbound`'s matter, publishes that somebody must look at `publishing`'s. Commands of one socket read
+are handled in order; what they publish is written and delivered by the tick that follows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 import time
 from base64 import b32encode
-from functools import lru_cache
 from typing import Any
 
 from mainstem.broker.access import Action, Principal
@@ -22,21 +21,19 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.ticker import SHARE_BYTES
 from mainstem.broker.turns import SLICE_NS
 from mainstem.model.crossing import nats_message
-from mainstem.model.crossing_nats import header_lines
 from mainstem.model.errors import InvalidName, MainstemError, NotAuthorized, Overloaded, QuotaExceeded
-from mainstem.model.origin import Origin
-from mainstem.model.record import Header
-from mainstem.model.topic import filter_of_nats, nats_subject, topic_of_nats
+from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import is_pattern
-from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
+from mainstem.protocols.connection import HOLD_QUEUE, OUT_BYTES_MAX, Connection, Server
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
-from mainstem.protocols.nats.jetstream.api import PREFIX as JETSTREAM
-from mainstem.protocols.nats.jetstream.api import JetStream, NotAllowed
-from mainstem.protocols.nats.listening import Listening, PlainSink, is_live_only
+from mainstem.protocols.nats.jetstream.api import JetStream
+from mainstem.protocols.nats.listening import Listening
 from mainstem.protocols.nats.monitoring import Monitoring
-from mainstem.protocols.nats.session import Options, Subscription, Subscriptions
-from mainstem.protocols.nats.wire import Parser, error_line, message
+from mainstem.protocols.nats.outbound import Encoder, Outbound, PlainSink, Subscription
+from mainstem.protocols.nats.publishing import Publisher, publish
+from mainstem.protocols.nats.session import Options, Subscriptions
+from mainstem.protocols.nats.wire import Inbound, error_line
 
 logger = logging.getLogger("mainstem.nats")
 
@@ -46,15 +43,15 @@ HOLD_TURN = 8  # beside the reasons to hold that all protocols have: the rest of
 PINGS_MAX = 2  # unanswered; then the connection is stale
 SUBSCRIPTIONS_MAX = 100_000  # per connection
 PENDING_BYTES_MAX = 64 << 20  # of live-only messages that a client left unread
-TURN_OUT_BYTES_MAX = 1 << 20  # collected for one client before it is written
-USER_INFO = b"$SYS.REQ.USER.INFO"
-SUBJECTS_KNOWN_MAX = 65_536
-
-subject_of = lru_cache(SUBJECTS_KNOWN_MAX)(nats_subject)
+TURN_BYTES_MAX = 1 << 20  # of all clients between two ticks
+NS_PER_MS = 1_000_000
 
 
 class NatsServer(Server):
     """The TCP listener."""
+
+    reads_in_place = True
+    turn_bytes_max = TURN_BYTES_MAX
 
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
@@ -68,7 +65,10 @@ class NatsServer(Server):
         self.monitoring = Monitoring(self, VERSION)
         self._listening: dict[str, Listening] = {}
         self._jetstreams: dict[str, JetStream] = {}
-        self._translated: tuple[int, bytes, bytes, bytes, bytes] | None = None
+        self._publishers: dict[tuple[Namespace, Principal], Publisher] = {}
+        self.encoder = Encoder(self._translate)
+        self.turn_out_bytes_max = OUT_BYTES_MAX  # collected for one client before it is written
+        broker.access.listeners.append(self._rights_changed)
 
     def make_connection(self) -> asyncio.Protocol:
         self.clients_total += 1
@@ -94,20 +94,28 @@ class NatsServer(Server):
             connection.send_info()
         super().close_all(reason)
 
-    def translated(self, record: RecordRef) -> tuple[bytes, bytes, bytes, bytes] | None:
-        """Subject, reply, headers and payload; once per record, however many listen. None: it has expired."""
-        known = self._translated
-        if known is not None and known[0] == record.serial:
-            return known[1:]
-        if record.origin == Origin.NATS:
-            headers, reply = record.header(b"ms-nats") or b"", record.header(b"ms-nats-reply") or b""
-        else:
-            found = nats_message(record.copy(), self.broker.clock.now_ns())
-            if found is None:
-                return None
-            headers, reply = found
-        self._translated = (record.serial, subject_of(record.topic), reply, headers, record.value or b"")
-        return self._translated[1:]
+    def set_tight(self, tight: bool) -> None:
+        self.turn_out_bytes_max = SHARE_BYTES if tight else OUT_BYTES_MAX
+        for connection in self.connections:
+            assert isinstance(connection, NatsConnection)
+            connection.outbound.bytes_max = self.turn_out_bytes_max
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": "mainstem", "id": self.server_id, "ver": VERSION, "jetstream": True}
+
+    def publisher(self, namespace: Namespace, principal: Principal) -> Publisher:
+        """Shared by the connections of one user."""
+        found = self._publishers.get((namespace, principal))
+        if found is None:
+            found = self._publishers[namespace, principal] = Publisher(namespace, principal)
+        return found
+
+    def _rights_changed(self) -> None:
+        self._publishers.clear()  # who is connected keeps its own, which asks again
+
+    def _translate(self, record: RecordRef) -> tuple[bytes, bytes] | None:
+        """Headers and reply of another protocol's record; None: it has expired."""
+        return nats_message(record.copy(), self.broker.clock.now_ns())
 
 
 class NatsConnection(Connection):
@@ -116,23 +124,18 @@ class NatsConnection(Connection):
     __slots__ = (
         "client_id",
         "client_name",
-        "identity",
+        "draining",
+        "inbound",
         "jetstream",
         "listening",
-        "messages",
-        "messages_in",
-        "messages_out",
         "namespace",
         "options",
-        "parser",
+        "outbound",
         "pings_out",
         "principal",
-        "published",
         "sink",
         "subscriptions",
         "told",
-        "unread",
-        "waiting",
     )
 
     server: NatsServer
@@ -141,20 +144,20 @@ class NatsConnection(Connection):
         super().__init__(server)
         self.client_id = str(number)
         self.client_name = ""
-        self.messages = 0  # published and to be stored
-        self.identity = b""  # in records of a client that wants no echo
-        self.unread = b""  # came in a large read; its turn is yet to come
+        self.draining = False
         self.options = Options(verbose=False, pedantic=False)
-        self.parser = Parser(0)  # nobody publishes before the login
+        self.outbound = Outbound(self, server.ticker, server.encoder)
+        self.outbound.bytes_max = server.turn_out_bytes_max
+        self.inbound = Inbound(0)  # nobody publishes before the login
+        self.inbound.connection, self.inbound.outbound = self, self.outbound
+        self.inbound.dispatcher = server.broker.dispatcher
         self.principal: Principal | None = None
         self.namespace: Namespace | None = None
         self.listening: Listening | None = None
         self.jetstream: JetStream | None = None
         self.sink: PlainSink | None = None
         self.subscriptions = Subscriptions()
-        self.waiting: list[tuple[Any, ...]] = []  # commands behind a login that takes its time
-        self.published = False  # since its last command that must come after what it published
-        self.pings_out = self.messages_in = self.messages_out = 0
+        self.pings_out = 0
         self.told = False  # whether its first PONG was sent
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -191,9 +194,10 @@ class NatsConnection(Connection):
 
     def on_lost(self) -> None:
         for one in list(self.subscriptions.by_sid.values()):
-            self._drop(one)
+            self.drop(one)
         if self.sink is not None:
             self.server.broker.pump.stop(self.sink)
+        self.inbound.forget()
 
     def on_silence(self) -> None:
         if self.principal is None:
@@ -212,7 +216,7 @@ class NatsConnection(Connection):
         self._fail(commands.AUTHORIZATION)
 
     def published_count(self) -> int:
-        return self.messages
+        return self.inbound.messages
 
     def end_for_quota(self, error: QuotaExceeded) -> None:
         self._fail(commands.QUOTA)
@@ -226,61 +230,56 @@ class NatsConnection(Connection):
     # -- what it sends ---------------------------------------------------------------------------------------------
 
     def on_data(self, data: bytes) -> None:
-        """What is more than a share is taken a slice at a time, in turns with other connections."""
         self.pings_out = 0
-        if len(data) <= SHARE_BYTES and not self.unread:
-            self._take(data)
-            return
-        self.unread += data
-        if not self.held & HOLD_TURN:
-            self._read_on()
+        self.inbound.receive(data)
+        if not self.held & (HOLD_QUEUE | HOLD_TURN) and not self.draining:
+            self.handle(None, self.inbound.messages_in)
+            if self.server.broker.ticker.behind and len(data) >= SHARE_BYTES:
+                self.server.broker.ticker.outrun(self)
+
+    def handle(self, event: tuple[Any, ...] | None, before: int, failure: Exception | None = None) -> None:
+        """Commands until none is whole, one must be decided elsewhere first, or this turn's slice is over.
+
+        `event` or `failure`: what the first of them came to, if they were looked at where they lay (`Inbound.take`).
+        """
+        inbound, self.draining = self.inbound, True
+        time_ms, until_ns = self.server.broker.clock.now_ns() // NS_PER_MS, time.monotonic_ns() + SLICE_NS
+        try:
+            if failure is not None:
+                raise failure
+            if event is None:
+                event = inbound.next(time_ms)
+            while event is not None:
+                self._handle(event)
+                if self.closing or self.held & HOLD_QUEUE:
+                    break
+                if time.monotonic_ns() >= until_ns:
+                    self.hold(HOLD_TURN)
+                    self.server.broker.turns.soon(self._read_on)
+                    break
+                event = inbound.next(time_ms)
+        except WireError as error:
+            self._fail(error.text if self.principal is not None else commands.AUTHORIZATION)
+        except Exception:
+            self.break_off()
+        finally:
+            self.draining = False
+        self.server.counters.messages_in += inbound.messages_in - before
+        self.note_unfinished()
+        if inbound.messages_in != before and self.server.broker.ticker.pressed:
+            self.server.broker.ticker.press(self)
 
     def _read_on(self) -> None:
-        until_ns, at = time.monotonic_ns() + SLICE_NS, 0
-        while at < len(self.unread) and not self.closing:
-            self._take(self.unread[at : at + SHARE_BYTES])
-            at += SHARE_BYTES
-            if time.monotonic_ns() >= until_ns:
-                break
-        self.unread = self.unread[at:] if not self.closing else b""
-        if self.unread:
-            self.hold(HOLD_TURN)
-            self.server.broker.turns.soon(self._read_on)
-        else:
-            self.release(HOLD_TURN)
+        """Its turn has come."""
+        self.release(HOLD_TURN)
 
-    def _take(self, data: bytes) -> None:
-        try:
-            found, fault = self.parser.feed(data), None
-        except WireError as error:
-            found, fault = error.commands, error
-        if self.waiting:
-            self.waiting += found
-        else:
-            self._handle_all(found)
-        self.server.unfinished.note(self, self.parser.kept_bytes())
-        if fault is not None and not self.closing:
-            self._fail(fault.text if self.principal is not None else commands.AUTHORIZATION)
-        elif self.server.broker.ticker.pressed:
-            self.server.broker.ticker.press(self)
-        elif self.server.broker.ticker.behind and len(data) >= SHARE_BYTES:
-            self.server.broker.ticker.outrun(self)
+    def on_released(self) -> None:
+        """What was read before is handled before more is read."""
+        if self.inbound.has_more and not self.draining:
+            self.handle(None, self.inbound.messages_in)
 
-    def _handle_all(self, found: list[tuple[Any, ...]]) -> None:
-        for place, command in enumerate(found):
-            if self.closing:
-                return
-            try:
-                self._handle(command)
-            except WireError as error:
-                self._fail(error.text)
-                return
-            except Exception:
-                self.break_off()
-                return
-            if self.held & HOLD_QUEUE:
-                self.waiting = found[place + 1 :]
-                return
+    def note_unfinished(self) -> None:
+        self.server.unfinished.note(self, self.inbound.kept_bytes())
 
     def _handle(self, command: tuple[Any, ...]) -> None:
         kind = command[0]
@@ -299,7 +298,7 @@ class NatsConnection(Connection):
         if self.principal is None:
             raise WireError(commands.AUTHORIZATION)
         if kind in (commands.PUB, commands.HPUB):
-            self._publish(*command)
+            publish(self, *command)
         elif kind == commands.SUB:
             self._subscribe(*command[1:])
         elif kind == commands.UNSUB:
@@ -307,7 +306,7 @@ class NatsConnection(Connection):
         else:
             raise WireError(commands.UNKNOWN_OPERATION)
 
-    def _ok(self) -> None:
+    def ok(self) -> None:
         if self.options.verbose:
             self.send(b"+OK\r\n")
 
@@ -316,15 +315,17 @@ class NatsConnection(Connection):
     def _connect(self, text: bytes) -> None:
         self.options = Options.parse(text)
         self.client_name = self.options.name
-        if not self.options.echo:
-            self.identity = b"nats-" + os.urandom(12).hex().encode()
+        identity = b"" if self.options.echo else b"nats-" + os.urandom(12).hex().encode()
+        self.inbound.identity = self.outbound.identity = identity
+        self.inbound.verbose, self.inbound.no_responders = self.options.verbose, self.options.no_responders
+        self.inbound.takes_headers = self.outbound.headers = self.options.headers
         for one in list(self.subscriptions.by_sid.values()):  # of before: a second CONNECT begins again
-            self._drop(one)
+            self.drop(one)
         name, password = self.options.login()
         principal = self.server.broker.access.login_now(name, password)
         if principal is not None:
             self._log_in(principal)
-            self._ok()
+            self.ok()
             return
         self.hold(HOLD_QUEUE)
         asyncio.get_running_loop().create_task(self._login(name, password))
@@ -339,11 +340,13 @@ class NatsConnection(Connection):
             return
         if self.closing:
             return
-        self._log_in(principal)
-        self._ok()
-        waiting, self.waiting = self.waiting, []
+        try:
+            self._log_in(principal)
+        except WireError as error:
+            self._fail(error.text)
+            return
+        self.ok()
         self.release(HOLD_QUEUE)
-        self._handle_all(waiting)
 
     def _log_in(self, principal: Principal | None) -> None:
         if principal is None:
@@ -357,7 +360,9 @@ class NatsConnection(Connection):
         except QuotaExceeded:
             raise WireError(commands.CONNECTIONS) from None
         self.principal = principal
-        self.parser.payload_max = self.server.payload_max
+        self.inbound.payload_max = self.server.payload_max
+        self.inbound.publisher = self.server.publisher(namespace, principal)
+        self.outbound.allows = None if principal.admin else self._may_read
         if self.namespace is not namespace:
             self.namespace = namespace
             self.listening = self.server.listening(namespace)
@@ -369,116 +374,27 @@ class NatsConnection(Connection):
         assert self.principal is not None
         return self.server.broker.access.allows(self.principal, action, topic)
 
-    # -- publishing ------------------------------------------------------------------------------------------------
+    def _may_read(self, topic: bytes) -> bool:
+        """A filter may overlap topics that its subscriber may not read: each delivery is checked."""
+        return self.may(Action.CONSUME, topic)
 
-    def _publish(self, kind: int, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        if kind == commands.HPUB and not self.options.headers:
-            raise WireError("")
-        self.server.counters.messages_in += 1
-        self.messages_in += 1
-        self._ok()
-        try:
-            topic = topic_of_nats(subject)
-        except InvalidName:
-            self._no_responders(subject, reply)  # as nats-server: it goes to nobody
-            return
-        assert self.namespace is not None and self.jetstream is not None
-        stream = self.jetstream.streams.capture(topic)
-        if stream is None and is_live_only(subject):
-            self._publish_live(topic, subject, reply, headers, payload)
-            return
-        if not self.may(Action.PUBLISH, topic):
-            self.refuse_publish([subject.decode(errors="replace")], prefix="")
-            return
-        if stream is not None:
-            self.published = True
-            stored = self._stored(b"", headers)
-            self.jetstream.publisher.publish(stream, topic, reply, headers, payload, stored, _key_of(headers))
-            return
-        self.messages += 1
-        if self.namespace.refusal is not None:
-            self.send(error_line(commands.QUOTA))
-            return
-        if reply and self.options.no_responders and not self.namespace.listened(topic):
-            self._no_responders(subject, reply)
-            return
-        try:
-            self.published = True
-            self.namespace.publish(
-                topic, payload, key=_key_of(headers), headers=self._stored(reply, headers), origin=Origin.NATS
-            )
-        except MainstemError as error:  # at most once: nobody waits for an answer
-            self.server.counters.messages_dropped += 1
-            logger.warning("%s: a message to %r is lost: %s", self.label(), subject, error)
+    # -- publishing ------------------------------------------------------------------------------------------------
 
     def refuse_publish(self, tokens: list[str], prefix: str = "$JS.API.") -> None:
         self.send(error_line(f'Permissions Violation for Publish to "{prefix}{".".join(tokens)}"'))
 
-    def _stored(self, reply: bytes, headers: bytes) -> list[Header]:
-        stored: list[Header] = []
-        if headers:
-            stored.append((b"ms-nats", headers))
-        if reply:
-            stored.append((b"ms-nats-reply", reply))
-        if self.identity:
-            stored.append((b"ms-client", self.identity))
-        return stored
-
-    def _write_published(self) -> None:
+    def write_published(self) -> None:
         """What it published before is delivered before what follows."""
-        if self.published:
-            self.published = False
+        if self.inbound.published:
+            self.inbound.published = False
             self.server.broker.ticker.write_now()
-
-    def _publish_live(self, topic: bytes, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        assert self.listening is not None
-        if subject == USER_INFO and reply:
-            self._tell_user(reply)
-            return
-        self._write_published()
-        asked = subject.startswith(JETSTREAM) and self._ask_jetstream(subject, reply, headers, payload)
-        receivers = self.listening.live(topic, self)
-        for one in receivers:
-            one.owner.deliver_live(one, subject, reply, headers, payload)
-        if not receivers and not asked:
-            self._no_responders(subject, reply)
-
-    def _ask_jetstream(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bool:
-        assert self.jetstream is not None
-        try:
-            return self.jetstream.handle(self, subject, reply, headers, payload)
-        except NotAllowed:
-            self.refuse_publish([subject.decode(errors="replace")], prefix="")
-            return True
-
-    def _tell_user(self, reply: bytes) -> None:
-        assert self.principal is not None and self.listening is not None and self.namespace is not None
-        data = {"user": self.principal.name, "account": self.namespace.name}
-        server = {"name": "mainstem", "id": self.server.server_id, "ver": VERSION, "jetstream": True}
-        answer = json.dumps({"server": server, "data": data}).encode()
-        for one in self.listening.live(topic_of_nats(reply), self):
-            one.owner.deliver_live(one, reply, b"", b"", answer)
-
-    def _no_responders(self, subject: bytes, reply: bytes) -> None:
-        """Its own subscription to the reply hears that nobody is there, if it asked to be told."""
-        if not reply or not self.options.no_responders or self.listening is None:
-            return
-        status = b"NATS/1.0 503\r\nNats-Subject: " + subject + b"\r\n\r\n"
-        try:
-            found = self.listening.live(topic_of_nats(reply), self)
-        except InvalidName:
-            return
-        for one in found:
-            if one.owner is self and not one.queue:
-                self.deliver_live(one, reply, b"", status, b"")
-                return
 
     # -- subscribing -----------------------------------------------------------------------------------------------
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
         assert self.listening is not None
         if sid in self.subscriptions.by_sid:
-            self._ok()
+            self.ok()
             return
         try:
             topic_filter = filter_of_nats(subject)
@@ -493,8 +409,8 @@ class NatsConnection(Connection):
         if len(self.subscriptions.by_sid) >= SUBSCRIPTIONS_MAX:
             self.send(error_line(commands.SUBSCRIPTIONS))
             return
-        self._write_published()
-        one = Subscription(self, sid, topic_filter, queue, subject)
+        self.write_published()
+        one = Subscription(self, self.outbound, sid, topic_filter, queue, subject)
         self.server.subscribed_total += 1
         self.subscriptions.add(one)
         try:
@@ -504,7 +420,7 @@ class NatsConnection(Connection):
             logger.info("%s: subscription to %r refused: %s", self.label(), subject, error)
             self.send(error_line(commands.INVALID_SUBJECT))
             return
-        self._ok()
+        self.ok()
 
     def _may_listen(self, subject: bytes, topic_filter: bytes) -> bool:
         """An inbox of its own needs no right: whoever knows its random name made it."""
@@ -517,37 +433,31 @@ class NatsConnection(Connection):
         return self.server.broker.access.allows_filter(self.principal, Action.CONSUME, topic_filter)
 
     def _unsubscribe(self, sid: bytes, limit: int) -> None:
-        self._write_published()
+        self.write_published()
         one = self.subscriptions.by_sid.get(sid)
         if one is not None:
             one.limit = limit
             if not limit or one.delivered >= limit:
-                self._drop(one)
-        self._ok()
+                self.drop(one)
+        self.ok()
 
-    def _drop(self, one: Subscription) -> None:
+    def drop(self, one: Subscription) -> None:
         self.subscriptions.remove(one)
         if self.listening is not None:
             self.listening.remove(one)
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
-    def is_full(self) -> bool:
-        return self.blocked or self.out_bytes > TURN_OUT_BYTES_MAX
+    @property
+    def messages_in(self) -> int:
+        return self.inbound.messages_in
 
-    def deliver(self, one: Subscription, record: RecordRef) -> bool:
-        """A stored record; False where this subscription is not to have it."""
-        if one.closed or record.stamp < one.start:
-            return False
-        if self.identity and record.origin == Origin.NATS and record.header(b"ms-client") == self.identity:
-            return False
-        if not self.may(Action.CONSUME, record.topic):
-            return False
-        found = self.server.translated(record)
-        if found is None:
-            return False
-        self._send_message(one, *found)
-        return True
+    @property
+    def messages_out(self) -> int:
+        return self.outbound.messages
+
+    def is_full(self) -> bool:
+        return self.outbound.full
 
     def deliver_live(self, one: Subscription, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
         if one.closed or self.closing:
@@ -557,27 +467,26 @@ class NatsConnection(Connection):
             logger.info("%s disconnected: slow consumer", self.label())
             self.abort()
             return
-        self._send_message(one, subject, reply, headers, payload)
+        self.outbound.write_message(one, subject, reply, headers, payload)
 
-    def _send_message(self, one: Subscription, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        self.send(message(subject, one.sid, reply, headers if self.options.headers else b"", payload))
-        self.server.counters.messages_out += 1
-        self.messages_out += 1
-        if one.count():
-            self._drop(one)
+    def send(self, data: bytes) -> None:
+        self.outbound.write(data)
 
     def flush(self) -> None:
-        super().flush()
-        if not self.blocked and not self.closing:
-            self._resume()
+        self.outbound.flush()
+
+    def unsent_bytes(self) -> int:
+        return self.outbound.out_bytes + super().unsent_bytes()
 
     def on_blocked(self) -> None:
         """Its commands go on: what it is owed waits in the log."""
+        self.outbound.blocked = True
 
     def on_room(self) -> None:
-        self._resume()
+        self.outbound.blocked = False
+        self.resume()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """It has room: whatever waited for that is read from the log."""
         if self.sink is None or self.namespace is None or self.listening is None:
             return
@@ -587,10 +496,3 @@ class NatsConnection(Connection):
             group = self.listening.group(queue)
             if group is not None and not group.live:
                 self.namespace.resume(group)
-
-
-def _key_of(headers: bytes) -> bytes | None:
-    """A client's own key; the topic where it says none."""
-    if b"s-key" not in headers.lower():
-        return None
-    return next((value for name, value in header_lines(headers) if name.lower() == b"ms-key"), None)

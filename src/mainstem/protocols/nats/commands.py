@@ -1,12 +1,10 @@
-"""The words of NATS's wire, as the parser answers them, and nats-server's own texts of errors.
+"""The words of NATS's wire, as the reader of the wire answers them, and nats-server's own texts of errors.
 
 (CONNECT, json)  (PING,)  (PONG,)  (SUB, subject, queue, sid)  (UNSUB, sid, max)
 (PUB, subject, reply, b"", payload)  (HPUB, subject, reply, header block, payload)
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 CONNECT, PUB, HPUB, SUB, UNSUB, PING, PONG, INFO, OK, ERR = range(10)
 
@@ -31,4 +29,3 @@ class WireError(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.commands: list[tuple[Any, ...]] = []

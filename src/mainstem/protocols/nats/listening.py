@@ -1,21 +1,19 @@
 """Who listens by NATS: sinks for what is stored, and a trie for what is live only.
 
-A connection's plain subscriptions are one sink; a queue group is one for all its members, of which each record goes to
-one. A sink that has no room is served from the log when it has, like any other: a slow subscriber to a stored subject
-misses nothing. Of live-only subjects (inboxes, `$...`) there is no log: who leaves PENDING_BYTES_MAX unread is cut off.
+A slow subscriber to a stored subject misses nothing: it is served from the log (`outbound.py`). Of live-only subjects
+(inboxes, `$...`) there is no log: who leaves PENDING_BYTES_MAX unread is cut off.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.live import Sink
 from mainstem.broker.namespace import Namespace
-from mainstem.model.topic_filter import matches
 from mainstem.model.topic_tries import FilterTrie
-from mainstem.protocols.nats.session import Subscription
+from mainstem.protocols.nats.outbound import GroupSink, Subscription
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
@@ -26,64 +24,6 @@ _ROOT = b"n/"  # before topics and filters of the live trie: there a leading wil
 
 def is_live_only(subject: bytes) -> bool:
     return subject.startswith(LIVE_ONLY)
-
-
-class PlainSink(Sink):
-    """The subscriptions of one connection that are in no queue group."""
-
-    def __init__(self, connection: NatsConnection, namespace: Namespace) -> None:
-        super().__init__(namespace)
-        self.connection = connection
-
-    def push(self, record: RecordRef, options: Any) -> bool:
-        connection = self.connection
-        if connection.closing:
-            return True
-        if connection.is_full():
-            return False
-        for one in options:
-            connection.deliver(one, record)
-        return True
-
-    def choose(self, record: RecordRef) -> Any:
-        plain = self.connection.subscriptions.plain
-        found = [one for topic_filter, held in plain.items() if matches(topic_filter, record.topic) for one in held]
-        return found or None
-
-    def merge(self, options: list[Any]) -> Any:
-        return [one for held in options for one in held]
-
-    def filters(self) -> Sequence[bytes]:
-        return list(self.connection.subscriptions.plain)
-
-
-class GroupSink(Sink):
-    """A queue group: each record goes to one member, at random among those that have room."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        super().__init__(namespace)
-        self.members: dict[bytes, list[Subscription]] = {}  # by filter
-
-    def push(self, record: RecordRef, options: Any) -> bool:
-        open_ones = [one for one in options if not one.closed and not one.owner.closing]
-        if not open_ones:
-            return True
-        ready = [one for one in open_ones if not one.owner.is_full()]
-        if not ready:
-            return False
-        random.shuffle(ready)
-        any(one.owner.deliver(one, record) for one in ready)
-        return True
-
-    def choose(self, record: RecordRef) -> Any:
-        found = [one for f, held in self.members.items() if matches(f, record.topic) for one in held]
-        return found or None
-
-    def merge(self, options: list[Any]) -> Any:
-        return [one for held in options for one in held]
-
-    def filters(self) -> Sequence[bytes]:
-        return list(self.members)
 
 
 class Listening:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainstem.protocols.nats.commands import INVALID_PROTOCOL, NO_RESPONDERS, WireError
+from mainstem.protocols.nats.outbound import Subscription
+
+__all__ = ["Options", "Subscription", "Subscriptions"]
 
 
 @dataclass(slots=True)
@@ -61,26 +64,6 @@ class Options:
             name, _, password = self.token.partition(":")
             return name, password.encode()
         return self.user, self.password.encode()
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One SUB. `limit` counts from SUB on, as UNSUB's maximum does."""
-
-    owner: Any  # the connection
-    sid: bytes
-    filter: bytes  # canonical
-    queue: bytes = b""
-    subject: bytes = b""  # as the client spelled it
-    start: int = 0  # the stamp from which it counts
-    delivered: int = 0
-    limit: int = 0
-    closed: bool = False
-
-    def count(self) -> bool:
-        """One more was delivered; whether it was the last."""
-        self.delivered += 1
-        return bool(self.limit) and self.delivered >= self.limit
 
 
 @dataclass(slots=True)

@@ -1,22 +1,22 @@
-"""NATS's wire: the compiled parser of what clients send, and the lines that they are sent.
+"""The incoming half of a NATS connection: one pass over what a socket read brought.
 
-MSG subject sid [reply] size CR LF payload CR LF
-HMSG subject sid [reply] header-size size CR LF headers payload CR LF
+    PUB subject [reply] size CR LF payload CR LF
+    HPUB subject [reply] header-size size CR LF headers payload CR LF
+    any other command: one line
+
+`receive(bytes)`, then `next(time_ms)` until it returns None; or the reactor hands over a read where it lies. A publish whose
+subject is known (`_routes.pyx`) and which just goes to its topic is put into the open batch of its log in place. What needs
+a decision is returned as a tuple of `commands`: everything else, and publishes to subjects that are live only, belong to a
+stream or may not be published to, that carry a key of their own, or that ask somebody who may not be there.
+Only an unfinished command is kept between reads; its size is checked before it is buffered.
 """
 
 from __future__ import annotations
 
-from mainstem.protocols.nats._wire import Parser
+from mainstem.protocols._routes import RouteTable
+from mainstem.protocols.nats._wire import Inbound
 
-__all__ = ["Parser", "error_line", "message"]
-
-
-def message(subject: bytes, sid: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
-    to = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)
-    if headers:
-        size = len(headers) + len(payload)
-        return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, len(headers), size, headers, payload)
-    return b"MSG %b %d\r\n%b\r\n" % (to, len(payload), payload)
+__all__ = ["Inbound", "RouteTable", "error_line"]
 
 
 def error_line(text: str) -> bytes:

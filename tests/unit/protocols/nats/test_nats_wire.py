@@ -1,4 +1,4 @@
-"""The compiled parser of NATS's wire beside its oracle, however the bytes are cut."""
+"""The compiled reader of NATS's wire beside its oracle, however the bytes are cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.protocols.nats.commands import WireError
-from mainstem.protocols.nats.wire import Parser
+from mainstem.protocols.nats.wire import Inbound
 from tests.oracles.nats_wire import parse
 
 PAYLOAD_MAX = 64
@@ -27,12 +27,14 @@ STREAMS = st.lists(PUBLISHED | HEADED | LINES | st.binary(max_size=6), max_size=
 
 
 def told(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], str | None]:
-    parser, found = Parser(PAYLOAD_MAX), []
+    inbound, found = Inbound(PAYLOAD_MAX), []
     for piece in pieces:
+        inbound.receive(piece)
         try:
-            found += parser.feed(piece)
+            while (command := inbound.next(0)) is not None:
+                found.append(command)
         except WireError as error:
-            return [*found, *error.commands], error.text
+            return found, error.text
     return found, None
 
 
@@ -45,7 +47,9 @@ def test_it_answers_like_the_oracle_however_the_bytes_are_cut(data: bytes, size:
 
 
 def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
-    parser = Parser(PAYLOAD_MAX)
-    parser.feed(b"SUB " + b"a" * 4000)
+    inbound = Inbound(PAYLOAD_MAX)
+    inbound.receive(b"SUB " + b"a" * 4000)
+    assert inbound.next(0) is None
+    inbound.receive(b"a" * 200)
     with pytest.raises(WireError, match="maximum control line exceeded"):
-        parser.feed(b"a" * 200)
+        inbound.next(0)

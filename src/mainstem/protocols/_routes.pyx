@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Topic bytes to Route. See `wire.py`; the plain `tests/oracles/mqtt_wire.py` says the same."""
+"""What a publisher writes on the wire (an MQTT topic, a NATS subject) to its Route; `tests/oracles/mqtt_wire.py` says the same."""
 
 import os
 

@@ -1,0 +1,176 @@
+"""Publishes that the hot path leaves to us: live-only subjects, streams, requests to which perhaps nobody listens.
+
+Inboxes and subjects that begin with `$` are live only: they go straight to who listens by NATS, and are never stored.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from mainstem.broker.access import Action, Principal
+from mainstem.broker.live import Route
+from mainstem.broker.namespace import Namespace
+from mainstem.model.crossing_nats import header_lines
+from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.model.origin import Origin
+from mainstem.model.record import Header
+from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.nats import commands
+from mainstem.protocols.nats.commands import WireError
+from mainstem.protocols.nats.jetstream.api import PREFIX as JETSTREAM
+from mainstem.protocols.nats.jetstream.api import NotAllowed
+from mainstem.protocols.nats.listening import is_live_only
+from mainstem.protocols.nats.wire import RouteTable, error_line
+
+if TYPE_CHECKING:
+    from mainstem.protocols.nats.adapter import NatsConnection
+
+logger = logging.getLogger("mainstem.nats")
+
+USER_INFO = b"$SYS.REQ.USER.INFO"
+DECIDE = 1  # of a subject in the table: not one whose publishes just go to their topic
+
+
+class Publisher:
+    """One principal's right to publish, as a table of routes that its connections share."""
+
+    def __init__(self, namespace: Namespace, principal: Principal) -> None:
+        self._namespace, self._principal = namespace, principal
+        self._access = namespace.broker.access
+        self._seen = self._now()
+        self.routes = RouteTable(self.resolve)
+
+    def _now(self) -> tuple[int, int]:
+        return self._namespace.route_clears, self._access.version
+
+    def check(self) -> bool:
+        """Once per read: routes that the namespace forgot must not be used again. False: somebody must look at each."""
+        seen = self._now()
+        if seen != self._seen:
+            self._seen = seen
+            self.routes.clear()
+        return self._namespace.refusal is None
+
+    def resolve(self, subject: bytes) -> tuple[Route | None, int, int, int]:
+        """(route, reason why not, marks, largest message) of a subject that is published to for the first time."""
+        try:
+            topic = topic_of_nats(subject)
+            streams = self._namespace.streams
+            captured = streams is not None and streams.capture(topic) is not None
+            if captured or is_live_only(subject) or not self._access.allows(self._principal, Action.PUBLISH, topic):
+                return None, DECIDE, 0, 0
+            return self._namespace.route(topic), 0, 0, self._namespace.message_bytes_max(topic)
+        except MainstemError:
+            return None, DECIDE, 0, 0
+
+
+def publish(
+    connection: NatsConnection, kind: int, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+) -> None:
+    """One that somebody must look at."""
+    if kind == commands.HPUB and not connection.options.headers:
+        raise WireError("")
+    connection.inbound.messages_in += 1
+    connection.ok()
+    try:
+        topic = topic_of_nats(subject)
+    except InvalidName:
+        no_responders(connection, subject, reply)  # as nats-server: it goes to nobody
+        return
+    assert connection.namespace is not None and connection.jetstream is not None
+    stream = connection.jetstream.streams.capture(topic)
+    if stream is None and is_live_only(subject):
+        _publish_live(connection, topic, subject, reply, headers, payload)
+        return
+    if not connection.may(Action.PUBLISH, topic):
+        connection.refuse_publish([subject.decode(errors="replace")], prefix="")
+        return
+    if stream is not None:
+        connection.inbound.published = True
+        stored = _stored(connection, b"", headers)
+        connection.jetstream.publisher.publish(stream, topic, reply, headers, payload, stored, _key_of(headers))
+        return
+    _publish_stored(connection, topic, subject, reply, headers, payload)
+
+
+def _publish_stored(
+    connection: NatsConnection, topic: bytes, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+) -> None:
+    namespace = connection.namespace
+    assert namespace is not None
+    connection.inbound.messages += 1
+    if namespace.refusal is not None:
+        connection.send(error_line(commands.QUOTA))
+        return
+    if reply and connection.options.no_responders and not namespace.listened(topic):
+        no_responders(connection, subject, reply)
+        return
+    try:
+        connection.inbound.published = True
+        stored = _stored(connection, reply, headers)
+        namespace.publish(topic, payload, key=_key_of(headers), headers=stored, origin=Origin.NATS)
+    except MainstemError as error:  # at most once: nobody waits for an answer
+        connection.server.counters.messages_dropped += 1
+        logger.warning("%s: a message to %r is lost: %s", connection.label(), subject, error)
+
+
+def _stored(connection: NatsConnection, reply: bytes, headers: bytes) -> list[Header]:
+    found = ((b"ms-nats", headers), (b"ms-nats-reply", reply), (b"ms-client", connection.inbound.identity))
+    return [(name, value) for name, value in found if value]
+
+
+def _publish_live(
+    connection: NatsConnection, topic: bytes, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+) -> None:
+    assert connection.listening is not None
+    if subject == USER_INFO and reply:
+        _tell_user(connection, reply)
+        return
+    connection.write_published()
+    asked = subject.startswith(JETSTREAM) and _ask_jetstream(connection, subject, reply, headers, payload)
+    receivers = connection.listening.live(topic, connection)
+    for one in receivers:
+        one.owner.deliver_live(one, subject, reply, headers, payload)
+    if not receivers and not asked:
+        no_responders(connection, subject, reply)
+
+
+def _ask_jetstream(connection: NatsConnection, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bool:
+    assert connection.jetstream is not None
+    try:
+        return connection.jetstream.handle(connection, subject, reply, headers, payload)
+    except NotAllowed:
+        connection.refuse_publish([subject.decode(errors="replace")], prefix="")
+        return True
+
+
+def _tell_user(connection: NatsConnection, reply: bytes) -> None:
+    assert connection.principal is not None and connection.listening is not None and connection.namespace is not None
+    data = {"user": connection.principal.name, "account": connection.namespace.name}
+    answer = json.dumps({"server": connection.server.identity(), "data": data}).encode()
+    for one in connection.listening.live(topic_of_nats(reply), connection):
+        one.owner.deliver_live(one, reply, b"", b"", answer)
+
+
+def no_responders(connection: NatsConnection, subject: bytes, reply: bytes) -> None:
+    """Its own subscription to the reply hears that nobody is there, if it asked to be told."""
+    if not reply or not connection.options.no_responders or connection.listening is None:
+        return
+    status = b"NATS/1.0 503\r\nNats-Subject: " + subject + b"\r\n\r\n"
+    try:
+        found = connection.listening.live(topic_of_nats(reply), connection)
+    except InvalidName:
+        return
+    for one in found:
+        if one.owner is connection and not one.queue:
+            connection.deliver_live(one, reply, b"", status, b"")
+            return
+
+
+def _key_of(headers: bytes) -> bytes | None:
+    """A client's own key; the topic where it says none."""
+    if b"s-key" not in headers.lower():
+        return None
+    return next((value for name, value in header_lines(headers) if name.lower() == b"ms-key"), None)
