@@ -58,6 +58,7 @@ async def _serve(
     await app.start()
     gc.freeze()  # what was imported and recovered stays: do not look at it again
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.enable()
     stopping = _handle_signals(app, reload)
     announce(app, time.monotonic() - began)
     notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import shutil
@@ -94,13 +95,17 @@ def flags_of(given: dict[str, Any]) -> list[str]:
 
 
 def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
+    gc.disable()  # until it serves: what a start imports and recovers stays, and is not looked at meanwhile
     from mainstem.server.config import load_config
     from mainstem.server.lifecycle import run
 
     def load() -> Config:
         return load_config(file, os.environ, flags_of(given))
 
-    return run(load(), move_ports=move_ports, announce=announce, reload=load)
+    try:
+        return run(load(), move_ports=move_ports, announce=announce, reload=load)
+    finally:
+        gc.enable()
 
 
 def announce(app: App, seconds: float) -> None:
