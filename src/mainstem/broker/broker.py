@@ -71,7 +71,7 @@ logger = logging.getLogger("mainstem.broker")
 
 DEFAULT_NAMESPACE = "/"
 TICK_BACKGROUND_S = 1.0
-SNAPSHOT_SLICE = 500  # entries; about a millisecond
+SNAPSHOT_SLICE = 4  # pieces; about a millisecond
 _NAMESPACE_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
 
 

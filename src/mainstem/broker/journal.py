@@ -3,12 +3,9 @@
 State is appended as state frames to a log, so that it shares the tick's write and the round's fdatasync with the data it
 speaks of. Entries are changes: what an owner writes does not grow with what it holds. A snapshot bounds what a start has
 to replay: it is taken between two ticks, holds everything applied so far, and is put in place only once all of that is
-durable, in every log.
+durable, in every log (`snapshot.py` draws its file).
 
     state record:  key = kind 0x00 namespace 0x00 key,  value = the owner's bytes (null: forgotten)
-    snapshot file: "MSSNAP2\\n", u32 number of journals, per journal u32 namespace length, u64 log id, u64 offset, namespace;
-                   then per entry u32 length of kind 0x00 namespace 0x00 key, u32 value length (0xFFFFFFFF = null), the two;
-                   then crc32c of all before it. Big-endian. Replaced by rename.
 
 A journal is where the state of a namespace lies: state frames of that log from that offset on. Today one journal, of every
 namespace ("*"), lies in the default stem of the default namespace; that entries carry their namespace and snapshots name
@@ -23,32 +20,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, crc32c, decode_batch, verify_frame
+from mainstem.broker import snapshot as snapshots
+from mainstem.broker.snapshot import HEAD_1, MAGIC, MAGIC_1, NULL, SIZES, Apply, Bulk, Snapshot
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, decode_batch, verify_frame
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.clock import Clock
 from mainstem.model.errors import DiskFull, StorageFault
-from mainstem.storage.disk import REAL_DISK, Disk, is_full, read_all, write_all
-from mainstem.storage.state_file import remove
+from mainstem.storage.disk import REAL_DISK, Disk, is_full
 
 logger = logging.getLogger("mainstem.broker")
 
-MAGIC, MAGIC_1 = b"MSSNAP2\n", b"MSSNAP1\n"
-HEAD_1 = struct.Struct(">QQ")
-COUNT = struct.Struct(">I")
-PLACE = struct.Struct(">IQQ")  # of a journal: length of its namespace, log id, offset
-EVERY_NAMESPACE = "*"
 DIRECTORY, NAME, NAME_1 = "state", "all.snapshot", "state.snapshot"
 DEFAULT_NAMESPACE = "/"
-_SIZES = struct.Struct(">II")  # of an entry: name, value
-NULL = 0xFFFFFFFF
 SNAPSHOT_EVERY_BYTES = 64 << 20
 READ_BYTES = 4 << 20
 INFLATED_BYTES_MAX = 64 << 20
@@ -64,32 +54,12 @@ def first_namespace(key: bytes) -> str:
     return key.partition(b"\0")[0].decode()
 
 
-Apply = Callable[[bytes, bytes | None], None]
-
-
 class Owner(NamedTuple):
     apply: Apply
     dump: Callable[[], Iterable[tuple[bytes, bytes]]]
     namespace_of: Callable[[bytes], str]
     many: bool
-
-
-class Snapshot:
-    """On its way: taken as of an offset, what is many in slices afterwards (see `Journal.register`)."""
-
-    def __init__(self, offset: int, parts: list[bytes], rest: Iterator[bytes]) -> None:
-        self.offset = offset
-        self._parts, self._rest = parts, rest
-
-    def go_on(self, entries_max: int) -> bool:
-        """Take some more; True when it is whole."""
-        before = len(self._parts)
-        self._parts.extend(islice(self._rest, entries_max))
-        return len(self._parts) - before < entries_max
-
-    def data(self) -> bytes:
-        """For a thread: this copies all of it."""
-        return _sealed(self._parts)
+    bulk: Bulk | None
 
 
 class StateKeeper(Protocol):
@@ -103,6 +73,7 @@ class StateKeeper(Protocol):
         namespace_of: Callable[[bytes], str] = default_namespace,
         *,
         many: bool = False,
+        bulk: Bulk | None = None,
     ) -> None: ...
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket: ...
@@ -128,8 +99,8 @@ class Journal:
         self._temporary = self._path.with_suffix(".new")
         self._on_upgraded = on_upgraded
         self._disk = disk
-        self._data_1 = _read(disk, self._path_1)
-        self._data = None if self._data_1 is not None else _read(disk, self._path)
+        self._data_1 = snapshots.read(disk, self._path_1)
+        self._data = None if self._data_1 is not None else snapshots.read(disk, self._path)
         self._next_stem = stem
         self.stem = stem
         if self._data is not None or self._data_1 is not None:
@@ -153,15 +124,16 @@ class Journal:
         namespace_of: Callable[[bytes], str] = default_namespace,
         *,
         many: bool = False,
+        bulk: Bulk | None = None,
     ) -> None:
         """`apply` is called for each entry in order while recovering; `dump` must yield what `apply` would rebuild.
 
         `namespace_of` says whose state a key names. `many`: a snapshot takes them in slices, while they change. For that
         an entry must say the whole of its key, so that applying what came after the snapshot's offset over a later
-        state ends in the same; and `dump` must stand changes between two entries.
+        state ends in the same; and `dump` must stand changes between two entries. `bulk` packs and loads them.
         """
         assert kind not in self._owners and "\0" not in kind
-        self._owners[kind] = Owner(apply, dump, namespace_of, many)
+        self._owners[kind] = Owner(apply, dump, namespace_of, many, bulk)
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket:
         """Append one entry; its ticket is released once it is durable."""
@@ -188,15 +160,17 @@ class Journal:
             return self._upgrade(self._data_1)
         if self._data is None:  # from now on it is known where the journal lies
             self._disk.make_dir(self._path.parent)
-            self._write(_sealed([_head(self.stem.id, 0)]))
+            self._write(snapshots.sealed([snapshots.head(self.stem.id, 0)]))
         return self._load_snapshot() + self._replay_log(self._apply)
 
     def _upgrade(self, data: bytes) -> int:
         """Take over what format 1 kept. Until the old snapshot is gone a crash begins this again from the start."""
-        count = _load(data, len(MAGIC_1) + HEAD_1.size, self._apply_1) + self._replay_log(self._apply_1)
+        count = snapshots.load_entries(data, len(MAGIC_1) + HEAD_1.size, self._apply_1) + self._replay_log(
+            self._apply_1
+        )
         self._disk.make_dir(self._path.parent)
         snapshot = self.take_snapshot()
-        self._write(snapshot.data())
+        self._write(snapshot.sealed())
         self.snapshot_offset = snapshot.offset
         self._on_upgraded()
         self._disk.unlink(self._path_1)
@@ -211,8 +185,8 @@ class Journal:
         for name, value in chain(self._entries(many=False), self._entries(many=True)):
             kind, _, key = name.split(b"\0", 2)
             if kind != b"delayed" or len(key) == 8:  # it knew no other keys of that kind
-                parts.append(_entry(kind + b"\0" + key, value))
-        self._write(_sealed(parts), self._path_1)
+                parts.append(snapshots.entry(kind + b"\0" + key, value))
+        self._write(snapshots.sealed(parts), self._path_1)
         self._disk.unlink(self._path)
         self._disk.fsync_dir(self._path.parent)
 
@@ -257,7 +231,7 @@ class Journal:
         data, path, magic = self._data or b"", self._path, MAGIC
         if self._data_1 is not None:
             data, path, magic = self._data_1, self._path_1, MAGIC_1
-        if data[: len(magic)] != magic or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+        if not snapshots.is_whole(data, magic):
             raise StorageFault(
                 f"{path} is damaged; queue, session and offset state cannot be trusted",
                 fix=f"restore a backup, or move {path} away to rebuild what the log still holds",
@@ -265,7 +239,7 @@ class Journal:
         if self._data_1 is not None:
             log_id, self.snapshot_offset = HEAD_1.unpack_from(data, len(magic))
         else:
-            [(_, log_id, self.snapshot_offset)] = _journals(data)[0]
+            [(_, log_id, self.snapshot_offset)] = snapshots.journals(data)[0]
         if log_id not in logs:
             raise StorageFault(
                 f"{path}: the state lies in log {log_id}, which is not there",
@@ -275,11 +249,11 @@ class Journal:
 
     def _load_snapshot(self) -> int:
         data, self._data = self._data, None
-        return 0 if data is None else self._load_entries(data, _journals(data)[1])
+        return 0 if data is None else self._load_entries(data, snapshots.journals(data)[1])
 
     def _load_entries(self, data: bytes, at: int) -> int:
         """Neighbours are of one kind and namespace: what tells them is looked up once."""
-        end, sizes, count = len(data) - 4, _SIZES.unpack_from, 0
+        end, sizes, count = len(data) - 4, SIZES.unpack_from, 0
         prefix, skip, apply = b"\0", 0, cast(Apply, None)
         while at < end:
             name_size, value_size = sizes(data, at)
@@ -290,6 +264,11 @@ class Journal:
                 owner = self._owners.get(kind.decode())
                 prefix = b"%b\0%b\0" % (kind, namespace)
                 apply, skip = (self._apply, 0) if owner is None else (owner.apply, len(prefix))
+                if owner is not None and owner.bulk is not None:
+                    after, taken = owner.bulk.load(data, at - 8, end)
+                    if taken:
+                        at, count = after, count + taken
+                        continue
             value_end = value_at if value_size == NULL else value_at + value_size
             apply(data[at + skip : value_at], None if value_size == NULL else data[value_at:value_end])
             at = value_end
@@ -306,9 +285,10 @@ class Journal:
         """All state as of everything written so far. Call it between ticks, `go_on` until it is whole, and store it once
         everything that was written by then is stable."""
         self._put_since_snapshot = 0
-        parts = [_head(self.stem.id, self.stem.written)]
-        parts += [_entry(name, value) for name, value in self._entries(many=False)]
-        return Snapshot(self.stem.written, parts, (_entry(name, value) for name, value in self._entries(many=True)))
+        pieces = [snapshots.head(self.stem.id, self.stem.written), *snapshots.pieces_of(self._entries(many=False))]
+        bulks = (owner.bulk.pieces() for owner in list(self._owners.values()) if owner.bulk is not None)
+        rest = chain(snapshots.pieces_of(self._entries(many=True, bulk=False)), chain.from_iterable(bulks))
+        return Snapshot(self.stem.written, pieces, rest)
 
     def take_snapshot(self) -> Snapshot:
         """The whole at once: while nobody is served."""
@@ -317,9 +297,10 @@ class Journal:
             pass
         return snapshot
 
-    def _entries(self, *, many: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, *, many: bool, bulk: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """Those that are many, or the others; of the many perhaps without those that pack their own."""
         for kind, owner in self._owners.items():
-            if owner.many == many:
+            if owner.many == many and (bulk or owner.bulk is None):
                 for key, value in owner.dump():
                     yield _name(kind, owner.namespace_of(key), key), value
         if not many:
@@ -347,83 +328,23 @@ class Journal:
     def _store(self, snapshot: Snapshot) -> None:
         assert snapshot.offset <= self.stem.stable
         self._snapshot_running = True
-        data = snapshot.data()
+        pieces = snapshot.sealed()
         try:
-            self._write(data)
+            self._write(pieces)
             self.snapshot_offset = snapshot.offset
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._temporary)
             if is_full(error):
-                raise DiskFull(f"{self._path}: no space for a snapshot of {len(data)} bytes: {error}") from error
+                size = sum(map(len, pieces))
+                raise DiskFull(f"{self._path}: no space for a snapshot of {size} bytes: {error}") from error
             raise
         finally:
             self._snapshot_running = False
 
-    def _write(self, data: bytes, path: Path | None = None) -> None:
-        path = path or self._path
-        disk = self._disk
-        remove(disk, self._temporary)  # of a write that a crash cut short
-        fd = disk.open(self._temporary, create=True)
-        try:
-            write_all(disk, fd, [data], 0)
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
-        disk.rename(self._temporary, path)
-        disk.fsync_dir(path.parent)
-        disk.fsync_dir(self._temporary.parent)
-
-
-def _read(disk: Disk, path: Path) -> bytes | None:
-    try:
-        fd = disk.open(path, read_only=True)
-    except FileNotFoundError:
-        return None
-    try:
-        return read_all(disk, fd, 0, disk.size(fd))
-    finally:
-        disk.close(fd)
+    def _write(self, pieces: list[bytes], path: Path | None = None) -> None:
+        snapshots.write(self._disk, path or self._path, self._temporary, pieces)
 
 
 def _name(kind: str, namespace: str, key: bytes) -> bytes:
     return b"%b\0%b\0%b" % (kind.encode(), namespace.encode(), key)
-
-
-def _entry(name: bytes, value: bytes) -> bytes:
-    return b"".join((_SIZES.pack(len(name), len(value)), name, value))
-
-
-def _load(data: bytes, at: int, apply: Apply) -> int:
-    """Apply the entries of a snapshot from a position on; how many there were."""
-    count = 0
-    while at < len(data) - 4:
-        name_size, value_size = _SIZES.unpack_from(data, at)
-        name = data[at + 8 : at + 8 + name_size]
-        at += 8 + name_size
-        value = None if value_size == NULL else data[at : at + value_size]
-        at += 0 if value is None else value_size
-        apply(name, value)
-        count += 1
-    return count
-
-
-def _head(log_id: int, offset: int) -> bytes:
-    namespace = EVERY_NAMESPACE.encode()
-    return MAGIC + COUNT.pack(1) + PLACE.pack(len(namespace), log_id, offset) + namespace
-
-
-def _journals(data: bytes) -> tuple[list[tuple[str, int, int]], int]:
-    """(namespace, log id, offset) of each journal that a snapshot names, and where its entries begin."""
-    (count,) = COUNT.unpack_from(data, len(MAGIC))
-    at, found = len(MAGIC) + COUNT.size, []
-    for _ in range(count):
-        size, log_id, offset = PLACE.unpack_from(data, at)
-        at += PLACE.size + size
-        found.append((data[at - size : at].decode(), log_id, offset))
-    return found, at
-
-
-def _sealed(parts: list[bytes]) -> bytes:
-    body = b"".join(parts)
-    return body + crc32c(body).to_bytes(4, "big")

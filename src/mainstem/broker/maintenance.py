@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from mainstem.broker.policy import Policy
@@ -18,7 +19,7 @@ from mainstem.log import retention
 from mainstem.log.compaction import compact
 from mainstem.log.log import Log
 from mainstem.log.logs import add_columns, topic_columns
-from mainstem.log.retention import NO_STAMP, Holds
+from mainstem.log.retention import Holds
 from mainstem.model.errors import DiskFull
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Maintenance:
 
     def holds_of(self, log: Log) -> Holds:
         """What all holders together need, and the state that no snapshot covers yet."""
-        joined = Holds(NO_STAMP, [], NO_STAMP)
+        joined, singly = Holds(), list[Sequence[int]]()
         if log is self._broker.journal.stem:
             joined.from_offset = self._broker.journal.snapshot_offset
         for holder in self.holders.values():
@@ -190,8 +191,9 @@ class Maintenance:
             joined.from_stamp = min(joined.from_stamp, held.from_stamp)
             joined.from_offset = min(joined.from_offset, held.from_offset)
             joined.start_max = min(joined.start_max, held.start_max)
-            joined.offsets += held.offsets
-        joined.offsets.sort()
+            if held.offsets:
+                singly.append(held.offsets)
+        joined.offsets = singly[0] if len(singly) == 1 else sorted(chain.from_iterable(singly))
         return joined
 
     # -- watching --------------------------------------------------------------------------------------------------

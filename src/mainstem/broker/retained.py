@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from mainstem.broker._retained_pointers import Pointers
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
@@ -28,6 +29,7 @@ from mainstem.model.topic_tries import TopicTrie
 
 RETAINED_MAX = 1_000_000  # per namespace; beyond it new topics are not retained and counted
 INFLATED_BYTES_MAX = 64 << 20
+PIECE_ENTRIES = 1_000  # of a snapshot: packed in a quarter of a millisecond
 _POINTER = struct.Struct(">Iqq")
 
 
@@ -35,47 +37,6 @@ class Pointer(NamedTuple):
     log_id: int
     offset: int
     stamp: int
-
-
-class _Pointers:
-    """Pointers by their topics' numbers, which are dense: 20 bytes each instead of a few objects."""
-
-    def __init__(self) -> None:
-        self._logs, self._offsets, self._stamps = array("I", [0]), array("q", [0]), array("q", [0])
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def put(self, number: int, log_id: int, offset: int, stamp: int) -> None:
-        if number >= len(self._logs):
-            more = bytes(8 * max(number + 1 - len(self._logs), len(self._logs) // 2))
-            self._logs.frombytes(more[: len(more) // 2])
-            self._offsets.frombytes(more)
-            self._stamps.frombytes(more)
-        self._count += self._logs[number] == 0
-        self._logs[number], self._offsets[number], self._stamps[number] = log_id, offset, stamp
-
-    def get(self, number: int) -> Pointer | None:
-        if not 0 < number < len(self._logs) or not self._logs[number]:
-            return None
-        return Pointer(self._logs[number], self._offsets[number], self._stamps[number])
-
-    def remove(self, number: int) -> None:
-        self._count -= self._logs[number] != 0
-        self._logs[number] = 0
-
-    def numbers(self) -> Iterator[int]:
-        """Of those that are there when it comes to them."""
-        return (number for number in range(1, len(self._logs)) if self._logs[number])
-
-    def packed(self) -> Iterator[tuple[int, bytes]]:
-        for number in range(1, len(self._logs)):
-            if self._logs[number]:
-                yield number, _POINTER.pack(self._logs[number], self._offsets[number], self._stamps[number])
-
-    def offsets_in(self, log_id: int) -> list[int]:
-        return [offset for log, offset in zip(self._logs, self._offsets, strict=True) if log == log_id]
 
 
 class _Noted(NamedTuple):
@@ -94,7 +55,7 @@ class Retained:
         self._ticker = ticker
         self._retained_max = retained_max
         self._topics = TopicTrie()
-        self._pointers = _Pointers()
+        self._pointers = Pointers()
         self._noted: list[_Noted] = []
         self._unsettled: dict[Ticket, list[tuple[bytes, Pointer | None]]] = {}
         self._derived: dict[bytes, int] = {}  # while recovering: topic → stamp of the newest that set or ended it
@@ -170,12 +131,13 @@ class Retained:
             pointer = self.current(topic_filter)
             return [(topic_filter, pointer)] if pointer is not None else []
         matching = ((n, self._pointers.get(n)) for n in self._topics.match(topic_filter))
-        found = [(self._topics.name(n), pointer) for n, pointer in matching if pointer is not None]
+        found = [(self._topics.name(n), Pointer(*pointer)) for n, pointer in matching if pointer is not None]
         found.sort(key=lambda one: one[1].stamp)
         return found
 
     def current(self, topic: bytes) -> Pointer | None:
-        return self._pointers.get(self._topics.find(topic))
+        found = self._pointers.get(self._topics.find(topic))
+        return Pointer(*found) if found is not None else None
 
     def read(self, found: Sequence[tuple[bytes, Pointer]]) -> list[Record]:
         """The records behind pointers; one that the log has lost is left out. Blocks: for many, call it in a thread."""
@@ -206,7 +168,14 @@ class Retained:
 
     @property
     def topics(self) -> list[bytes]:
-        return [self._topics.name(number) for number in self._pointers.numbers()]
+        return [self._topics.name(number) for number in self._numbers()]
+
+    def _numbers(self) -> Iterator[int]:
+        """Of those that are there when it comes to them."""
+        number = 1
+        while number := self._pointers.next_number(number):
+            yield number
+            number += 1
 
     def is_of(self, namespace: Namespace) -> bool:
         return self._namespace is namespace
@@ -222,7 +191,8 @@ class Retained:
 
     # -- holding and recovering
 
-    def held_offsets(self, log: Log) -> list[int]:
+    def held_offsets(self, log: Log) -> array[int]:
+        """Ascending."""
         return self._pointers.offsets_in(log.id)
 
     def apply(self, topic: bytes, value: bytes | None) -> None:
@@ -249,5 +219,19 @@ class Retained:
 
     def dump(self) -> Iterator[tuple[bytes, bytes]]:
         prefix = self._namespace.name.encode() + b"\0"
-        for number, packed in self._pointers.packed():
-            yield prefix + self._topics.name(number), packed
+        for number in self._numbers():
+            found = self._pointers.get(number)
+            assert found is not None
+            yield prefix + self._topics.name(number), _POINTER.pack(*found)
+
+    def pieces(self, prefix: bytes) -> Iterator[bytes]:
+        """The same as entries of a snapshot, whose names begin with `prefix`."""
+        number = 1
+        while number:
+            piece, number = self._pointers.pack(self._topics, prefix, number, PIECE_ENTRIES)
+            if piece:
+                yield piece
+
+    def load(self, data: bytes, at: int, end: int, prefix: bytes) -> tuple[int, int]:
+        """Take the entries of a snapshot that `pieces` gave: where they end, and how many."""
+        return self._pointers.load(self._topics, data, at, end, prefix)

@@ -18,6 +18,7 @@ from mainstem.broker.journal import first_namespace
 from mainstem.broker.retained import RETAINED_MAX, Retained
 from mainstem.broker.session_limits import BYTES_MAX, MESSAGES_MAX, HeldLimits
 from mainstem.broker.sessions import SESSIONS_MAX, Session, Sessions
+from mainstem.broker.snapshot import SIZES
 from mainstem.broker.wills import Wills
 from mainstem.codec.batch import decode_frames
 from mainstem.log.gather import Ticket
@@ -40,6 +41,7 @@ TAIL_READ_BYTES = 4 << 20
 INFLATED_BYTES_MAX = 64 << 20
 HELD_MS_MAX = 7 * 24 * 3_600_000
 SHARE_PREFIX = b"$share/"
+RETAINED = "retained"  # a journal kind
 QOS_2_IDENTITY = b"ms-qos2"  # packet identifier and client id of a publish that a session may repeat
 QOS_2_DELAYED = b"ms-qos2-delayed"  # the same of a delayed one, which counts where it waits, not where it ends up
 
@@ -76,7 +78,9 @@ class SessionKeeper:
         self._retained: dict[str, Retained] = {}
         self._shares: dict[tuple[str, str], set[bytes]] = {}  # namespace, shared group's queue → keys of its sessions
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
-        broker.journal.register("retained", self._apply_retained, self._dump_retained, first_namespace, many=True)
+        broker.journal.register(
+            RETAINED, self._apply_retained, self._dump_retained, first_namespace, many=True, bulk=_BulkRetained(self)
+        )
         broker.maintenance.holders.update(sessions=self.session_holds, retained=self.retained_holds)
 
     def close(self) -> None:
@@ -311,7 +315,42 @@ class SessionKeeper:
 
     def retained_holds(self, log: Log) -> Holds:
         """The records of a log that retained pointers name."""
-        return Holds(offsets=sorted(offset for one in self._retained.values() for offset in one.held_offsets(log)))
+        for retained in self._retained.values():  # a log is one namespace's
+            if offsets := retained.held_offsets(log):
+                return Holds(offsets=offsets)
+        return Holds()
+
+    def all_retained_of(self, name: str) -> Retained | None:
+        """What the namespace retains; None without such a namespace."""
+        namespace = self._broker.namespaces.get(name)
+        return self.retained(namespace) if namespace is not None else None
+
+    @property
+    def retaining(self) -> dict[str, Retained]:
+        """By namespace."""
+        return dict(self._retained)
+
+
+class _BulkRetained:
+    """Retained messages in a snapshot: each namespace packs and loads its own."""
+
+    def __init__(self, keeper: SessionKeeper) -> None:
+        self._keeper = keeper
+
+    def pieces(self) -> Iterator[bytes]:
+        for name, retained in self._keeper.retaining.items():
+            yield from retained.pieces(_snapshot_prefix(name))
+
+    def load(self, data: bytes, at: int, end: int) -> tuple[int, int]:
+        name_end = data.index(b"\0", at + SIZES.size + len(RETAINED) + 1)
+        name = data[at + SIZES.size + len(RETAINED) + 1 : name_end].decode()
+        retained = self._keeper.all_retained_of(name)
+        return (at, 0) if retained is None else retained.load(data, at, end, _snapshot_prefix(name))
+
+
+def _snapshot_prefix(namespace: str) -> bytes:
+    """Kind, namespace, and again the namespace, with which the keys of retained messages begin."""
+    return b"%b\0%b\0%b\0" % (RETAINED.encode(), namespace.encode(), namespace.encode())
 
 
 def session_key(namespace: Namespace, client_id: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mainstem.log.log import Log
 from mainstem.log.rewriting import cut_down
@@ -26,7 +26,7 @@ class Holds:
     """What must stay: everything from a stamp on (queues and sessions), and single offsets (retained pointers)."""
 
     from_stamp: int = NO_STAMP
-    offsets: list[int] = field(default_factory=list)  # sorted
+    offsets: Sequence[int] = ()  # sorted
     from_offset: int = NO_STAMP  # state after the last snapshot
     start_max: int = NO_STAMP  # streams begin no later: an archive still has to read what lies there
 

@@ -6,7 +6,7 @@ cdef struct Node:
     uint32_t first_child
     uint32_t next_sibling      # of a free node: the next free node
     uint32_t previous_sibling
-    uint32_t text              # where the level's text begins in the arena
+    uint32_t text              # where its text begins in the arena: one level, or several of a TAIL
     uint32_t number            # TopicTrie: the topic's number; FilterTrie: the place of its values; 0 = none
     uint16_t length
     uint16_t marks
@@ -16,6 +16,7 @@ cdef enum:  # marks
     IS_MANY = 2
     HAS_ONE = 4
     HAS_MANY = 8
+    TAIL = 16   # all levels that are left of a topic, of which nothing else has the first one
 
 cdef inline uint64_t grown(uint64_t capacity, uint64_t wanted) noexcept nogil:
     """By half while small, by an eighth when large: memory stays close to what is used."""
@@ -31,6 +32,8 @@ cdef class LevelTree:
 
     cdef uint32_t child(self, uint32_t parent, const char* text, uint32_t length) noexcept nogil
     cdef uint32_t add_child(self, uint32_t parent, const char* text, uint32_t length) except 0
+    cdef uint32_t link_child(self, uint32_t parent, uint32_t text, uint32_t length) except 0
+    cdef uint32_t first_length(self, uint32_t node) noexcept nogil
     cdef void remove_branch(self, uint32_t leaf) noexcept
     cdef int grow_nodes(self, uint64_t count) except -1
     cdef int grow_slots(self, uint64_t count) except -1
@@ -48,7 +51,7 @@ cdef class LevelSearch:
     cdef LevelTree trie
     cdef list levels
     cdef Wanted* wanted
-    cdef uint64_t* places         # one set per depth
+    cdef uint64_t* places         # one set per depth, and behind them one for the levels of a tail
     cdef uint8_t* single          # per depth: the node was looked up, its siblings do not count
     cdef uint32_t count, words, depth, depth_capacity, node
     cdef uint32_t* found
@@ -62,4 +65,6 @@ cdef class LevelSearch:
     cdef bint _literal(self, uint64_t places) noexcept nogil
     cdef uint32_t _only_child(self) noexcept nogil
     cdef bint _step(self, uint32_t child) noexcept nogil
+    cdef bint _step_level(self, uint64_t* before, const char* text, uint32_t length, bint hidden) noexcept nogil
+    cdef bint _step_tail(self, uint32_t child) noexcept nogil
     cdef bint _visit(self, uint32_t child) except -1

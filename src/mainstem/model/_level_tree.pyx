@@ -3,6 +3,9 @@
 
 28-byte nodes in one array, their texts in one arena, and one open-addressing hash table (parent, text) -> node with
 linear probing, seeded so that nobody can aim at it. Node 0 is the root; as a link 0 means none.
+
+Where a topic parts from all others, what is left of it is one node, a TAIL: `site/4711/temperature/celsius` costs one node
+beyond those it shares. The table knows a tail by its first level. It is cut in two when another topic shares that.
 """
 
 import os
@@ -12,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from mainstem.model.topic_filter import MANY, ONE, filter_levels
 
@@ -149,7 +152,7 @@ cdef class LevelTree:
         self.arena_dead = 0
 
     cdef uint32_t child(self, uint32_t parent, const char* text, uint32_t length) noexcept nogil:
-        """The child of that text, or 0."""
+        """The child whose (first) level has that text, or 0."""
         cdef uint32_t hash = mainstem_level_hash(self.seed, parent, text, length)
         cdef uint32_t at = hash & self.slot_mask
         cdef uint64_t slot = self.slots[at]
@@ -157,7 +160,9 @@ cdef class LevelTree:
         while slot:
             if slot >> 32 == hash:
                 node = self.nodes + <uint32_t>slot
-                if node.parent == parent and node.length == length \
+                if node.parent == parent \
+                        and (node.length == length or (node.marks & TAIL and node.length > length
+                                                       and self.arena[node.text + length] == c"/")) \
                         and memcmp(self.arena + node.text, text, length) == 0:
                     return <uint32_t>slot
             at = (at + 1) & self.slot_mask
@@ -165,10 +170,17 @@ cdef class LevelTree:
         return 0
 
     cdef uint32_t add_child(self, uint32_t parent, const char* text, uint32_t length) except 0:
-        """A child that is known not to be there."""
+        """A child of one level that is known not to be there."""
+        self.grow_arena(self.arena_end + length)
+        memcpy(self.arena + self.arena_end, text, length)
+        cdef uint32_t index = self.link_child(parent, <uint32_t>self.arena_end, length)
+        self.arena_end += length
+        return index
+
+    cdef uint32_t link_child(self, uint32_t parent, uint32_t text, uint32_t length) except 0:
+        """A child whose text lies in the arena: one level."""
         cdef uint32_t index
         self.grow_slots(self.node_count + 1)
-        self.grow_arena(self.arena_end + length)
         if self.node_free:
             index = self.node_free
             self.node_free = self.nodes[index].next_sibling
@@ -179,22 +191,28 @@ cdef class LevelTree:
         cdef Node* node = self.nodes + index
         memset(node, 0, sizeof(Node))
         node.parent = parent
-        node.text = <uint32_t>self.arena_end
+        node.text = text
         node.length = <uint16_t>length
         node.marks = LIVE
-        memcpy(self.arena + self.arena_end, text, length)
-        self.arena_end += length
         node.next_sibling = self.nodes[parent].first_child
         if node.next_sibling:
             self.nodes[node.next_sibling].previous_sibling = index
         self.nodes[parent].first_child = index
-        cdef uint64_t hash = mainstem_level_hash(self.seed, parent, text, length)
+        cdef uint64_t hash = mainstem_level_hash(self.seed, parent, self.arena + text, length)
         cdef uint32_t at = <uint32_t>hash & self.slot_mask
         while self.slots[at]:
             at = (at + 1) & self.slot_mask
         self.slots[at] = hash << 32 | index
         self.node_count += 1
         return index
+
+    cdef uint32_t first_length(self, uint32_t index) noexcept nogil:
+        """Of the first level of its text."""
+        cdef Node* node = self.nodes + index
+        cdef const char* text = self.arena + node.text
+        if not node.marks & TAIL:
+            return node.length
+        return <uint32_t>(<const char*>memchr(text, c"/", node.length) - text)
 
     cdef void remove_branch(self, uint32_t leaf) noexcept:
         """Free the node and its ancestors as far as nothing hangs on them."""
@@ -209,7 +227,9 @@ cdef class LevelTree:
     cdef void unlink(self, uint32_t index) noexcept:
         cdef Node* node = self.nodes + index
         cdef uint32_t at, home
-        cdef uint32_t hole = mainstem_level_hash(self.seed, node.parent, self.arena + node.text, node.length) & self.slot_mask
+        cdef uint32_t hole = mainstem_level_hash(
+            self.seed, node.parent, self.arena + node.text, self.first_length(index)
+        ) & self.slot_mask
         while <uint32_t>self.slots[hole] != index:
             hole = (hole + 1) & self.slot_mask
         at = (hole + 1) & self.slot_mask
@@ -266,7 +286,7 @@ cdef class LevelSearch:
 
     cdef int _deepen(self) except -1:
         cdef uint32_t capacity = self.depth_capacity * 2 + 16
-        cdef uint64_t* places = <uint64_t*>PyMem_RawRealloc(self.places, <uint64_t>capacity * self.words * 8)
+        cdef uint64_t* places = <uint64_t*>PyMem_RawRealloc(self.places, (<uint64_t>capacity + 1) * self.words * 8)
         if places == NULL:
             raise MemoryError()
         self.places = places
@@ -354,17 +374,44 @@ cdef class LevelSearch:
             return 0
         child = self.trie.child(self.node, self.wanted[place].text, self.wanted[place].length)
         if child:
-            self.places[self.depth + 1] = 0
-            self._place(self.places + self.depth + 1, place + 1)
+            self.depth += 1
+            self.places[self.depth] = 0
+            self._place(self.places + self.depth, place + 1)
+            if not self._step_tail(child):
+                child = 0
+            self.depth -= 1
         return child
 
     cdef bint _step(self, uint32_t child) noexcept nogil:
         """The set of the child from that of its parent; whether anything is left of it. `depth` is the child's."""
-        cdef Node* node = self.trie.nodes + child
-        cdef const char* text = self.trie.arena + node.text
+        cdef const char* text = self.trie.arena + self.trie.nodes[child].text
+        cdef bint hidden = self.depth == 1 and self.trie.nodes[child].length > 0 and text[0] == c"$"
         cdef uint64_t* before = self.places + (self.depth - 1) * self.words
+        return self._step_level(before, text, self.trie.first_length(child), hidden) and self._step_tail(child)
+
+    cdef bint _step_tail(self, uint32_t child) noexcept nogil:
+        """On through the other levels of a tail; the set of its depth is that of the first one."""
+        cdef Node* node = self.trie.nodes + child
+        cdef uint64_t* before = self.places + <uint64_t>self.depth_capacity * self.words
+        cdef const char* level
+        cdef const char* end
+        cdef const char* slash
+        if not node.marks & TAIL:
+            return True
+        level = self.trie.arena + node.text + self.trie.first_length(child)
+        end = self.trie.arena + node.text + node.length
+        while level < end:  # at a slash
+            level += 1
+            slash = <const char*>memchr(level, c"/", end - level) if level < end else NULL
+            memcpy(before, self.places + self.depth * self.words, self.words * 8)
+            if not self._step_level(before, level, <uint32_t>((slash if slash != NULL else end) - level), False):
+                return False
+            level = slash if slash != NULL else end
+        return True
+
+    cdef bint _step_level(self, uint64_t* before, const char* text, uint32_t length, bint hidden) noexcept nogil:
+        """The set of this depth, from the one before a level."""
         cdef uint64_t* places = self.places + self.depth * self.words
-        cdef bint hidden = self.depth == 1 and node.length > 0 and text[0] == c"$"
         cdef bint any_left = False
         cdef uint32_t word, place
         cdef uint64_t left
@@ -380,8 +427,8 @@ cdef class LevelSearch:
                     if not hidden:
                         self._place(places, place + (self.wanted[place].kind == HAS_ONE))
                         any_left = True
-                elif self.wanted[place].length == node.length and not (hidden and place) \
-                        and memcmp(self.wanted[place].text, text, node.length) == 0:
+                elif self.wanted[place].length == length and not (hidden and place) \
+                        and memcmp(self.wanted[place].text, text, length) == 0:
                     self._place(places, place + 1)
                     any_left = True
         return any_left

@@ -35,6 +35,8 @@ class TopicTrie:
         """The numbers of all topics that the filter means, in no particular order."""
     def bitmap(self, topic_filter: bytes) -> bytearray:
         """The same as bits: number n is bit n % 8 of byte n // 8."""
+    def reserve(self, count: int, names_bytes: int) -> None:
+        """So many topics are about to come, with names of so many bytes."""
     def memory_bytes(self) -> int:
         """All that it holds."""
     def dump(self) -> bytes: ...

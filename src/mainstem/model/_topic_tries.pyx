@@ -8,7 +8,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from mainstem.model._level_tree cimport HAS_MANY, HAS_ONE, IS_MANY, LevelSearch, LevelTree, Node, grown
+from mainstem.model._level_tree cimport HAS_MANY, HAS_ONE, IS_MANY, TAIL, LevelSearch, LevelTree, Node, grown
 
 from mainstem.model.topic_dump import TOPICS_MAX, checked_dump, dump_head
 from mainstem.model.errors import CorruptFrame, InvalidName, NotFound, Overloaded
@@ -280,6 +280,10 @@ cdef class TopicTrie(LevelTree):
         while True:
             slash = <const char*>memchr(topic, c"/", end - topic) if topic < end else NULL
             node = self.child(node, topic, <uint32_t>((slash if slash != NULL else end) - topic))
+            if self.nodes[node].marks & TAIL:
+                if self.nodes[node].length != end - topic or memcmp(self.arena + self.nodes[node].text, topic, end - topic):
+                    return 0
+                return self.nodes[node].number
             if slash == NULL or not node:
                 return self.nodes[node].number
             topic = slash + 1
@@ -303,17 +307,22 @@ cdef class TopicTrie(LevelTree):
         return number
 
     cdef int _insert(self, uint32_t node, const char* topic, Py_ssize_t size, uint32_t number, Trail* trail) except -1:
-        """Add the levels of `topic` below `node`; with a trail, all of them are new: note where each ends."""
+        """Add a topic that is not there below `node`; with a trail, note its nodes and where the level of each ends."""
         cdef const char* level = topic
         cdef const char* end = topic + size
         cdef const char* slash
-        cdef uint32_t child, length
+        cdef uint32_t parent, length
         self._grow_numbers(<uint64_t>number + 1)
         while True:
             slash = <const char*>memchr(level, c"/", end - level) if level < end else NULL
             length = <uint32_t>((slash if slash != NULL else end) - level)
-            child = self.child(node, level, length) if trail == NULL else 0
-            node = child if child else self.add_child(node, level, length)
+            parent = node
+            node = self.child(parent, level, length)
+            if not node:
+                node = self._add_tail(parent, level, length, <uint32_t>(end - level))
+                slash = NULL
+            elif self.nodes[node].marks & TAIL:
+                self._cut_tail(node)
             if trail != NULL:
                 trail.nodes[trail.depth] = node
                 trail.ends[trail.depth] = <uint32_t>(level + length - trail.name)
@@ -326,13 +335,44 @@ cdef class TopicTrie(LevelTree):
         self.topic_count += 1
         return 0
 
+    cdef uint32_t _add_tail(self, uint32_t parent, const char* text, uint32_t first, uint32_t length) except 0:
+        """All that is left of a topic, as one node; nothing has its first level yet."""
+        self.grow_arena(self.arena_end + length)
+        memcpy(self.arena + self.arena_end, text, length)
+        cdef uint32_t node = self.link_child(parent, <uint32_t>self.arena_end, first)
+        self.arena_end += length
+        self.nodes[node].length = <uint16_t>length
+        if first < length:
+            self.nodes[node].marks |= TAIL
+        return node
+
+    cdef int _cut_tail(self, uint32_t node) except -1:
+        """Another topic has its first level: what follows that becomes a child, with the number."""
+        cdef uint32_t first = self.first_length(node), number = self.nodes[node].number
+        cdef uint32_t rest = self.nodes[node].text + first + 1, length = self.nodes[node].length - first - 1
+        cdef const char* slash = <const char*>memchr(self.arena + rest, c"/", length) if length else NULL
+        cdef uint32_t child = self.link_child(
+            node, rest, <uint32_t>(slash - (self.arena + rest)) if slash != NULL else length
+        )
+        self.nodes[child].length = <uint16_t>length
+        self.nodes[child].number = number
+        if slash != NULL:
+            self.nodes[child].marks |= TAIL
+        self.node_of[number] = child
+        self.nodes[node].length = <uint16_t>first
+        self.nodes[node].number = 0
+        self.nodes[node].marks &= ~<uint16_t>TAIL
+        self.arena_dead += 1  # the slash
+        self.removals += 1  # a search that stands here begins again
+        return 0
+
     cdef int _insert_along(self, Trail* trail, const char* topic, Py_ssize_t size, uint32_t number) except -1:
         """As `_insert`, beginning where the topic parts from the one before it."""
         cdef uint32_t shared = 0, depth = 0, limit = min(<uint32_t>size, trail.size)
         while shared < limit and topic[shared] == trail.name[shared]:
             shared += 1
         while depth < trail.depth and trail.ends[depth] <= shared and trail.ends[depth] < size \
-                and topic[trail.ends[depth]] == c"/":
+                and topic[trail.ends[depth]] == c"/" and not self.nodes[trail.nodes[depth]].marks & TAIL:
             depth += 1
         cdef uint32_t start = trail.ends[depth - 1] + 1 if depth else 0
         trail.name = topic
@@ -444,6 +484,12 @@ cdef class TopicTrie(LevelTree):
             view[search.found[i] >> 3] |= 1 << (search.found[i] & 7)
         return bits
 
+    def reserve(self, uint32_t count, uint64_t names_bytes):
+        """So many topics are about to come, with names of so many bytes: few of them will share nothing."""
+        self.grow_nodes(<uint64_t>self.node_end + count + count // 8)
+        self.grow_slots(<uint64_t>self.node_count + count + count // 8)
+        self.grow_arena(self.arena_end + names_bytes // 2)
+
     def memory_bytes(self):
         """All that is allocated, used or not."""
         return (<uint64_t>self.node_capacity * sizeof(Node) + (<uint64_t>self.slot_mask + 1) * sizeof(uint64_t)
@@ -494,9 +540,7 @@ cdef class TopicTrie(LevelTree):
         count, end, body = checked_dump(data)
         self._grow_numbers(end)
         self.number_end = end
-        self.grow_nodes(2 * <uint64_t>count)
-        self.grow_slots(2 * <uint64_t>count)
-        self.grow_arena(len(body) // 2)
+        self.reserve(count, len(body))
         cdef uint32_t* room = <uint32_t*>PyMem_RawMalloc(2 * 65536 * sizeof(uint32_t))
         if room == NULL:
             raise MemoryError()

@@ -10,6 +10,7 @@ import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
+from mainstem.broker.snapshot import PIECE_ENTRIES
 from mainstem.model.errors import StorageFault
 from tests.unit.broker.kit import durable, everything, reader_of, values
 
@@ -199,11 +200,12 @@ async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_th
     await broker.open()
     broker.journal.register("test", state.apply, state.dump, many=True)
     broker.recover_journal()
-    await put(broker, state, *((b"%d" % n, b"old") for n in range(6)))
+    last = 2 * PIECE_ENTRIES
+    await put(broker, state, *((b"%d" % n, b"old") for n in range(last + 1)))
     snapshot = broker.journal.begin_snapshot()
-    assert not snapshot.go_on(3)
-    await put(broker, state, (b"0", None), (b"1", b"new"), (b"5", b"new"), (b"9", b"new"))
-    while not snapshot.go_on(3):
+    assert not snapshot.go_on(1)
+    await put(broker, state, (b"0", None), (b"1", b"new"), (b"%d" % last, b"new"), (b"later", b"new"))
+    while not snapshot.go_on(1):
         pass
     broker.journal.store_snapshot(snapshot)
     shutil.copytree(data, copy)
@@ -212,5 +214,6 @@ async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_th
     await again.open()
     again.journal.register("test", found.apply, found.dump, many=True)
     again.recover_journal()
-    assert found.table == {b"1": b"new", b"2": b"old", b"3": b"old", b"4": b"old", b"5": b"new", b"9": b"new"}
+    unchanged = {b"%d" % n: b"old" for n in range(2, last)}
+    assert found.table == unchanged | {b"1": b"new", b"%d" % last: b"new", b"later": b"new"}
     await again.close()
