@@ -37,6 +37,7 @@ from mainstem.broker.queues.registry import QueueService
 from mainstem.broker.quotas import Quotas
 from mainstem.broker.scans.plan import ScanPlans
 from mainstem.broker.schemas.registry import Schemas
+from mainstem.broker.search_indexing import SearchIndexing
 from mainstem.broker.session_keeper import SessionKeeper, SessionLimits
 from mainstem.broker.staging import Staging
 from mainstem.broker.streams.registry import LOG_KIND, StreamService
@@ -133,6 +134,7 @@ class Broker(Declaring):
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
             await loop.run_in_executor(None, self.logs.tier.claim)
         self.tiering = Tiering(self)
+        self.search_indexing = SearchIndexing(self)
         self.deletion = Deletion(self)
         self.removal = NamespaceRemoval(self)
         self.removal.load(catalog.kv)
@@ -180,6 +182,7 @@ class Broker(Declaring):
         """Begin the background work; listeners may open now."""
         loop = asyncio.get_running_loop()
         work = [self._run_background(), self.maintenance.run(), self.coordinator.run(), self.session_keeper.run()]
+        work.append(self.search_indexing.run())
         if self.logs.tier is not None:
             work.append(self.tiering.run())
         self._background = [loop.create_task(one) for one in (*work, self.removal.finish(), self.quotas.run())]

@@ -19,6 +19,7 @@ from mainstem.storage.engines import ENGINES
 
 LAYOUTS = ("shared", "dedicated")
 TIERS = ("none", "s3")
+SEARCH_INDEXES = ("auto", "off")
 CLEANUPS = ("delete", "compact", "compact,delete")
 PARTITIONS_MAX = 1_000
 MESSAGE_BYTES_MAX = 16 << 20
@@ -48,12 +49,14 @@ class Policy:
     tier: str = "none"  # none | s3: sealed segments move to the object store
     local_retention_ms: int = 24 * 3_600_000
     local_retention_bytes: int = -1
+    search_index: str = "auto"  # auto | off: sealed segments get an index of their words
 
     def __post_init__(self) -> None:
         _one_of("engine", self.engine, tuple(ENGINES))
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("cleanup", self.cleanup, CLEANUPS)
         _one_of("tier", self.tier, TIERS)
+        _one_of("search_index", self.search_index, SEARCH_INDEXES)
         if self.tier != "none" and not ENGINES[self.engine].has_segments:
             raise InvalidArgument(
                 f"tier {self.tier!r} moves segment files, and engine {self.engine!r} has none",
@@ -79,7 +82,9 @@ class Policy:
     def stem_key(self) -> tuple[object, ...]:
         """Topics that agree in this share a log."""
         tiered = (self.tier, self.local_retention_ms, self.local_retention_bytes) if self.tier != "none" else ()
-        return (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived, *tiered)
+        unsearched = ("unsearched",) if self.search_index == "off" else ()
+        kept = (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived)
+        return (*kept, *tiered, *unsearched)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Policy:
         known = {field.name for field in fields(self)}

@@ -43,6 +43,7 @@ def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
 ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
 TIER = choice("none", "s3")
+SEARCH_INDEX = choice("auto", "off")
 CLEANUP = choice("delete", "compact", "compact,delete")
 PARTITIONS = count(1, 1_000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -169,6 +170,9 @@ class Topics:
     local_retention_bytes: int = setting(
         UNLIMITED, SIZE_OR_UNLIMITED, "With a tier: size of a log beyond which its oldest segments are kept there only."
     )
+    search_index: str = setting(
+        "auto", SEARCH_INDEX, "`auto`: sealed segments get an index of their words, which `mainstem search` uses."
+    )
     auto_create: bool = setting(
         True, FLAG, "Publishing to a topic that is not there makes it; so does asking for its Kafka metadata."
     )
@@ -195,6 +199,7 @@ class Policy:
     tier: str | None = setting(None, TIER, "As `topics.tier`.")
     local_retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.local_retention_ms`.")
     local_retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.local_retention_bytes`.")
+    search_index: str | None = setting(None, SEARCH_INDEX, "As `topics.search_index`.")
 
 
 @dataclass(slots=True)

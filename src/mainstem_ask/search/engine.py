@@ -27,6 +27,7 @@ from mainstem_ask.reading import Permit, Piece, pieces_of
 from mainstem_ask.search.language import Node, parse_path, parse_query, required, uses
 from mainstem_ask.search.meaning import MISSING, Batch, at_path, meant
 from mainstem_ask.search.reading import COLUMNS, HEADERS, STAMP_MAX, SearchedSlice
+from mainstem_ask.search.skipping import Indexes
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.options import Clip, Connection, Given, ReadOptions, read_options
@@ -77,6 +78,7 @@ class Search:
         self._asked, self._connection, self._permit = asked, connection, permit
         self._node: Node = parse_query(asked.query)
         self._needles = required(self._node) or ()
+        self._indexes = Indexes(self._node, asked.since_ms, asked.before_ms)
         self._path = parse_path(asked.top) if asked.top else ()
         with_headers = any(name.startswith("header.") for name in uses(self._node))
         self._schema = COLUMNS.append(HEADERS) if with_headers else COLUMNS
@@ -189,7 +191,7 @@ class Search:
         task, told = piece
         found = Found([], STAMP_MAX, size_bytes=int(told["bytes"]))
         kept: deque[dict[str, Any]] = deque(maxlen=max(self._asked.limit, 1))
-        reader = SearchedSlice(task, told, self._schema, self._client(task), self._permit, self._needles)
+        reader = SearchedSlice(task, told, self._schema, self._client(task), self._permit, self._needles, self._indexes)
         for rows in reader.batches():
             if self._stopped.is_set():
                 break

@@ -12,6 +12,7 @@ from mainstem.codec.batch import FRAME_HEAD_SIZE
 from mainstem.model.errors import CorruptFrame
 from mainstem_ask.reading import Permit, PermittedReader
 from mainstem_ask.search.matcher import keep_frames
+from mainstem_ask.search.skipping import Indexes
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.slices import CHUNK_BYTES, FRAME_BYTES_MAX, ScanTask
 
@@ -41,9 +42,10 @@ class SearchedSlice(PermittedReader):
         client: BrokerClient,
         permit: Permit | None,
         needles: tuple[bytes, ...],
+        indexes: Indexes,
     ) -> None:
         super().__init__(task, piece, schema, client, permit)
-        self._needles = needles
+        self._needles, self._indexes = needles, indexes
         self.floor = STAMP_MAX  # everything before this slice was stamped before
 
     def _note(self, head: bytes | memoryview) -> None:
@@ -66,21 +68,36 @@ class SearchedSlice(PermittedReader):
             if int.from_bytes(first[16:24], "big") != self._piece["frame"]:
                 raise CorruptFrame("another frame stands where the plan named one")
             self._note(first)
-            buffer = bytearray(min(CHUNK_BYTES, end - at))
-            while at < end and not decoder.finished:
-                size = os.preadv(fd, [memoryview(buffer)[: end - at]], at)
-                kept, looked_at, damaged = keep_frames(buffer, size, self._needles)
-                if damaged:
-                    raise CorruptFrame("no frame stands where one should")
-                if kept:
-                    decoder.feed(memoryview(buffer)[:kept])
-                    yield from self._rows(decoder)
-                if looked_at == 0:
-                    if size < len(buffer) or size >= FRAME_BYTES_MAX:
+            for begin, until in self._indexes.spans(self._piece["path"], at, end):
+                at = begin
+                for after, kept in self._frames(fd, begin, until):
+                    at = after
+                    if kept:
+                        decoder.feed(kept)
+                        yield from self._rows(decoder)
+                    if decoder.finished:
                         break
-                    buffer = bytearray(min(len(buffer) * 4, FRAME_BYTES_MAX))
-                at += looked_at
-            if at >= end or decoder.finished:
+                if at < until:
+                    break
+            else:
+                self._position = int(self._piece["end"])
+            if decoder.finished:
                 self._position = int(self._piece["end"])
         finally:
             os.close(fd)
+
+    def _frames(self, fd: int, at: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """(how far it is read, the frames that may hold what is wanted), a chunk at a time."""
+        buffer = bytearray(min(CHUNK_BYTES, end - at))
+        while at < end:
+            size = os.preadv(fd, [memoryview(buffer)[: end - at]], at)
+            kept, looked_at, damaged = keep_frames(buffer, size, self._needles)
+            if damaged:
+                raise CorruptFrame("no frame stands where one should")
+            if looked_at == 0:
+                if size < len(buffer) or size >= FRAME_BYTES_MAX:
+                    return
+                buffer = bytearray(min(len(buffer) * 4, FRAME_BYTES_MAX))
+                continue
+            at += looked_at
+            yield at, memoryview(buffer)[:kept]

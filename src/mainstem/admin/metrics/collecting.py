@@ -181,6 +181,8 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
     yield by_label("mainstem_logs", "engine", logs)
     yield "mainstem_segments", _by_engine(parts)
     yield "mainstem_storage_bytes", _by_engine(sizes)
+    yield one("mainstem_search_indexed_bytes_total", broker.search_indexing.read_bytes)
+    yield one("mainstem_search_index_bytes_total", broker.search_indexing.written_bytes)
     files, indexes = broker.logs.files.files, broker.logs.files.indexes
     yield one("mainstem_open_files", len(files))
     tier = broker.logs.tier

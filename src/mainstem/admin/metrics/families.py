@@ -99,6 +99,8 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
             "Kept past their time for those who still need them; as each kind of holder alone would keep it.",
             ("holder",),
         ),
+        Family("mainstem_search_indexed_bytes_total", "counter", "Of sealed segments, read to index their words."),
+        Family("mainstem_search_index_bytes_total", "counter", "Written for that."),
         Family("mainstem_disk_free_bytes", "gauge", "Free on the disk of the data directory."),
         Family("mainstem_space_low", "gauge", "1 while publishes are refused."),
         Family(

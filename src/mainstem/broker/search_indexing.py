@@ -1,0 +1,124 @@
+"""Sealed parts get their search index (log/search_index.py) in the background.
+
+One thread of lowest priority reads each part once, newest first; compiled code does most of it without the interpreter's
+lock. What it has not reached yet is searched all the same, only slower, so nobody waits for it: not a stop, not a deletion.
+Indexes of parts that are gone are deleted in the next round. A topic with `search_index = "off"` has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.log.log import Log
+from mainstem.log.search_index import SUFFIX, build_index, index_path
+from mainstem.storage.engine import FileParts, Part, Stat
+from mainstem.storage.tier.engine import TieredEngine
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+
+logger = logging.getLogger("mainstem.search")
+
+ROUND_S = 10.0
+NICENESS = 19
+FAILED_MAX = 1_000  # parts that could not be indexed, and are not tried again before the next start
+TOPICS_AT_ONCE = 500  # looked at in one turn of the loop
+
+
+class SearchIndexing:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._thread = ThreadPoolExecutor(1, "search-index", initializer=_lower_priority)
+        self._stopping = threading.Event()
+        self._failed: set[Path] = set()
+        self.parts = 0  # indexed by this process
+        self.read_bytes = 0  # of parts, for that
+        self.written_bytes = 0  # of indexes
+
+    async def run(self) -> None:
+        """Until it is cancelled, which the thread notices between two parts."""
+        try:
+            while True:
+                await asyncio.sleep(ROUND_S)
+                try:
+                    await self.round()
+                except Exception:
+                    logger.exception("building search indexes failed; it is tried again in %.0f s", ROUND_S)
+        finally:
+            self._stopping.set()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def round(self) -> None:
+        """Every part that lacks its index gets it; those of parts that are gone are deleted."""
+        wanted = await self._wanted_logs()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._work, wanted)
+
+    async def _wanted_logs(self) -> list[Log]:
+        broker = self._broker
+        without: set[Log] = set()
+        for namespace in list(broker.namespaces.values()):
+            without |= {stem for stem, policy in namespace.stem_policies.items() if policy.search_index == "off"}
+            for number, topic in enumerate(list(namespace.topics.values())):
+                if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+                    await broker.turns.turn()
+                if topic.policy.search_index == "off":
+                    without |= {span.log for one in topic.partitions for span in one.spans if not span.shared}
+        return [log for log in broker.logs.by_id.values() if log not in without]
+
+    # -- in the thread
+
+    def _work(self, logs: list[Log]) -> None:
+        root = self._broker.options.data / "search"
+        kept: set[str] = set()
+        for log in logs:
+            if self._stopping.is_set():
+                return
+            engine = log.engine.local if isinstance(log.engine, TieredEngine) else log.engine
+            if isinstance(engine, FileParts) and not log.removed:
+                kept.add(str(log.id))
+                self._index_log(log, engine, engine.stat(), root / str(log.id))
+        with contextlib.suppress(FileNotFoundError):
+            for folder in root.iterdir():
+                if folder.name not in kept and not self._stopping.is_set():
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _index_log(self, log: Log, engine: FileParts, stat: Stat, folder: Path) -> None:
+        assert stat.path is not None
+        parts = [part for part in stat.parts if part.sealed and part.size_bytes]
+        known = {one.name for one in folder.iterdir()} if folder.exists() else set()
+        wanted = {f"{Path(part.name).stem}{SUFFIX}" for part in parts}
+        for name in known - wanted:
+            (folder / name).unlink(missing_ok=True)
+        for part in reversed(parts):
+            if self._stopping.is_set() or log.removed:
+                return
+            if f"{Path(part.name).stem}{SUFFIX}" not in known:
+                self._index_part(log, engine, Path(stat.path) / part.name, part)
+
+    def _index_part(self, log: Log, engine: FileParts, path: Path, part: Part) -> None:
+        if path in self._failed or not engine.hold(part):
+            return
+        try:
+            self.written_bytes += build_index(path, part.size_bytes)
+            self.parts += 1
+            self.read_bytes += part.size_bytes
+        except OSError as error:
+            if len(self._failed) < FAILED_MAX:
+                self._failed.add(path)
+            logger.warning("log %d: no search index of %s: %s", log.id, path.name, error)
+            index_path(path).with_suffix(".part").unlink(missing_ok=True)
+        finally:
+            engine.release(part)
+
+
+def _lower_priority() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
