@@ -115,15 +115,6 @@ def test_another_broker_is_measured_alike(mosquitto: int) -> None:
         sound(row)
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Tests that run as a job in the background ignore SIGINT, and so would what they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_a_stopped_bench_ends_at_once_and_takes_its_topic_along() -> None:
     with Broker() as own:
         url = f"kafka://127.0.0.1:{own.kafka_port}"
