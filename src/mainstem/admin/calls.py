@@ -49,6 +49,7 @@ class Operation:
     query: tuple[Field, ...] = ()
     body: tuple[Field, ...] = ()
     streams: bool = False  # answers with server-sent events
+    strict: bool = True  # whether a field that nobody reads is refused; other tools' bodies have many
     names: str = ""  # the field (of path, query or body) that names the object; without, the handler asks
 
     @property
@@ -224,6 +225,8 @@ def _checked(body: dict[str, Any], operation: Operation) -> dict[str, Any]:
     known = {one.name: one for one in operation.body}
     for name, value in body.items():
         if name not in known:
+            if not operation.strict:
+                continue
             raise InvalidArgument(f"unknown field {name!r}; {_hint(name, known)}")
         kinds = _KINDS[known[name].kind]
         if value is not None and (not isinstance(value, kinds) or (kinds == (int,) and isinstance(value, bool))):
