@@ -68,7 +68,10 @@ class TestRocksDbEngine(EngineContract):
 
 
 def test_every_engine_that_can_be_opened_is_held_to_the_contract() -> None:
-    held = {name.removeprefix("Test").removesuffix("Engine").lower() for name in globals() if name.endswith("Engine")}
+    from tests.contract import test_object_engine
+
+    names = [*globals(), *vars(test_object_engine)]
+    held = {name.removeprefix("Test").removesuffix("Engine").lower() for name in names if name.endswith("Engine")}
     assert set(ENGINES) <= held
 
 

@@ -19,9 +19,10 @@ from tests.contract.engine_contract import LOG_ID, EngineContract
 from tests.contract.test_engines import TestSegmentEngine as SegmentContract
 
 
-def open_tier(directory: Path, shared: SharedFiles) -> Tier:
+def open_tier(directory: Path, shared: SharedFiles, **settings: Any) -> Tier:
     (directory / "store").mkdir(parents=True, exist_ok=True)
-    return Tier(directory, TierSettings(StoreSettings(f"file://{directory / 'store'}")), shared.indexes)
+    store = StoreSettings(f"file://{directory / 'store'}")
+    return Tier(directory, TierSettings(store, **settings), shared.indexes)
 
 
 def open_far(directory: Path) -> TieredEngine:

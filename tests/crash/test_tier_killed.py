@@ -11,6 +11,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
+from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.tier.registry import Registry
 from mainstem.testing.process import BrokerProcess
 
@@ -19,12 +20,15 @@ DEADLINE_S = 120.0
 SETTINGS = (
     "tier.grace_ms=0s",
     "tier.manifest_ms=1s",
-    "policies.k/#.tier=s3",
+    "tier.bundle_ms=10ms",
     "policies.k/#.layout=dedicated",
     "policies.k/#.segment_bytes=16KiB",
-    "policies.k/#.local_retention_bytes=0",
     "policies.k/latest.cleanup=compact",
 )
+KINDS = {
+    "tier": ("policies.k/#.tier=s3", "policies.k/#.local_retention_bytes=0"),
+    "engine": ("policies.k/#.engine=object",),
+}
 
 
 def publish(broker: BrokerProcess, acked: list[bytes], seconds: float) -> None:
@@ -58,13 +62,25 @@ def read_all(broker: BrokerProcess, wanted: set[bytes]) -> set[bytes]:
     return found
 
 
+def named_and_stored(broker: BrokerProcess, bucket: Path) -> tuple[set[str], set[str], set[str]]:
+    """Keys of objects that hold something, keys that are in the store, and the states of what the registry knows."""
+    registry = Registry(broker.data, read_only=True)
+    named = {one.key for log in registry.logs() for one in registry.parts_of(log)}
+    named |= {one.key for one in Pieces(registry, read_only=True).bundles()}
+    states = set(registry.totals())
+    registry.close()
+    found = [path for folder in ("parts", "bundles", "merged") for path in bucket.glob(f"{folder}/**/*")]
+    return named, {str(path.relative_to(bucket)) for path in found if path.is_file()}, states
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_nothing_acked_is_lost_and_no_object_is_forgotten_by_kill_nine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_acked_is_lost_and_no_object_is_forgotten_by_kill_nine(tmp_path: Path, kind: str) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     seeded, acked = random.Random(24), list[bytes]()
-    with BrokerProcess(tmp_path / "data", f"tier.store=file://{bucket}", *SETTINGS) as broker:
+    with BrokerProcess(tmp_path / "data", f"tier.store=file://{bucket}", *SETTINGS, *KINDS[kind]) as broker:
         for kill in range(KILLS):
             publish(broker, acked, seeded.uniform(0.3, 2.5))
             broker.start()
@@ -74,11 +90,7 @@ def test_nothing_acked_is_lost_and_no_object_is_forgotten_by_kill_nine(tmp_path:
         assert wanted <= read_all(broker, wanted)
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            registry = Registry(broker.data, read_only=True)
-            named = {one.key for log in registry.logs() for one in registry.parts_of(log)}
-            states = registry.totals().keys()
-            registry.close()
-            stored = {str(path.relative_to(bucket)) for path in bucket.glob("parts/**/*") if path.is_file()}
+            named, stored, states = named_and_stored(broker, bucket)
             if stored == named and states <= {"live"}:
                 break
             assert time.monotonic() < deadline, (

@@ -14,6 +14,7 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter, matches
+from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.tier.engine import TieredEngine
 
 SCAN_MAX = 20_000  # topics looked at for one page of a search or of the tree; then it says how to go on
@@ -180,6 +181,8 @@ def local_and_remote(log: Log) -> tuple[int, int]:
     engine = log.engine
     if isinstance(engine, TieredEngine):
         return engine.local.stat().size_bytes, engine.remote_bytes
+    if isinstance(engine, ObjectEngine):
+        return 0, engine.remote_bytes
     return engine.stat().size_bytes, 0
 
 

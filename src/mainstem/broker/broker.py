@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -66,12 +67,16 @@ from mainstem.storage.ballast import Ballast
 from mainstem.storage.directory import keep_before_upgrade, raise_format
 from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.log_state import STAMPS, Fact, FileState, LogState
+from mainstem.storage.object.engine import ObjectEngine
+from mainstem.storage.object.shared import ObjectLogs
+from mainstem.storage.tier.store import StoreAway
 from mainstem.storage.tier.tier import Tier, TierSettings
 
 logger = logging.getLogger("mainstem.broker")
 
 DEFAULT_NAMESPACE = "/"
 TICK_BACKGROUND_S = 1.0
+OBJECTS_S = 5.0  # that a stop waits for the object store
 SNAPSHOT_SLICE = 4  # pieces; about a millisecond
 _NAMESPACE_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
 
@@ -133,6 +138,7 @@ class Broker(Declaring):
         if self.options.tier is not None:
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
             await loop.run_in_executor(None, self.logs.tier.claim)
+            self.logs.objects = ObjectLogs(self.logs.tier)
         self.tiering = Tiering(self)
         self.search_indexing = SearchIndexing(self)
         self.deletion = Deletion(self)
@@ -144,7 +150,7 @@ class Broker(Declaring):
         CUT_NAMES.sources.append(self._names)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
-        stem = default.stem(default.defaults)
+        stem = default.stem(_for_journal(default.defaults))
         self.journal = Journal(
             stem, data, self.clock, self.logs.by_id, self.options.disk, on_upgraded=lambda: raise_format(data)
         )
@@ -206,11 +212,13 @@ class Broker(Declaring):
         self.session_keeper.close()
         self.ticker.drain()
         logs = list(self.logs.by_id.values())
-        await self.ticker.settle([log for log in logs if log.durability.acks_wait])
+        await self._finish_objects()
+        await self.ticker.settle([log for log in logs if log.durability.acks_wait and not log.refusal])
         self.ticker.stop()
         for log in logs:
-            log.sync()
-            log.mark_stable(log.written)
+            with suppress(StoreAway):  # nothing of it was acked: `Logs.close` tells
+                log.sync()
+                log.mark_stable(log.written)
         self.journal.close()
         self.logs.close()
         if self.logs.tier is not None:
@@ -219,6 +227,16 @@ class Broker(Declaring):
             self.stamps.settle()
         self.store.close()
         self.ballast.keep_rest()
+
+    async def _finish_objects(self) -> None:
+        """A stop does not wait for a store that is away: what was not acked is given up."""
+        objects, loop = self.logs.objects, asyncio.get_running_loop()
+        if objects is None or await loop.run_in_executor(None, objects.finish, time.monotonic() + OBJECTS_S):
+            return
+        away = StoreAway("the broker stopped before the object store took it", fix="publish it again")
+        for log in self.logs.by_id.values():
+            if isinstance(log.engine, ObjectEngine):
+                log.refusal = away
 
     def _names(self) -> Iterator[bytes]:
         for namespace in self.namespaces.values():
@@ -402,3 +420,8 @@ class Broker(Declaring):
             )
             view.slots = [slots.get(row.id, {}).get(n) for n in range(len(slots.get(row.id, {})))]
             namespace.views[row.name] = view
+
+
+def _for_journal(policy: Policy) -> Policy:
+    """The broker's own state rests on the local disk: it is written all the time, and read at a start."""
+    return policy.with_changes({"engine": "segment"}) if policy.engine == "object" else policy

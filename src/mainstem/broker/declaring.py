@@ -262,9 +262,10 @@ class Declaring:
         )
 
     def _check_tier(self, policy: Policy) -> None:
-        if policy.tier != "none" and self.logs.tier is None:
+        if (policy.tier != "none" or policy.engine == "object") and self.logs.tier is None:
+            asked = "engine 'object'" if policy.engine == "object" else f"tier {policy.tier!r}"
             raise InvalidArgument(
-                f"tier {policy.tier!r}: this broker has no object store",
+                f"{asked}: this broker has no object store",
                 fix='set one and start again: [tier] store = "s3://BUCKET/PREFIX"',
             )
 

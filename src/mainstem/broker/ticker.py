@@ -289,11 +289,13 @@ class Ticker:
             self.committer.submit([(log, log.written)])
 
     def _too_much(self) -> bool:
-        if sum(log.unsynced_bytes for log in self._syncing) > self.unsynced_bytes_max:
+        """A log that refuses is not waited for: nothing more comes to it, and others need not suffer for it."""
+        syncing = [log for log in self._syncing if log.refusal is None]
+        if sum(log.unsynced_bytes for log in syncing) > self.unsynced_bytes_max:
             return True
         if self._dispatcher.waiting_bytes > WAITING_BYTES_MAX:
             return True
-        return any(log.unsynced_bytes > log.unsynced_bytes_max for log in self._syncing)
+        return any(log.unsynced_bytes > log.unsynced_bytes_max for log in syncing)
 
     def _deliver(self, appended: list[Appended]) -> None:
         if len(appended) > 1:
@@ -304,13 +306,13 @@ class Ticker:
         if waiting > WAITING_BYTES_MAX:
             self.pressed = True
         elif self.pressed or self._held:
-            self._ease()
+            self.ease()
         if self._ahead and not self.behind:
             ahead, self._ahead = self._ahead, set()
             for connection in ahead:
                 connection.release_from_delivery()
 
-    def _ease(self) -> None:
+    def ease(self) -> None:
         """Publishers go on once neither the disk nor the readers are too far behind."""
         self.pressed = self._too_much()
         if not self.pressed and self._held:
@@ -349,7 +351,7 @@ class Ticker:
             if not log.unsynced_bytes:
                 self._syncing.discard(log)
         if self.pressed:
-            self._ease()
+            self.ease()
 
     def checkpoint_quiet(self) -> None:
         """Sync once more what was last synced a while ago: its engine then notes how far it is durable.

@@ -16,6 +16,7 @@ from mainstem.broker.policy import Policy
 from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.storage.engine import Part
+from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.manifest import store_manifest
@@ -29,6 +30,7 @@ logger = logging.getLogger("mainstem.tier")
 
 ROUND_S = 1.0
 SWEEP_S = 10.0
+STALLED_S = 5.0  # that what was published waits for the store: then more is refused
 UPLOADS = 2  # at once; each holds a segment in memory
 
 
@@ -47,7 +49,7 @@ class Tiering:
         self._manifest_ms, self._manifest_of = 0, -1  # when the last one was made, and of which state of the registry
         self.backlog_bytes = 0  # sealed and durable, not in the store yet
         self.backlog_since_stamp = 0  # of the oldest of them; 0: none
-        self.refusing = False
+        self.refusing = self.objects_refusing = False
 
     async def run(self) -> None:
         tier = self._broker.logs.tier
@@ -72,6 +74,7 @@ class Tiering:
             await self._drop(engine, log, policy)
         self.backlog_bytes, self.backlog_since_stamp = backlog, oldest
         self._watch_backlog(tier)
+        self._watch_objects()
         self._sweep(tier)
 
     def _tiered(self) -> Iterator[tuple[Log, Policy]]:
@@ -169,6 +172,30 @@ class Tiering:
             for log, _ in self._tiered():
                 log.refusal = refusal
 
+    def _watch_objects(self) -> None:
+        """Logs of the engine `object`: while the store takes nothing they refuse, and nobody else is held up for them."""
+        objects = self._broker.logs.objects
+        if objects is None:
+            return
+        oldest_s = objects.writer.oldest_s
+        stalled = oldest_s > STALLED_S
+        if not stalled and not self.objects_refusing:
+            return
+        refusal = None
+        if stalled:
+            refusal = Overloaded(
+                f"the object store has taken nothing for {oldest_s:.0f} s, and this topic is kept nowhere else",
+                fix="it is tried again; see why: mainstem doctor",
+            )
+        if stalled != self.objects_refusing:
+            logger.warning("topics of the engine object %s", "refuse publishes" if stalled else "take publishes again")
+        self.objects_refusing = stalled
+        if not self._broker.maintenance.space_low:  # that refusal says more
+            for log in self._broker.logs.by_id.values():
+                if isinstance(log.engine, ObjectEngine):
+                    log.refusal = refusal
+            self._broker.ticker.ease()
+
     # -- gone
 
     def _sweep(self, tier: Tier) -> None:
@@ -193,8 +220,11 @@ class Tiering:
     def _keep_manifest(self, tier: Tier) -> None:
         """In a thread. An object that the manifest in the bucket still names is not deleted."""
         now_ms, state = self._broker.clock.now_ns() // 1_000_000, tier.registry.version
+        objects = self._broker.logs.objects
         if state == self._manifest_of:
             self._manifest_ms = now_ms  # it says what is true now
-        elif now_ms - self._manifest_ms >= tier.settings.manifest_ms:
+        elif now_ms - self._manifest_ms >= tier.settings.manifest_ms or (objects is not None and objects.manifest_due):
+            if objects is not None:
+                objects.manifest_due = False
             store_manifest(tier.store, tier.registry, self._broker.options.data)
             self._manifest_ms, self._manifest_of = now_ms, state

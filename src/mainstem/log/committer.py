@@ -2,7 +2,8 @@
 
 There is no artificial delay. While one fdatasync runs the next round collects, so that a lone publisher waits for one
 disk flush and ten thousand share one. Where a sync is only that, of one file (almost always), the threads of a `Flusher`
-do it, which need no interpreter; `listen` tells on which loop its ends are heard. Everything else is done by our own.
+do it, which need no interpreter; `listen` tells on which loop its ends are heard. An engine that stores elsewhere, and says
+by itself when something is durable, is only listened to. Everything else is done by our own.
 
 A failed sync ends the process: the kernel may have dropped the pages it could
 not write and would report success to a second try, so nothing that was acked afterwards could be trusted.
@@ -62,6 +63,7 @@ class Committer:
         self._dirty: dict[Log, int] = {}
         self._busy: set[Log] = set()
         self._returned: dict[Log, int] = {}  # by our threads to the loop, for the flusher
+        self._heard: list[tuple[Log, int]] = []  # of engines that say by themselves
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flusher: Flusher | None = None
@@ -77,11 +79,13 @@ class Committer:
 
     def listen(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
         """Use a flusher, too; `deliver` is `post` on the loop itself. From here on `submit` and `stop` belong there."""
-        self._loop, self._flusher = loop, Flusher(len(self._threads))
+        self._loop, self._flusher, self._deliver = loop, Flusher(len(self._threads)), deliver
         loop.add_reader(self._flusher.fileno(), self._collect, self._flusher, deliver)
 
     def submit(self, logs: list[tuple[Log, int]]) -> None:
         """Ask for a sync of everything written below each end offset."""
+        if self._loop is not None:
+            logs = [one for one in logs if not one[0].await_push(self._hear)]
         with self._wake:
             free = False
             for log, end in logs:
@@ -91,6 +95,34 @@ class Committer:
                 free = free or log not in self._busy
             if free:  # else the thread that syncs it just now takes it again
                 self._wake.notify()
+
+    def _hear(self, log: Log, durable: int) -> None:
+        """In any thread. News of many logs that come together are told together."""
+        with self._wake:
+            first = not self._heard
+            self._heard.append((log, durable))
+        if first and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._tell_heard)
+
+    def _tell_heard(self) -> None:
+        with self._wake:
+            heard, self._heard = self._heard, []
+        done: list[tuple[Log, int]] = []
+        for log, durable in heard:
+            try:
+                end = log.end_push(durable)
+            except BaseException as error:
+                self._on_failure(log, error)
+                continue
+            if end:
+                done.append((log, end))
+            elif end is None:  # the metadata that names it is not durable yet: a thread waits for both
+                with self._wake:
+                    self._dirty[log] = log.written
+                    self._wake.notify()
+        if done:
+            self._deliver(done)
 
     def forget(self, log: Log) -> None:
         """Sync it no more; returns once nobody does. Not on the loop: it may wait for one sync."""

@@ -31,7 +31,7 @@ from mainstem.log.part_times import PartTimes
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.origin import Origin
-from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEngine, NotLocal, Slice, Stat
+from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEngine, NotLocal, PushedEngine, Slice, Stat
 from mainstem.storage.reservation import BLOCK_MIN, Pace
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Log:
         self._read_now = engine.read if engine.is_local else engine.read_now
         self.file_parts = engine if isinstance(engine, FileParts) else None
         self._line_engine = engine if isinstance(engine, LineEngine) else None
+        self._pushed_engine = engine if isinstance(engine, PushedEngine) else None
 
     def _start(self, stat: Stat, first_offset: int) -> None:
         """Go on behind everything that was ever given out, whether it was kept or not."""
@@ -464,6 +465,32 @@ class Log:
         assert self._line_engine is not None
         completed, end = self._line_engine.end_sync(line), 0
         while self._asked and self._asked[0][0] <= completed:
+            end = self._asked.popleft()[1]
+        return end
+
+    def await_push(self, told: Callable[[Log, int], None]) -> bool:
+        """Where the engine says by itself when something is durable: `told(log, number)` in a thread; `end_push` follows, on
+        the loop. False where it has to be asked."""
+        engine = self._pushed_engine
+        if engine is None:
+            return False
+        if self._asked and self._asked[-1][0] == engine.end_offset:
+            self._asked.pop()
+        self._asked.append((engine.end_offset, self.written))
+        engine.on_durable = lambda end: told(self, end)
+        if engine.durable_offset >= engine.end_offset:
+            told(self, engine.end_offset)
+        return True
+
+    def end_push(self, durable: int) -> int | None:
+        """Up to where the log is durable by it (0: no news); None where `sync` has to wait for something else."""
+        while self._promises:
+            if not self._promises[0].done():
+                return None
+            self._promises[0].result()
+            self._promises.popleft()
+        end = 0
+        while self._asked and self._asked[0][0] <= durable:
             end = self._asked.popleft()[1]
         return end
 

@@ -36,6 +36,7 @@ from mainstem.storage.disk import REAL_DISK, Disk, is_full
 from mainstem.storage.engine import Engine
 from mainstem.storage.engines import ENGINES, EngineOptions, SharedFiles, open_engine
 from mainstem.storage.log_state import START, FileState
+from mainstem.storage.object.shared import ObjectLogs
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.open_files import FILES_MAX
@@ -80,6 +81,7 @@ class Logs:
         self.lost = LostLogs(directory, disk)
         self.meters = Meters()
         self.tier: Tier | None = None  # where old parts may lie; set before logs are opened
+        self.objects: ObjectLogs | None = None  # with a tier: what the logs of the engine `object` share
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
@@ -102,7 +104,9 @@ class Logs:
                 fix="let topics share a log: mainstem topic alter TOPIC --layout shared; or raise limits.dedicated_logs_max",
             )
         path = self.path_of(log_id)
-        options = EngineOptions(policy["segment_bytes"], shared=self.files, progress=_Progress(log_id))
+        options = EngineOptions(
+            policy["segment_bytes"], shared=self.files, objects=self.objects, progress=_Progress(log_id)
+        )
         on_disk = ENGINES[engine].on_disk
         store = open_engine(engine, path, log_id, options=options)
         state = FileState(path, self._disk)
@@ -161,25 +165,30 @@ class Logs:
         gone = path.with_name(path.name + REMOVED)
         with contextlib.suppress(FileNotFoundError):
             path.rename(gone)
+        self._forget_objects(log_id)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _forget_objects(self, log_id: int) -> None:
         if self.tier is not None:
             self.tier.forget_log(log_id)
-        shutil.rmtree(gone, ignore_errors=True)
+        if self.objects is not None:
+            self.objects.forget_log(log_id)
 
     def sweep(self, known: set[int], *, now_ms: int, lost_kept_ms: int) -> None:
         """Unlink what a crash kept of removed logs, and move aside what nobody knows."""
         for path in self._directory.glob("*" + REMOVED):
-            if self.tier is not None and path.name.removesuffix(REMOVED).isdigit():
-                self.tier.forget_log(int(path.name.removesuffix(REMOVED)))
+            if path.name.removesuffix(REMOVED).isdigit():
+                self._forget_objects(int(path.name.removesuffix(REMOVED)))
             threading.Thread(target=shutil.rmtree, args=(path, True), name=f"erase {path.name}", daemon=True).start()
         self.lost.take(known, now_ms)
         self.lost.expire(now_ms, lost_kept_ms)
 
     def close(self) -> None:
-        """A full disk keeps a log from being marked clean; the others are all the same."""
+        """What keeps one log from being marked clean keeps no other."""
         for log in self.by_id.values():
             try:
                 log.close()
-            except DiskFull as error:
+            except Overloaded as error:  # a full disk, or an object store that does not answer
                 logger.error("log %d is not closed cleanly, the next start recovers it: %s", log.id, error)
         self.by_id.clear()
 

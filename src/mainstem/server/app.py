@@ -26,7 +26,8 @@ from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
-from mainstem.server.settings import Config, Tls
+from mainstem.server.settings import Config, Tls, Topics
+from mainstem.server.settings import Policy as PolicySettings
 from mainstem.server.tls import TWINS, load_certificate, make_context
 from mainstem.server.watchdog import Watchdog
 from mainstem.storage.directory import DataDirectory
@@ -75,12 +76,14 @@ def tier_settings(config: Config) -> TierSettings | None:
     """None where no store is set; then no topic may ask for one."""
     given = config.tier
     if not given.store:
-        asking = ["topics"] if config.topics.tier != "none" else []
-        asking += [name for name, one in config.policies.items() if one.tier not in (None, "none")]
-        if asking:
-            raise ConfigError(
-                f'{asking[0]}: tier = "s3", and no object store is set', fix='[tier] store = "s3://BUCKET/PREFIX"'
-            )
+        asking: dict[str, Topics | PolicySettings] = {"topics": config.topics, **config.policies}
+        for name, one in asking.items():
+            asked = f'tier = "{one.tier}"' if one.tier not in (None, "none") else ""
+            asked = 'engine = "object"' if one.engine == "object" else asked
+            if asked:
+                raise ConfigError(
+                    f"{name}: {asked}, and no object store is set", fix='[tier] store = "s3://BUCKET/PREFIX"'
+                )
         return None
     store = StoreSettings(
         given.store,
@@ -92,8 +95,17 @@ def tier_settings(config: Config) -> TierSettings | None:
         given.timeout_ms / 1000,
     )
     prices = given.price_stored, given.price_puts, given.price_gets
-    limits = given.cache_bytes, given.grace_ms, given.manifest_ms, given.backlog_bytes_max
-    return TierSettings(store, *limits, prices)
+    return TierSettings(
+        store,
+        given.cache_bytes,
+        given.grace_ms,
+        given.manifest_ms,
+        given.bundle_bytes,
+        given.bundle_ms,
+        given.unstored_bytes_max,
+        given.backlog_bytes_max,
+        prices,
+    )
 
 
 class App:

@@ -204,8 +204,8 @@ class Policy:
 
 @dataclass(slots=True)
 class TierStore:
-    """The object store for topics with `tier = "s3"` (docs/object-storage.md). Credentials come from the environment or
-    the machine's role, as with other tools of that store."""
+    """The object store for topics with `tier = "s3"` or `engine = "object"` (docs/object-storage.md). Credentials come from
+    the environment or the machine's role, as with other tools of that store."""
 
     store: str = setting(
         "", TEXT, "`s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///DIRECTORY`; a prefix of its own for each broker."
@@ -229,6 +229,15 @@ class TierStore:
         UNLIMITED,
         SIZE_OR_UNLIMITED,
         "Sealed and not uploaded yet; beyond it publishes to topics with a tier are refused.",
+    )
+    bundle_bytes: int = setting(
+        8 * MIB, SIZE, "Engine `object`: records of all its topics that travel in one object, at most about."
+    )
+    bundle_ms: int = setting(250, DURATION, "Engine `object`: how long a record waits for others, so also its ack.")
+    unstored_bytes_max: int = setting(
+        256 * MIB,
+        SIZE,
+        "Engine `object`: records on their way to the store, in memory; beyond it publishes are refused.",
     )
     price_stored: float = setting(
         0.023, AMOUNT, "What the store takes for a GB in a month; for the metric of the cost."

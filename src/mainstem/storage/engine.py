@@ -7,7 +7,7 @@ readable at once; what `sync` returned from survives a power cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -169,3 +169,14 @@ class LineEngine(Protocol):
     def end_sync(self, line: FlushLine) -> int:
         """On the same thread, when `line` has news: what was asked for up to this number survives a power cut.
         StorageFault if it failed."""
+
+
+@runtime_checkable
+class PushedEngine(Protocol):
+    """An engine that says by itself when what was appended survives a power cut: nobody needs to wait for its `sync`."""
+
+    @property
+    def durable_offset(self) -> int: ...
+
+    end_offset: int
+    on_durable: Callable[[int], None]  # up to where; called in a thread of the engine's, in order

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import ConfigError, InvalidArgument
 from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.engine import Engine
 from mainstem.storage.memory import BYTES_MAX, MemoryEngine
@@ -17,7 +17,11 @@ from mainstem.storage.segment.open_files import FILES_MAX, OpenFiles
 from mainstem.storage.segment.recovery import Progress
 from mainstem.storage.segment.segment import parse_name
 
+if TYPE_CHECKING:
+    from mainstem.storage.object.shared import ObjectLogs
+
 ROCKSDB = "rocksdb"  # its directory in a log's
+OBJECT = "object"  # a small file in a log's directory: whose registry knows it
 
 
 class SharedFiles:
@@ -37,6 +41,7 @@ class EngineOptions:
     segment_bytes: int = SEGMENT_BYTES  # segment, rocksdb: a part is sealed at this size
     bytes_max: int = BYTES_MAX  # memory: all of the log
     shared: SharedFiles | None = None  # segment: the server makes one; without it each log has its own
+    objects: ObjectLogs | None = None  # object: what its logs share, if there is a store
     progress: Progress | None = None  # told while an unclean log is walked
 
 
@@ -77,12 +82,25 @@ def _open_rocksdb(directory: Path, log_id: int, options: EngineOptions) -> Engin
     return RocksDbEngine(directory, log_id, part_bytes=options.segment_bytes)
 
 
+def _open_object(directory: Path, log_id: int, options: EngineOptions) -> Engine:
+    if options.objects is None:
+        raise ConfigError(
+            f"log {log_id} lies in an object store (engine object), and no store is set",
+            fix='name it: [tier] store = "s3://BUCKET/PREFIX"',
+        )
+    return options.objects.open(directory, log_id, options.segment_bytes)
+
+
 def _has_segments(directory: Path, names: list[str]) -> bool:
     return ROCKSDB not in names and any(parse_name(one) or one.startswith(("checkpoint", "clean")) for one in names)
 
 
 def _has_rocksdb(directory: Path, names: list[str]) -> bool:
     return ROCKSDB in names and (directory / ROCKSDB).is_dir()
+
+
+def _has_objects(directory: Path, names: list[str]) -> bool:
+    return OBJECT in names
 
 
 def _has_nothing(directory: Path, names: list[str]) -> bool:
@@ -104,5 +122,6 @@ class EngineKind:
 ENGINES: dict[str, EngineKind] = {
     "segment": EngineKind(_open_segment, on_disk=True, has_segments=True, colour="stem", lies_in=_has_segments),
     "rocksdb": EngineKind(_open_rocksdb, on_disk=True, has_segments=False, colour="amqp", lies_in=_has_rocksdb),
+    "object": EngineKind(_open_object, on_disk=True, has_segments=False, colour="kafka", lies_in=_has_objects),
     "memory": EngineKind(_open_memory, on_disk=False, has_segments=False, colour="mqtt", lies_in=_has_nothing),
 }

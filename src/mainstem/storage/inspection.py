@@ -22,8 +22,8 @@ from mainstem.storage.segment.repair import QUARANTINE_SUFFIX, repair_reservatio
 from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
 from mainstem.storage.segment.survey import Damage, WholeFrame, missing_files, segment_paths, survey
 from mainstem.storage.segment.torn import TORN_SUFFIX
-from mainstem.storage.tier.looking import part_of, remote_objects, survey_objects
-from mainstem.storage.tier.objects import Object
+from mainstem.storage.tier.looking import remote_segments, survey_remote
+from mainstem.storage.tier.remote import RemoteSegment
 
 LOGS = "logs"
 Progress = Callable[[int], None]  # bytes looked at so far
@@ -33,7 +33,7 @@ Progress = Callable[[int], None]  # bytes looked at so far
 class LogListing:
     log_id: int
     path: Path
-    engine: str  # segment, rocksdb, memory; empty where nothing was written yet
+    engine: str  # segment, rocksdb, object, memory; empty where nothing was written yet
     clean: bool  # closed cleanly; a running log is not
     parts: list[Part]
     reserved_end: int
@@ -93,7 +93,7 @@ def list_log(directory: Path) -> LogListing:
     log_id, names = log_id_of(directory), REAL_DISK.listdir(directory)
     engine = engine_of(directory) if names else ""
     local = _parts(directory) if engine and ENGINES[engine].has_segments else []
-    remote = remote_objects(directory)
+    remote = remote_segments(directory)
     try:
         reservation = Reservation.open(directory)
     except StorageFault:
@@ -103,17 +103,17 @@ def list_log(directory: Path) -> LogListing:
         path=directory,
         engine=engine,
         clean=CleanMark.read(REAL_DISK, directory) is not None,
-        parts=[part_of(one) for one in _only_remote(remote, local)] + local,
+        parts=[one.part() for one in _only_remote(remote, local)] + local,
         reserved_end=reservation.end_offset,
         epoch=reservation.epoch,
         aside=sorted(name for name in names if name.endswith((TORN_SUFFIX, QUARANTINE_SUFFIX))),
-        remote_bytes=sum(one.footer.size for one in remote),
+        remote_bytes=sum(one.size for one in remote),
     )
 
 
-def _only_remote(remote: list[Object], local: list[Part]) -> list[Object]:
+def _only_remote(remote: list[RemoteSegment], local: list[Part]) -> list[RemoteSegment]:
     """Parts that are not here any more."""
-    return [one for one in remote if not local or one.footer.base_offset < local[0].base_offset]
+    return [one for one in remote if not local or one.base_offset < local[0].base_offset]
 
 
 def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = None) -> Iterator[DumpedFrame | Damage]:
@@ -125,11 +125,11 @@ def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = Non
             if _wanted(head, start_offset, end_offset):
                 yield DumpedFrame(directory / ROCKSDB, 0, head, data)
         return
-    far = _only_remote(remote_objects(directory), _parts(directory))
-    wanted_far = [one for one in far if one.footer.end_offset > start_offset]
+    far = _only_remote(remote_segments(directory), _parts(directory))
+    wanted_far = [one for one in far if one.end_offset > start_offset]
     if end_offset is not None:
-        wanted_far = [one for one in wanted_far if one.footer.base_offset < end_offset]
-    for one in survey_objects(directory, wanted_far):
+        wanted_far = [one for one in wanted_far if one.base_offset < end_offset]
+    for one in survey_remote(directory, wanted_far):
         if isinstance(one, Damage):
             yield one
         elif _wanted(one.head, start_offset, end_offset):
@@ -173,7 +173,7 @@ def verify(directory: Path, progress: Progress | None = None, *, remote: bool = 
 
 def _verify_remote(directory: Path, result: Verification, progress: Progress | None) -> None:
     """All that is in the object store, also what is here too."""
-    for found in survey_objects(directory, remote_objects(directory)):
+    for found in survey_remote(directory, remote_segments(directory)):
         if isinstance(found, Damage):
             result.remote_damage.append(found)
             continue

@@ -32,6 +32,7 @@ from mainstem.broker.quotas import NO_LIMITS
 from mainstem.log.log import Log
 from mainstem.model.errors import NotFound
 from mainstem.storage.engine import Stat
+from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.registry import STATES
 
@@ -175,6 +176,10 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
             remote = sum(1 for one in log.engine.remote_parts if one.base_offset < log.engine.local.start_offset)
             parts[far] = parts.get(far, 0) + len(log.engine.remote_parts)
             sizes[far] = sizes.get(far, 0) + log.engine.remote_bytes
+        if isinstance(log.engine, ObjectEngine):
+            far, remote = (engine, "remote"), len(stat.parts)
+            parts[far] = parts.get(far, 0) + remote
+            sizes[far] = sizes.get(far, 0) + log.engine.remote_bytes
         near = engine, "local"
         parts[near] = parts.get(near, 0) + len(stat.parts) - remote
         sizes[near] = sizes.get(near, 0) + local_and_remote(log)[0]
@@ -229,6 +234,9 @@ def _tier(running: Running) -> Iterator[Samples]:
     yield one("mainstem_tier_backlog_bytes", tiering.backlog_bytes)
     since = tiering.backlog_since_stamp
     yield one("mainstem_tier_lag_seconds", max(running.broker.clock.now_ns() - since, 0) / NS if since else 0)
+    assert running.broker.logs.objects is not None
+    yield one("mainstem_tier_unstored_bytes", running.broker.logs.objects.writer.unstored_bytes)
+    yield one("mainstem_tier_unstored_seconds", running.broker.logs.objects.writer.oldest_s)
     yield one("mainstem_tier_fault", int(tier.fault is not None))
     yield one("mainstem_tier_cache_bytes", tier.cache.bytes)
     yield one("mainstem_tier_cost_month", tier.cost_month())

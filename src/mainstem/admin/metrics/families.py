@@ -134,6 +134,10 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         Family("mainstem_tier_bytes_total", "counter", "Bytes uploaded (out) and downloaded (in).", ("direction",)),
         Family("mainstem_tier_backlog_bytes", "gauge", "Sealed and not in the store yet."),
         Family("mainstem_tier_lag_seconds", "gauge", "Since the oldest record of these was written."),
+        Family(
+            "mainstem_tier_unstored_bytes", "gauge", "Engine `object`: published and not in the store yet, in memory."
+        ),
+        Family("mainstem_tier_unstored_seconds", "gauge", "How long the oldest of these waits."),
         Family("mainstem_tier_fault", "gauge", "1 while the store takes nothing and uploads are tried again."),
         Family("mainstem_tier_cache_bytes", "gauge", "Local disk that the cache uses."),
         Family(

@@ -24,7 +24,8 @@ from mainstem.codec.batch import crc32c
 from mainstem.model.errors import ConfigError, CorruptFrame
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.segment.open_files import OpenFiles
-from mainstem.storage.tier.objects import Object
+from mainstem.storage.tier.objects import Stored
+from mainstem.storage.tier.remote import RemoteSegment
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway
 from mainstem.storage.tier.workers import LATER, SOON, Workers
 
@@ -69,8 +70,11 @@ class ChunkCache:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def read(self, one: Object, position: int, size: int, *, wait: bool, after: Object | None = None) -> bytes | None:
-        """Bytes of an object's body; None where some are not here and it may not `wait`. `after`: what is read next."""
+    def read(
+        self, one: Stored, position: int, size: int, *, wait: bool, until: int, after: RemoteSegment | None = None
+    ) -> bytes | None:
+        """Bytes of an object's body; None where some are not here and it may not `wait`. Who reads on does so to `until`,
+        then in `after`."""
         pieces: list[bytes] = []
         end = min(position + size, one.footer.body_size)
         while position < end:
@@ -83,18 +87,24 @@ class ChunkCache:
                     return None
                 self.bring(one, number)
                 continue
-            self._look_ahead(one, number, after)
+            self._look_ahead(one, number, until, after)
             pieces.append(piece)
             position = until
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def bring(self, one: Object, number: int) -> None:
+    def bring(self, one: Stored, number: int) -> None:
         """Wait until the chunk is here. CorruptFrame if it is damaged or missing, StoreAway if it cannot be had now."""
         self.meters.misses += 1
         try:
             self._ask(one, number, SOON).result()
         except CancelledError:
             raise StoreAway("the broker is stopping") from None
+
+    def put(self, one: Stored, body: memoryview) -> None:
+        """An object that was just made: who reads at the end of a log finds it here."""
+        for number in range(len(one.footer.crcs)):
+            start = number * one.footer.chunk_bytes
+            self._keep((one.id, number), bytes(body[start : start + one.footer.chunk_size(number)]))
 
     def close(self) -> None:
         self._workers.close()
@@ -106,7 +116,7 @@ class ChunkCache:
 
     # -- what is here
 
-    def _piece(self, one: Object, number: int, at: int, size: int) -> bytes | None:
+    def _piece(self, one: Stored, number: int, at: int, size: int) -> bytes | None:
         key = one.id, number
         with self._lock:
             if key not in self._sizes:
@@ -175,23 +185,21 @@ class ChunkCache:
 
     # -- what comes
 
-    def _look_ahead(self, one: Object, number: int, after: Object | None) -> None:
+    def _look_ahead(self, one: Stored, number: int, until: int, after: RemoteSegment | None) -> None:
         """Whoever has read the chunk before reads on, most likely; so does who begins at the beginning."""
         if number and (one.id, number - 1) not in self._sizes:
             return
-        footer = one.footer
-        last = (footer.size - 1) // footer.chunk_bytes
-        wanted = [(one, number + step) for step in range(1, AHEAD + 1)]
+        last = (until - 1) // one.footer.chunk_bytes
+        wanted = [(one, n) for n in range(number + 1, min(number + AHEAD, last) + 1)]
         if after is not None and number + AHEAD > last:
-            index = after.footer.size // after.footer.chunk_bytes
-            wanted = [(item, n) for item, n in wanted if n <= last] + [(after, index), (after, 0)]
+            wanted += [(after.object, n) for n in after.chunks_first]
         for item, n in wanted:
             key = item.id, n
             if n < len(item.footer.crcs) and key not in self._sizes and key not in self._coming:
                 self.meters.ahead += 1
                 self._ask(item, n, LATER)
 
-    def _ask(self, one: Object, number: int, priority: int) -> Future[None]:
+    def _ask(self, one: Stored, number: int, priority: int) -> Future[None]:
         key = one.id, number
         with self._lock:
             coming = self._coming.get(key)
@@ -211,7 +219,7 @@ class ChunkCache:
                 except CorruptFrame as error:
                     with self._lock:
                         self._damaged[key] = error, time.monotonic() + DAMAGE_KEPT_S
-                    logger.error("log %d: %s", one.footer.log_id, error)
+                    logger.error("%s", error)
                     raise
                 finally:
                     with self._lock:
@@ -221,7 +229,7 @@ class ChunkCache:
             future = self._coming[key] = self._workers.submit(download, priority)
             return future
 
-    def _download(self, one: Object, number: int) -> bytes:
+    def _download(self, one: Stored, number: int) -> bytes:
         footer, start = one.footer, number * one.footer.chunk_bytes
         pause = PAUSE_S
         for left in range(TRIES - 1, -1, -1):
@@ -238,8 +246,8 @@ class ChunkCache:
         raise AssertionError("unreachable")
 
     @staticmethod
-    def _told(error: StoreAway | ConfigError | CorruptFrame, one: Object) -> Exception:
+    def _told(error: StoreAway | ConfigError | CorruptFrame, one: Stored) -> Exception:
         if isinstance(error, CorruptFrame):
-            lost = f"offsets {one.footer.base_offset}..{one.footer.end_offset} of log {one.footer.log_id}"
-            return type(error)(f"{error.message}; it holds {lost}", fix=f"mainstem log verify {one.footer.log_id}")
+            fix = f"mainstem log verify {one.footer.log_id}" if one.footer.log_id >= 0 else "mainstem log verify"
+            return type(error)(f"{error.message}; it holds {one.footer.holds}", fix=fix)
         return StoreAway(error.message, fix=error.fix)

@@ -11,122 +11,36 @@ Writing, syncing and reading at the head are the local engine's, untouched.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainstem.model.errors import CorruptFrame, InvalidArgument
-from mainstem.storage.engine import Buffer, NotLocal, Part, Slice, Stat
+from mainstem.model.errors import InvalidArgument
+from mainstem.storage.engine import Buffer, Part, Slice, Stat
 from mainstem.storage.segment.engine import SegmentEngine
-from mainstem.storage.segment.index import SparseIndex
-from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.objects import Object
+from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment
 
 if TYPE_CHECKING:
-    from mainstem.storage.tier.cache import ChunkCache
     from mainstem.storage.tier.tier import Tier
 
 _BASE_OFFSET = attrgetter("base_offset")
 _FIRST_STAMP = attrgetter("first_stamp")
 
 
-class RemoteSegment(Segment):
-    """What is known of a part that is an object. Its path is where the file lay, or would lie."""
-
-    __slots__ = ("object",)
-
-    def __init__(self, directory: Path, found: Object) -> None:
-        footer = found.footer
-        super().__init__(
-            directory / file_name(footer.base_offset, footer.generation), footer.base_offset, footer.generation
-        )
-        self.end_offset, self.size = footer.end_offset, footer.size
-        self.first_stamp, self.last_stamp = footer.first_stamp, footer.last_stamp
-        self.sealed, self.object = True, found
-
-
-class _FindAway(NotLocal):
-    """A search by stamp met a part that is not here."""
-
-    def __init__(self, engine: TieredEngine, stamp: int) -> None:
-        super().__init__(engine, 0, 1)
-        self._tiered, self._stamp = engine, stamp
-
-    def bring(self) -> None:
-        self._tiered.find_stamp_waiting(self._stamp)
-
-
-class _Away(Exception):
-    """Bytes are not here, and may not be waited for."""
-
-
-class _ObjectReader:
-    """One read of remote parts: what `reading.py` asks of open files, their disk and the indexes."""
-
-    def __init__(self, cache: ChunkCache, indexes: IndexCache, *, wait: bool) -> None:
-        self._cache, self._indexes, self._wait = cache, indexes, wait
-        self._segment: RemoteSegment | None = None
-        self._after: Object | None = None
-
-    def of(self, segment: RemoteSegment, after: Object | None) -> _ObjectReader:
-        self._segment, self._after = segment, after
-        return self
-
-    @property
-    def disk(self) -> _ObjectReader:
-        return self
-
-    @contextlib.contextmanager
-    def use(self, path: Path) -> Iterator[int]:
-        yield 0
-
-    def ask_page_cache(self, fd: int, position: int) -> None:
-        """It is not the page cache that is asked."""
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        assert self._segment is not None
-        found = self._cache.read(
-            self._segment.object, position, min(size, self._segment.size - position), wait=self._wait, after=self._after
-        )
-        if found is None:
-            raise _Away
-        return found
-
-    def get(self, segment: Segment, log_id: int) -> SparseIndex:
-        """The index lies behind the frames, in the same object."""
-        index = self._indexes.find(segment)
-        if index is not None:
-            return index
-        assert isinstance(segment, RemoteSegment)
-        footer = segment.object.footer
-        data = self._cache.read(segment.object, footer.size, footer.index_size, wait=self._wait)
-        if data is None:
-            raise _Away
-        found = SparseIndex.decode(data)
-        if found is None:
-            raise CorruptFrame(
-                f"{segment.object.key}: its index does not validate", fix=f"mainstem log verify {log_id}"
-            )
-        self._indexes.keep(segment, found[0])
-        return found[0]
-
-
-class TieredEngine:
+class TieredEngine(RemoteReads):
     """See `mainstem.storage.engine.Engine`. Its own: `uploadable`, `register`, `drop_local`."""
-
-    is_local = False
 
     def __init__(self, local: SegmentEngine, tier: Tier, log_id: int, directory: Path) -> None:
         self.local, self._tier, self._log_id, self._directory = local, tier, log_id, directory
         self._lock = threading.RLock()  # over every change of `_remote`
-        self._remote = tuple(RemoteSegment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
+        self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll
         self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
         self.hold, self.release, self.cuts, self.read_into = local.hold, local.release, local.cuts, local.read_into
@@ -154,15 +68,6 @@ class TieredEngine:
 
     # Reading
 
-    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        return self._read(offset, bytes_max, end_offset, wait=True)
-
-    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        try:
-            return self._read(offset, bytes_max, end_offset, wait=False)
-        except _Away:
-            raise NotLocal(self, offset, bytes_max, end_offset) from None
-
     def _read(self, offset: int, bytes_max: int, end_offset: int | None, *, wait: bool) -> Slice | None:
         while True:
             local_start = self.local.start_offset
@@ -179,7 +84,7 @@ class TieredEngine:
         self, offset: int, bytes_max: int, end_offset: int | None, local_start: int, *, wait: bool
     ) -> Slice | None:
         segments = self._remote
-        reader = _ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
+        reader = ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
         at = max(bisect_right(segments, offset, key=_BASE_OFFSET) - 1, 0)
         for number in range(at, len(segments)):
             segment = segments[number]
@@ -188,20 +93,11 @@ class TieredEngine:
             if offset >= segment.end_offset or not segment.size:
                 continue
             after = segments[number + 1] if number + 1 < len(segments) else None
-            here = reader.of(segment, after.object if after and after.base_offset < local_start else None)
+            here = reader.of(segment, after if after is not None and after.base_offset < local_start else None)
             found = read_frames(here, here, segment, self._log_id, offset, bytes_max, end_offset)
             if found is not None:
                 return found
         return None
-
-    def find_stamp(self, stamp: int) -> int:
-        try:
-            return self._find_stamp(stamp, wait=False)
-        except _Away:
-            raise _FindAway(self, stamp) from None
-
-    def find_stamp_waiting(self, stamp: int) -> int:
-        return self._find_stamp(stamp, wait=True)
 
     def _find_stamp(self, stamp: int, *, wait: bool) -> int:
         first = next((segment for segment in self.local.segments if segment.size), None)
@@ -209,7 +105,7 @@ class TieredEngine:
             return self.local.find_stamp(stamp)
         local_start = self.local.start_offset
         remote = [one for one in self._remote if one.size and one.base_offset < local_start]
-        reader = _ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
+        reader = ObjectReader(self._tier.cache, self._tier.indexes, wait=wait)
         for segment in reversed(remote[: bisect_right(remote, stamp, key=_FIRST_STAMP)]):
             here = reader.of(segment, None)
             found = find_frame(here, here, segment, self._log_id, stamp)
@@ -267,7 +163,7 @@ class TieredEngine:
                 self._tier.doom([made])
                 raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
             self._tier.commit(made)
-            self._put(RemoteSegment(self._directory, made))
+            self._put(part_segment(self._directory, made))
 
     def _forget(self, base_offset: int) -> None:
         with self._lock:
@@ -316,7 +212,7 @@ class TieredEngine:
                 self._tier.doom([made])
                 return False
             self._tier.commit(made)
-            self._put(RemoteSegment(self._directory, made))
+            self._put(part_segment(self._directory, made))
             return True
 
     def droppable(self, before_offset: int) -> int:

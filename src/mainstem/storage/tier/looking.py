@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from mainstem.codec.batch import FrameHead, crc32c, verify_frame
 from mainstem.model.errors import CorruptFrame
-from mainstem.storage.engine import Part
-from mainstem.storage.segment.segment import file_name
+from mainstem.storage.object.engine import segment_of
+from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.segment.survey import Damage
-from mainstem.storage.tier.objects import Object
 from mainstem.storage.tier.registry import FILE, Registry
+from mainstem.storage.tier.remote import RemoteSegment, part_segment
 from mainstem.storage.tier.store import ObjectStore, StoreSettings
 
 
@@ -27,30 +27,20 @@ class FarFrame(NamedTuple):
     data: bytes
 
 
-def remote_objects(directory: Path) -> list[Object]:
-    """Of a log's directory `<data>/logs/<id>`; none where there is no registry."""
+def remote_segments(directory: Path) -> list[RemoteSegment]:
+    """Of a log's directory `<data>/logs/<id>`, in order of their offsets: parts of the tier, or pieces of the engine
+    `object`; none where there is no registry."""
     data = directory.parents[1]
     if not (data / FILE).exists():
         return []
+    log_id = int(directory.name)
     registry = Registry(data, read_only=True)
     try:
-        return registry.parts_of(int(directory.name))
+        parts = [part_segment(directory, one) for one in registry.parts_of(log_id)]
+        pieces = [segment_of(directory, one.piece, one) for one in Pieces(registry, read_only=True).of_log(log_id)]
+        return parts + [one for one in pieces if isinstance(one, RemoteSegment)]
     finally:
         registry.close()
-
-
-def part_of(one: Object) -> Part:
-    footer = one.footer
-    return Part(
-        name=file_name(footer.base_offset, footer.generation),
-        generation=footer.generation,
-        base_offset=footer.base_offset,
-        end_offset=footer.end_offset,
-        first_stamp=footer.first_stamp,
-        last_stamp=footer.last_stamp,
-        size_bytes=footer.size,
-        sealed=True,
-    )
 
 
 def open_store(data: Path) -> ObjectStore:
@@ -62,40 +52,41 @@ def open_store(data: Path) -> ObjectStore:
         registry.close()
 
 
-def survey_objects(
-    directory: Path, objects: list[Object], seen: Callable[[int], None] | None = None
+def survey_remote(
+    directory: Path, segments: list[RemoteSegment], seen: Callable[[int], None] | None = None
 ) -> Iterator[FarFrame | Damage]:
-    """Every frame of these objects, checked; what is missing or damaged is told, and the next one is looked at."""
-    if not objects:
+    """Every frame of these, checked; what is missing or damaged is told, and the next one is looked at."""
+    if not segments:
         return
-    store = open_store(directory.parents[1])
-    for one in objects:
-        yield from _survey(store, directory, one)
+    store, log_id = open_store(directory.parents[1]), int(directory.name)
+    for one in segments:
+        yield from _survey(store, log_id, one)
         if seen is not None:
-            seen(one.footer.size)
+            seen(one.size)
 
 
-def _survey(store: ObjectStore, directory: Path, one: Object) -> Iterator[FarFrame | Damage]:
-    footer, path = one.footer, directory / file_name(one.footer.base_offset, one.footer.generation)
-    offset, position = footer.base_offset, 0
+def _survey(store: ObjectStore, log_id: int, one: RemoteSegment) -> Iterator[FarFrame | Damage]:
+    offset, position = one.base_offset, 0
     try:
-        body = _body(store, one)
-        while position < footer.size:
-            head = verify_frame(body, position, footer.log_id)
-            yield FarFrame(path, position, head, bytes(body[position : position + head.size]))
+        body = _frames(store, one)
+        while position < one.size:
+            head = verify_frame(body, position, log_id)
+            yield FarFrame(one.path, position, head, bytes(body[position : position + head.size]))
             position += head.size
             offset = head.base_offset + head.count
     except CorruptFrame as error:
-        reason = f"{error.message} (object {store.url}/{one.key})"
-        yield Damage(path, position, footer.size, offset, footer.end_offset, reason, durable=True)
+        reason = f"{error.message} (object {store.url}/{one.object.key})"
+        yield Damage(one.path, position, one.size, offset, one.end_offset, reason, durable=True)
 
 
-def _body(store: ObjectStore, one: Object) -> memoryview:
-    """The frames, each chunk checked."""
-    footer, found = one.footer, bytearray()
-    for number, checksum in enumerate(footer.crcs):
-        data = store.get(one.key, number * footer.chunk_bytes, footer.chunk_size(number))
-        if crc32c(data) != checksum:
-            raise CorruptFrame(f"the bytes at {number * footer.chunk_bytes} do not match their checksum")
+def _frames(store: ObjectStore, one: RemoteSegment) -> memoryview:
+    """Each chunk that they lie in checked."""
+    footer, found, end = one.object.footer, bytearray(), one.position + one.size
+    first = one.position // footer.chunk_bytes
+    for number in range(first, -(-end // footer.chunk_bytes)):
+        start = number * footer.chunk_bytes
+        data = store.get(one.object.key, start, footer.chunk_size(number))
+        if crc32c(data) != footer.crcs[number]:
+            raise CorruptFrame(f"the bytes at {start} do not match their checksum")
         found += data
-    return memoryview(found)[: footer.size]
+    return memoryview(found)[one.position - first * footer.chunk_bytes :][: one.size]

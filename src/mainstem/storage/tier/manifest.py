@@ -4,13 +4,14 @@
         tier.sqlite           the registry: every object, and the part it holds
         metadata.sqlite       topics, spans, policies, users
         stamps, state/        as in a backup: what the next start goes on from
-        logs/<id>/reserved, start, tiered
+        logs/<id>/reserved, start, tiered, object
 
     <prefix>/owner        {"id": the registry's, "incarnation": which of its copies may write}
 
 `restore` makes a data directory of it. Each log goes on far behind every offset that was given out when the manifest was
-made, so that no offset is ever given to two records; what was not uploaded by then is lost with the disk. The restored copy
-takes the prefix over: a broker that comes back with the old disk is refused.
+made, so that no offset is ever given to two records; what was not uploaded by then is lost with the disk. Bundles of the
+engine `object` that were stored since are found all the same (`object/catching_up.py`). The restored copy takes the prefix
+over: a broker that comes back with the old disk is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from mainstem.model.errors import ConfigError, StorageFault
 from mainstem.storage.backup import METADATA, STAMPS, STATE, copy_database, make_empty, sync_tree
 from mainstem.storage.directory import write_format
 from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.engines import OBJECT
 from mainstem.storage.log_state import RESERVED, START, FileState
+from mainstem.storage.object.catching_up import catch_up
+from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.marks import Checkpoint
 from mainstem.storage.tier.registry import FILE, Registry
@@ -40,7 +44,7 @@ from mainstem.storage.tier.tier import OWNER, TIERED
 MANIFEST = "manifest"
 MARGIN = 1 << 30  # offsets that may have been given out since the manifest was made
 _KNOWN = re.compile(rf"{re.escape(FILE)}|{re.escape(METADATA)}|{STAMPS}(\.previous)?|{STATE}/[\w.]+|"
-                    rf"logs/\d+/({RESERVED}|{START}|{TIERED})(\.previous)?")  # fmt: skip
+                    rf"logs/\d+/({RESERVED}|{START}|{TIERED}|{OBJECT})(\.previous)?")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Restored:
     logs: int
     objects: int
     size_bytes: int
+    caught_up: int = 0  # bundles that were stored after the manifest
 
 
 def store_manifest(store: ObjectStore, registry: Registry, data: Path) -> int:
@@ -74,7 +79,9 @@ def _small_files(data: Path) -> list[Path]:
     found = [data / STAMPS, data / f"{STAMPS}.previous", *sorted((data / STATE).glob("*"))]
     for log in sorted((data / "logs").glob("*")):
         if log.name.isdigit():
-            found += [log / f"{name}{suffix}" for name in (RESERVED, START, TIERED) for suffix in ("", ".previous")]
+            found += [
+                log / f"{name}{suffix}" for name in (RESERVED, START, TIERED, OBJECT) for suffix in ("", ".previous")
+            ]
     return [path for path in found if path.is_file() and _KNOWN.fullmatch(str(path.relative_to(data)))]
 
 
@@ -93,6 +100,7 @@ def restore(settings: StoreSettings, target: Path) -> Restored:
     registry = Registry(target)
     try:
         logs = sorted(path for path in (target / "logs").glob("*") if path.name.isdigit())
+        caught_up = catch_up(store, registry, {int(log.name) for log in logs})
         for log in logs:
             _begin_behind(log, registry)
         registry.set_fact("incarnation", uuid.uuid4().hex)
@@ -103,7 +111,7 @@ def restore(settings: StoreSettings, target: Path) -> Restored:
         registry.close()
     sync_tree(target)
     write_format(target)
-    return Restored(len(logs), objects, size)
+    return Restored(len(logs), objects, size, caught_up)
 
 
 def owner_document(registry: Registry) -> bytes:
@@ -130,6 +138,12 @@ def _unpack(packed: bytes, target: Path, url: str) -> None:
 
 def _begin_behind(log: Path, registry: Registry) -> None:
     """The log ends where its last object does, and goes on behind everything that was given out."""
+    if (log / OBJECT).exists():
+        placed = Pieces(registry).of_log(int(log.name))
+        reservation = Reservation.open(log)
+        behind = max(reservation.end_offset, placed[-1].piece.end_offset if placed else 0)
+        reservation.extend(behind + MARGIN, reservation.epoch + 1)
+        return
     parts = registry.parts_of(int(log.name))
     end = parts[-1].footer.end_offset if parts else 0
     stamp = parts[-1].footer.last_stamp if parts else 0

@@ -21,6 +21,7 @@ import struct
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame
@@ -30,6 +31,45 @@ CHUNK_BYTES = 4 << 20
 MAGIC = b"MSO1"
 TRAILER = struct.Struct(">II4s")
 VERSION = 1
+
+
+class Body(Protocol):
+    """What a reader must know of an object's body."""
+
+    @property
+    def body_size(self) -> int: ...
+
+    @property
+    def chunk_bytes(self) -> int: ...
+
+    @property
+    def crcs(self) -> tuple[int, ...]: ...
+
+    @property
+    def log_id(self) -> int:
+        """-1: of many logs."""
+
+    @property
+    def holds(self) -> str:
+        """In words, for who is told that it is damaged."""
+
+    def chunk_size(self, number: int) -> int: ...
+
+    def document(self) -> dict[str, Any]:
+        """As the registry keeps it."""
+
+
+class Stored(Protocol):
+    """An object of the store, of whatever format."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def footer(self) -> Body: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +90,18 @@ class Footer:
     def body_size(self) -> int:
         return self.size + self.index_size + self.topics_size
 
+    @property
+    def holds(self) -> str:
+        return f"offsets {self.base_offset}..{self.end_offset} of log {self.log_id}"
+
     def chunk_size(self, number: int) -> int:
         return min(self.chunk_bytes, self.body_size - number * self.chunk_bytes)
 
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
     def encode(self) -> bytes:
-        body = json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode() + b"\n"
-        return body + TRAILER.pack(len(body), crc32c(body), MAGIC)
+        return encode_tail({"version": VERSION, **asdict(self)}, MAGIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +134,37 @@ def make_footer(
         index_size=index_size,
         topics_size=topics_size,
         chunk_bytes=chunk_bytes,
-        crcs=tuple(crc32c(chunk) for chunk in _chunks(view, chunk_bytes)),
+        crcs=checksums(view, chunk_bytes),
     )
 
 
 def parse_footer(tail: bytes, name: str) -> Footer:
     """Of an object's last bytes; CorruptFrame where they are not the end of one of ours."""
+    told = parse_tail(tail, name, MAGIC, VERSION)
+    return Footer(**{**told, "crcs": tuple(told["crcs"])})
+
+
+def encode_tail(told: dict[str, Any], magic: bytes) -> bytes:
+    body = json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    return body + TRAILER.pack(len(body), crc32c(body), magic)
+
+
+def parse_tail(tail: bytes, name: str, magic: bytes, version: int) -> dict[str, Any]:
+    """What a footer says, without its version."""
     if len(tail) < TRAILER.size:
         raise CorruptFrame(f"{name}: {len(tail)} bytes are no object of ours")
-    size, checksum, magic = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
+    size, checksum, found = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
     body = tail[-TRAILER.size - size : -TRAILER.size]
-    if magic != MAGIC or len(body) != size or crc32c(body) != checksum:
+    if found != magic or len(body) != size or crc32c(body) != checksum:
         raise CorruptFrame(f"{name}: its footer does not validate")
-    told = json.loads(body)
-    if told.pop("version") != VERSION:
+    told: dict[str, Any] = json.loads(body)
+    if told.pop("version") != version:
         raise CorruptFrame(f"{name}: written by a newer Mainstem")
-    return Footer(**{**told, "crcs": tuple(told["crcs"])})
+    return told
+
+
+def checksums(body: memoryview, chunk_bytes: int) -> tuple[int, ...]:
+    return tuple(crc32c(chunk) for chunk in _chunks(body, chunk_bytes))
 
 
 def _chunks(body: memoryview, chunk_bytes: int) -> Iterator[memoryview]:

@@ -22,11 +22,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mainstem.model.errors import ConfigError, DiskFull, StorageFault
-from mainstem.storage.tier.objects import Footer, Object
+from mainstem.storage.tier.objects import Footer, Object, Stored
 
 FILE = "tier.sqlite"
 VERSION = 1
@@ -93,21 +93,21 @@ class Registry:
         return str(found[0]) if found else ""
 
     def set_fact(self, name: str, value: str) -> None:
-        with self._change() as db:
+        with self.change() as db:
             db.execute("INSERT OR REPLACE INTO fact VALUES(?,?)", (name, value))
 
     # -- objects
 
-    def begin(self, made: Object, size: int, now_ms: int) -> None:
+    def begin(self, made: Stored, size: int, now_ms: int) -> None:
         """It is about to be uploaded."""
-        with self._change() as db:
-            footer = json.dumps(asdict(made.footer), separators=(",", ":"))
+        with self.change() as db:
+            footer = json.dumps(made.footer.document(), separators=(",", ":"))
             values = (made.id, made.key, made.footer.log_id, "pending", size, footer, now_ms, None)
             db.execute("INSERT INTO object VALUES(?,?,?,?,?,?,?,?)", values)
 
     def commit(self, made: Object, now_ms: int) -> None:
         """It is stored and verified: from now on its part is read from it, and from no other."""
-        with self._change() as db:
+        with self.change() as db:
             where = (made.footer.log_id, made.footer.base_offset)
             db.execute(
                 "UPDATE object SET state='doomed', doomed_ms=? WHERE id IN"
@@ -119,7 +119,7 @@ class Registry:
 
     def doom(self, object_ids: list[str], now_ms: int) -> None:
         """Nothing names them any more."""
-        with self._change() as db:
+        with self.change() as db:
             for one in object_ids:
                 db.execute(
                     "UPDATE object SET state='doomed', doomed_ms=? WHERE id=? AND doomed_ms IS NULL", (now_ms, one)
@@ -127,7 +127,7 @@ class Registry:
                 db.execute("DELETE FROM part WHERE object_id=?", (one,))
 
     def doom_log(self, log_id: int, now_ms: int) -> None:
-        with self._change() as db:
+        with self.change() as db:
             db.execute(
                 "UPDATE object SET state='doomed', doomed_ms=? WHERE log_id=? AND doomed_ms IS NULL", (now_ms, log_id)
             )
@@ -135,7 +135,7 @@ class Registry:
 
     def doom_pending(self, now_ms: int) -> int:
         """At a start: what was being uploaded when the process ended."""
-        with self._change() as db:
+        with self.change() as db:
             return db.execute("UPDATE object SET state='doomed', doomed_ms=? WHERE state='pending'", (now_ms,)).rowcount
 
     def doomed(self, before_ms: int, limit: int) -> list[Doomed]:
@@ -149,7 +149,7 @@ class Registry:
 
     def forget(self, object_id: str) -> None:
         """It is deleted from the store."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute("DELETE FROM object WHERE id=? AND state='doomed'", (object_id,))
 
     # -- what there is
@@ -189,7 +189,13 @@ class Registry:
             self._db.close()
 
     @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            yield self._db
+
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, durable at its end."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")

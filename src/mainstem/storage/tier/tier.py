@@ -32,7 +32,7 @@ from mainstem.storage.segment.index import SparseIndex, Summary
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
-from mainstem.storage.tier.objects import Object, make_footer, new_object
+from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
 
@@ -52,6 +52,9 @@ class TierSettings:
     cache_bytes: int = 1 << 30
     grace_ms: int = 3_600_000
     manifest_ms: int = 300_000
+    bundle_bytes: int = 8 << 20  # engine object: what travels in one object
+    bundle_ms: int = 250  # and how long it waits for more
+    unstored_bytes_max: int = 256 << 20  # engine object: in memory, on its way
     backlog_bytes_max: int = -1  # sealed and not uploaded; beyond it publishers are refused. -1: the disk decides
     prices: tuple[float, float, float] = (0.023, 0.005, 0.0004)  # a GB and month, a thousand PUTs, a thousand GETs
 
@@ -67,7 +70,7 @@ class Tier:
         self.store = ObjectStore(settings.store)
         self.cache = ChunkCache(self.store, data, settings.cache_bytes)
         self.indexes = indexes
-        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self.now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._noted: set[Path] = set()
         self._lock = threading.Lock()
         self._began_s = time.monotonic()
@@ -75,7 +78,7 @@ class Tier:
         self.fault: MainstemError | None = None  # why the last upload did not succeed
         self.uploads = self.upload_failures = 0
         self._logs = self.registry.logs()
-        self.registry.doom_pending(self._now_ms())
+        self.registry.doom_pending(self.now_ms())
 
     # -- the store is ours
 
@@ -155,7 +158,7 @@ class Tier:
 
     def forget_log(self, log_id: int) -> None:
         """Its topic was deleted."""
-        self.registry.doom_log(log_id, self._now_ms())
+        self.registry.doom_log(log_id, self.now_ms())
 
     # -- objects
 
@@ -200,26 +203,34 @@ class Tier:
         """Steps 1 to 3; without `tries` until it is done."""
         body += index
         footer = make_footer(log_id, part, body, len(index))
-        tail = footer.encode()
-        body += tail
+        body += footer.encode()
         made = new_object(part, footer)
-        self.registry.begin(made, len(body), self._now_ms())
-        try:
-            self._put(made, body, tail, tries)
-        except BaseException:
-            if not self.closing.is_set():  # else the next start does
-                self.doom([made])
-            raise
-        self.uploads += 1
+        self.store_object(made, body, tries)
         return made
 
-    def _put(self, made: Object, body: bytearray, tail: bytes, tries: int) -> None:
-        """Again under the same key: an answer that was lost does no harm."""
+    def store_object(self, made: Stored, body: bytearray, tries: int = 0) -> None:
+        """Steps 1 to 3 of an object of any format: `body` is all of it, with its footer."""
+        self.registry.begin(made, len(body), self.now_ms())
+        tail = bytes(body[made.footer.body_size :])
+
+        def put() -> None:
+            self.store.put(made.key, body)
+            self._look_at(made, tail)
+
+        try:
+            self.keep_trying(put, tries)
+        except BaseException:
+            if not self.closing.is_set():  # else the next start does
+                self.registry.doom([made.id], self.now_ms())
+            raise
+        self.uploads += 1
+
+    def keep_trying(self, call: Callable[[], None], tries: int = 0) -> None:
+        """A request that does no harm when it is repeated: an answer may be lost. Without `tries` until it is done."""
         pause_s = PAUSE_S
         for number in itertools.count(1):
             try:
-                self.store.put(made.key, body)
-                self._look_at(made, tail)
+                call()
             except (StoreAway, ConfigError, CorruptFrame) as error:
                 self.upload_failures += 1
                 self.tell_fault(error)
@@ -239,7 +250,7 @@ class Tier:
         elif error is None and before is not None:
             logger.warning("the object store takes uploads again")
 
-    def _look_at(self, made: Object, tail: bytes) -> None:
+    def _look_at(self, made: Stored, tail: bytes) -> None:
         """It is there, as long as it must be, and ends as it must. The store checked the sum of what we sent (s3); of a
         directory, which checks nothing, all of it is read again."""
         size = made.footer.body_size
@@ -252,10 +263,10 @@ class Tier:
                     raise StoreAway(f"{self.store.url}/{made.key}: what was stored is not what was sent")
 
     def commit(self, made: Object) -> None:
-        self.registry.commit(made, self._now_ms())
+        self.registry.commit(made, self.now_ms())
 
-    def doom(self, objects: Sequence[Object]) -> None:
-        self.registry.doom([one.id for one in objects], self._now_ms())
+    def doom(self, objects: Sequence[Stored]) -> None:
+        self.registry.doom([one.id for one in objects], self.now_ms())
 
     def cost_month(self) -> float:
         """What a month costs at the store's list price: what is stored now, and requests as often as since the start."""
@@ -269,7 +280,7 @@ class Tier:
     def sweep(self, before_ms: int | None = None) -> int:
         """Delete what was doomed longer ago than the grace time, and before `before_ms`; returns how many objects went.
         Waits for the store."""
-        gone, limit = 0, self._now_ms() - self.settings.grace_ms
+        gone, limit = 0, self.now_ms() - self.settings.grace_ms
         doomed = self.registry.doomed(limit if before_ms is None else min(limit, before_ms), DELETES_MAX)
         if doomed:
             self._check_owner(json.loads(self.store.get_all(OWNER)))  # a restored copy may name them
