@@ -60,7 +60,7 @@ def sound(row: dict[str, Any]) -> None:
     assert row["generator_core"] >= 0
 
 
-@pytest.mark.parametrize("protocol", ["mqtt", "kafka", "amqp"])
+@pytest.mark.parametrize("protocol", ["mqtt", "kafka", "amqp", "nats"])
 @pytest.mark.parametrize(
     "shape",
     ["--size 100", "--window 1 --pairs 3", "--rate 200", "--publishers 2 --subscribers 2 --batch 0 --window 10"],
@@ -80,6 +80,8 @@ def test_each_protocol_takes_each_shape(broker: Broker, protocol: str, shape: st
         ("mqtt", "--topics 50 --subscribers 3", "50 topics each"),
         ("amqp", "--transient", "transient"),
         ("kafka", "--topics 3", "3 partitions"),
+        ("nats", "--topics 20 --subscribers 2", "core, 1 publisher → 2 subscribers, 20 topics each"),
+        ("nats", "--persistent", "JetStream, acknowledged"),
         ("kafka", "--size 5000 --batch 200000", "acks=all"),
     ],
 )
@@ -101,11 +103,12 @@ def test_the_local_broker_is_found_and_left_as_it_was(tmp_path: Path) -> None:
         text = said("bench", "--url", own.http_url, "--out", str(file), *SHORT)
         left = [row["name"] for row in rows("topic", "ls", "--url", own.http_url)]
         left += [row["name"] for row in rows("queue", "ls", "--url", own.http_url)]
-    for protocol, port in (("mqtt", own.mqtt_port), ("kafka", own.kafka_port), ("amqp", own.amqp_port)):
-        assert f"{protocol}://127.0.0.1:{port}" in text
+    protocols = ["mqtt", "kafka", "amqp", "nats"]
+    for protocol in protocols:
+        assert f"{protocol}://127.0.0.1:{own.ports[protocol]}" in text
     for word in ("throughput", "p50", "p99.9", "lost 0, duplicated 0, reordered 0", "µs a message", "bound"):
-        assert text.count(word) == 3
-    assert [row["protocol"] for row in json.loads(file.read_text())] == ["mqtt", "kafka", "amqp"]
+        assert text.count(word) == len(protocols)
+    assert [row["protocol"] for row in json.loads(file.read_text())] == protocols
     assert not [name for name in left if "bench" in name]
 
 

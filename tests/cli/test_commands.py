@@ -329,7 +329,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
 
 def test_the_demo_crosses_all_protocols() -> None:
     text = said("demo", "--no-sql")
-    assert "17 legs, one append each, no bridge" in text
+    assert "22 legs, one append each, no bridge" in text
 
 
 # -- the bytes on disk

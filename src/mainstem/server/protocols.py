@@ -146,6 +146,7 @@ PROTOCOLS: tuple[Protocol, ...] = (
         ("client_id",),
         "nats://localhost/a.b",
         lambda subject: topic_of_nats(subject.encode()),
+        "nats",
     ),
 )
 

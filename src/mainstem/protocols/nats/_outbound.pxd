@@ -5,6 +5,10 @@ from mainstem.broker._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
 
 
+cdef enum:
+    FRONT_KEPT = 128  # bytes of the last message's line
+
+
 cdef class Subscription:
     cdef readonly object owner  # the connection
     cdef Outbound outbound
@@ -43,10 +47,17 @@ cdef class Outbound(Outgoing):
     cdef public bytes identity  # of a client that wants no echo; empty: it does
     cdef public object allows  # called with each record's topic; None: it may read everything
     cdef public bint waiting  # something was not taken for want of room
+    cdef uint8_t[FRONT_KEPT] front  # the line of the last message without reply and headers, if the next one's is the same
+    cdef Py_ssize_t front_size
+    cdef Py_ssize_t front_total
+    cdef Subscription front_one
+    cdef bytes front_subject
 
     cdef bint is_full(self) noexcept
     cdef bint is_own(self, RecordRef record) noexcept
     cdef bint deliver(self, Subscription one, RecordRef record) except -1
+    cdef uint8_t* _put_line(self, uint8_t* at, Subscription one, bytes subject, const uint8_t* reply,
+                            Py_ssize_t reply_size, Py_ssize_t head, Py_ssize_t total) noexcept
     cdef int put(self, Subscription one, bytes subject, const uint8_t* reply, Py_ssize_t reply_size,
                  const uint8_t* headers, Py_ssize_t headers_size,
                  const uint8_t* payload, Py_ssize_t payload_size) except -1

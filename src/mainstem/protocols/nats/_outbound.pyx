@@ -154,31 +154,23 @@ cdef class Outbound(Outgoing):
     cdef int put(self, Subscription one, bytes subject, const uint8_t* reply, Py_ssize_t reply_size,
                  const uint8_t* headers, Py_ssize_t headers_size,
                  const uint8_t* payload, Py_ssize_t payload_size) except -1:
-        cdef Py_ssize_t subject_size = PyBytes_GET_SIZE(subject), sid_size = PyBytes_GET_SIZE(one.sid)
-        cdef Py_ssize_t head = headers_size if self.headers else 0, total = head + payload_size
-        cdef int head_digits = digits_of(head), total_digits = digits_of(total)
-        cdef Py_ssize_t need = 4 + subject_size + 1 + sid_size + 1 + total_digits + 2 + total + 2
+        cdef Py_ssize_t head = headers_size if self.headers else 0, total = head + payload_size, size
         cdef uint8_t* at
-        if reply_size:
-            need += reply_size + 1
-        if head:
-            need += 1 + head_digits + 1
-        at = self.room(need)
-        if head:
-            at[0] = 72  # H
-            at += 1
-        memcpy(at, <const char*>"MSG ", 4)
-        at = put_text(at + 4, <const uint8_t*>PyBytes_AS_STRING(subject), subject_size)
-        at = put_text(at, <const uint8_t*>PyBytes_AS_STRING(one.sid), sid_size)
-        if reply_size:
-            at = put_text(at, reply, reply_size)
-        if head:
-            at = put_number(at, head, head_digits)
-            at[0] = 32
-            at += 1
-        at = put_number(at, total, total_digits)
-        at[0], at[1] = 13, 10
-        at += 2
+        if self.front_one is one and self.front_subject is subject and self.front_total == total and \
+                reply_size == 0 and head == 0:
+            at = self.room(self.front_size + total + 2)
+            memcpy(at, self.front, self.front_size)
+            at += self.front_size
+        else:
+            size = 4 + PyBytes_GET_SIZE(subject) + 1 + PyBytes_GET_SIZE(one.sid) + 1 + digits_of(total) + 2
+            if reply_size:
+                size += reply_size + 1
+            if head:
+                size += 1 + digits_of(head) + 1
+            at = self._put_line(self.room(size + total + 2), one, subject, reply, reply_size, head, total)
+            if size <= FRONT_KEPT and reply_size == 0 and head == 0:
+                memcpy(self.front, at - size, size)
+                self.front_one, self.front_subject, self.front_size, self.front_total = one, subject, size, total
         if head:
             memcpy(at, headers, head)
             at += head
@@ -193,6 +185,25 @@ cdef class Outbound(Outgoing):
         return 0
 
 
+    cdef uint8_t* _put_line(self, uint8_t* at, Subscription one, bytes subject, const uint8_t* reply,
+                            Py_ssize_t reply_size, Py_ssize_t head, Py_ssize_t total) noexcept:
+        if head:
+            at[0] = 72  # H
+            at += 1
+        memcpy(at, <const char*>"MSG ", 4)
+        at = put_text(at + 4, <const uint8_t*>PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+        at = put_text(at, <const uint8_t*>PyBytes_AS_STRING(one.sid), PyBytes_GET_SIZE(one.sid))
+        if reply_size:
+            at = put_text(at, reply, reply_size)
+        if head:
+            at = put_number(at, head, digits_of(head))
+            at[0] = 32
+            at += 1
+        at = put_number(at, total, digits_of(total))
+        at[0], at[1] = 13, 10
+        return at + 2
+
+
 cdef class PlainSink(Sink):
     """The subscriptions of one connection that are in no queue group."""
 
@@ -203,11 +214,9 @@ cdef class PlainSink(Sink):
 
     cpdef bint push(self, RecordRef record, object options) except -1:
         cdef Outbound outbound = self.outbound
-        if self.connection.closing:
-            return True
         if outbound.is_full():
             outbound.waiting = True
-            return False
+            return self.connection.closing
         for one in <tuple>options:
             outbound.deliver(<Subscription>one, record)
         return True

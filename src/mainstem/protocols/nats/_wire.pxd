@@ -7,6 +7,10 @@ from mainstem.protocols._routes cimport RouteTable
 from mainstem.protocols.nats._outbound cimport Outbound
 
 
+cdef enum:
+    LINE_KEPT = 128  # bytes of the last publish's line
+
+
 cdef struct Publish:
     # A PUB or HPUB in place.
     bint has_headers
@@ -43,6 +47,9 @@ cdef class Inbound(Intake):
     cdef Py_ssize_t tail_size, tail_capacity, tail_need
     cdef uint8_t* scratch
     cdef Py_ssize_t scratch_capacity
+    cdef uint8_t[LINE_KEPT] line  # of the last publish, and what it says: the next one's is often the same
+    cdef Py_ssize_t line_size
+    cdef Publish line_publish
     cdef bytes last_subject
     cdef Route last_route
     cdef Py_ssize_t last_bytes_max
@@ -55,6 +62,7 @@ cdef class Inbound(Intake):
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1
     cdef object _finish_tail(self)
     cdef int _find_end(self, const uint8_t* at, Py_ssize_t size, Py_ssize_t* line, Publish* publish) except -1
+    cdef void _keep_line(self, const uint8_t* at, Py_ssize_t size, Publish* publish) noexcept
     cdef object _line(self, const uint8_t* at, Py_ssize_t size)
     cdef object _take_publish(self, const uint8_t* at, Publish* publish)
     cdef bint _route(self, Publish* publish) except -1

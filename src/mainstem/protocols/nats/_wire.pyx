@@ -173,7 +173,12 @@ cdef class Inbound(Intake):
             if available == 0:
                 self.data, self.base = None, NULL
                 return None
-            kind = self._find_end(at, available, &line, &publish)
+            if 0 < self.line_size < available and memcmp(at, self.line, self.line_size) == 0:
+                kind, line, publish = 2, self.line_size, self.line_publish
+            else:
+                kind = self._find_end(at, available, &line, &publish)
+                if kind == 2:
+                    self._keep_line(at, line, &publish)
             if kind == 0 or (kind == 2 and line + publish.total + 2 > available):
                 self._keep(at, available)
                 self.tail_need = line + publish.total + 2 if kind == 2 else 0
@@ -235,6 +240,15 @@ cdef class Inbound(Intake):
         if last == 3 + has_headers:
             publish.reply, publish.reply_size = words[2], sizes[2]
         return 2
+
+    cdef void _keep_line(self, const uint8_t* at, Py_ssize_t size, Publish* publish) noexcept:
+        self.line_size = size if size <= LINE_KEPT else 0
+        if self.line_size:
+            memcpy(self.line, at, size)
+            self.line_publish = publish[0]
+            self.line_publish.subject = self.line + (publish.subject - at)
+            if publish.reply_size:
+                self.line_publish.reply = self.line + (publish.reply - at)
 
     cdef bint _fill_tail(self) except -1:
         """Complete the command that the last read left unfinished, and take no more; True when it is whole."""

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -23,7 +23,7 @@ from mainstem.server.protocols import PROTOCOLS
 if TYPE_CHECKING:
     from mainstem.server.load.measure import Result, Timing
 
-OWN_OPTIONS = {"qos": "mqtt", "persistent": "amqp"}  # that mean something to one protocol only
+OWN_OPTIONS = {"qos": ("mqtt",), "persistent": ("amqp", "nats")}  # that mean nothing to the other protocols
 HEAD_BYTES = 20  # of each message: who sent it, its number, and when
 WINDOW_MAX = 60_000  # MQTT numbers what is not yet acknowledged by 16 bits
 DRAIN_S = 5.0
@@ -45,18 +45,21 @@ class Shape:
     send_bytes: int
     topics: int
     qos: int
-    persistent: bool
+    persistent: bool | None  # None: as the protocol's clients mostly do
 
     def told(self, protocol: str) -> str:
-        kind = {"mqtt": f"QoS {self.qos}", "kafka": "acks=all"}.get(
-            protocol, "persistent, confirmed" if self.persistent else "transient"
-        )
+        kinds = {
+            "mqtt": f"QoS {self.qos}",
+            "kafka": "acks=all",
+            "amqp": "transient" if self.persistent is False else "persistent, confirmed",
+            "nats": "JetStream, acknowledged" if self.persistent else "core",
+        }
         clients = counted(self.publishers, "pair")
         if not self.pairs:
             clients = f"{counted(self.publishers, 'publisher')} → {counted(self.subscribers, 'subscriber')}"
         many = "" if self.topics == 1 else f", {self.topics} {'partitions' if protocol == 'kafka' else 'topics each'}"
         pace = f"{self.rate:g} a second" if self.rate else f"window {self.window}"
-        return f"{kind}, {clients}{many}, {self.size} B, {pace}"
+        return f"{kinds[protocol]}, {clients}{many}, {self.size} B, {pace}"
 
 
 @click.command()
@@ -65,7 +68,8 @@ class Shape:
 @click.option(
     "--persistent/--transient",
     default=None,
-    help="AMQP: durable queues, persistent messages and confirms, or none of it.  [default: persistent]",
+    help="AMQP: durable queues, persistent messages and confirms, or none of it.  [default: persistent]  "
+    "NATS: a stream with acks and a pull consumer, or core.  [default: core]",
 )
 @click.option("--size", type=click.IntRange(HEAD_BYTES), default=64, show_default=True, help="Bytes of a message.")
 @click.option("--publishers", type=click.IntRange(1), default=1, show_default=True)
@@ -74,7 +78,7 @@ class Shape:
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Each gets everything; those of AMQP share one queue.",
+    help="Each gets everything; those of AMQP share one queue, those of a stream one consumer.",
 )
 @click.option("--pairs", type=click.IntRange(1), help="So many publishers, each with a subscriber of its own, instead.")
 @click.option(
@@ -82,7 +86,7 @@ class Shape:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Topics of each MQTT publisher; partitions of the Kafka topic.",
+    help="Topics of each MQTT or NATS publisher; partitions of the Kafka topic.",
 )
 @click.option(
     "--window",
@@ -115,13 +119,14 @@ def bench(target: str | None, url: str, as_json: bool, out: TextIO | None, core:
     mainstem bench mqtt://localhost --qos 0 --window 10000   pipelined, not acknowledged
     mainstem bench kafka://localhost --size 1000 --topics 4
     mainstem bench amqp://guest:guest@localhost:5672/vhost --transient
+    mainstem bench nats://localhost --persistent             JetStream: publish, ack, pull
     mainstem bench mqtt://test-host:1883 --pairs 50 --window 1
     mainstem bench mqtt://localhost --rate 5000              latency at a rate the broker can hold
 
-    URL is any broker's: mosquitto, RabbitMQ and Kafka are measured alike. The generator is one compiled process. Where it
-    used all of its core, it and not the broker was the bound. Latency is counted from when a message was due until it
-    was read; in a closed loop that is mostly the time in the window. Its topics and
-    queues are removed afterwards; those of MQTT only if the broker was found by its HTTP address.
+    URL is any broker's: mosquitto, RabbitMQ, Kafka and nats-server are measured alike. The generator is one process.
+    Where it used all of its core, it and not the broker was the bound. Latency is counted from when a message was due
+    until it was read; in a closed loop that is mostly the time in the window. Its topics, queues and streams are removed
+    afterwards; topics of MQTT and NATS only if the broker was found by its HTTP address.
     """
     from mainstem.server.load import require_epoll
 
@@ -140,9 +145,10 @@ def bench(target: str | None, url: str, as_json: bool, out: TextIO | None, core:
 
 
 def _shape(target: str | None, given: Mapping[str, Any]) -> Shape:
-    for option, protocol in OWN_OPTIONS.items():
-        if given[option] is not None and target and not target.startswith(protocol):
-            raise InvalidArgument(f"--{option} means nothing to {target}", fix=f"it is for {protocol}://")
+    for option, protocols in OWN_OPTIONS.items():
+        if given[option] is not None and target and not target.startswith(protocols):
+            fix = f"it is for {' and '.join(f'{one}://' for one in protocols)}"
+            raise InvalidArgument(f"--{option} means nothing to {target}", fix=fix)
     pairs = given["pairs"]
     if pairs and (given["publishers"] != 1 or given["subscribers"] != 1):
         raise InvalidArgument("--pairs says how many publishers and subscribers there are", fix="leave out the others")
@@ -161,7 +167,7 @@ def _shape(target: str | None, given: Mapping[str, Any]) -> Shape:
         batch,
         given["topics"],
         1 if given["qos"] is None else given["qos"],
-        given["persistent"] is not False,
+        given["persistent"],
     )
 
 
@@ -240,6 +246,8 @@ def _run(address: Address, shape: Shape, timing: Timing, api: Api | None) -> Res
     try:
         if address.scheme == "mqtt":
             return _run_mqtt(name, address, shape, timing)
+        if address.scheme == "nats":
+            return _run_nats(name, address, shape, timing)
         return _run_amqp(name, address, shape, timing)
     finally:
         if api is not None and shape.publishers * shape.topics <= TOPICS_REMOVED_MAX:
@@ -261,6 +269,17 @@ def _run_mqtt(name: str, address: Address, shape: Shape, timing: Timing) -> Resu
     return mqtt.run(mqtt.Workload("mqtt", **_alike(shape, mqtt.Workload), prefix=name), address, timing)
 
 
+def _run_nats(name: str, address: Address, shape: Shape, timing: Timing) -> Result:
+    from mainstem.server.load import nats
+
+    work = nats.Workload("nats", **_alike(shape, nats.Workload), stream=bool(shape.persistent), prefix=name)
+    try:
+        return nats.run(work, address, timing)
+    finally:
+        with contextlib.suppress(MainstemError):
+            nats.remove(work, address)
+
+
 def _run_amqp(name: str, address: Address, shape: Shape, timing: Timing) -> Result:
     from mainstem.server.load import amqp
 
@@ -268,6 +287,7 @@ def _run_amqp(name: str, address: Address, shape: Shape, timing: Timing) -> Resu
         raise InvalidArgument(
             f"--size {shape.size} is more than one AMQP frame", fix=f"--size {amqp.SIZE_MAX} is the most"
         )
+    shape = replace(shape, persistent=shape.persistent is not False)
     work = amqp.Workload("amqp", **_alike(shape, amqp.Workload), consumers=shape.subscribers, prefix=name)
     try:
         return amqp.run(work, address, timing)

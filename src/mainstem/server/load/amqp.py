@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from mainstem.protocols.amqp.methods import encode
 from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Stream
-from mainstem.server.load.measure import PIPELINED, Result, Timing, drive, resident_bytes
+from mainstem.server.load.measure import PIPELINED, Result, Timing, drive, idle_bytes_of
 
 FRAME_BYTES_MAX = 131_072
 SIZE_MAX = FRAME_BYTES_MAX - 8  # of a message: it is one frame
@@ -165,13 +164,4 @@ def _connect(stack: contextlib.ExitStack, address: Address) -> Client:
 
 
 def idle_bytes(address: Address, pid: int, *, connections: int) -> float:
-    """Memory of the server for each connection that is there and does nothing."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(50):  # whatever is allocated once is not the connections'
-            _connect(stack, address)
-        time.sleep(0.5)
-        before = resident_bytes(pid)
-        for _ in range(connections):
-            _connect(stack, address)
-        time.sleep(1.5)
-        return (resident_bytes(pid) - before) / connections
+    return idle_bytes_of(lambda stack: _connect(stack, address), pid, connections)

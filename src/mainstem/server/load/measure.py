@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -104,6 +105,19 @@ def resident_bytes(pid: int) -> int:
     """Memory of a process tree."""
     process = psutil.Process(pid)
     return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+def idle_bytes_of(connect: Callable[[contextlib.ExitStack], object], pid: int, connections: int) -> float:
+    """Memory of the server for each connection that is there and does nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):  # whatever is allocated once is not the connections'
+            connect(stack)
+        time.sleep(0.5)
+        before = resident_bytes(pid)
+        for _ in range(connections):
+            connect(stack)
+        time.sleep(1.5)
+        return (resident_bytes(pid) - before) / connections
 
 
 def pin(core: int, pid: int = 0) -> None:
