@@ -30,7 +30,7 @@ def reference_page() -> str:
     parts = [_HEAD]
     group = ""
     for operation in OPERATIONS:
-        name = operation.path.removeprefix("/v1").split("/")[1]
+        name = operation.group
         if name != group:
             group = name
             parts.append(f"## {name}\n")

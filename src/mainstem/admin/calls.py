@@ -56,6 +56,11 @@ class Operation:
     def need(self) -> Need:
         return NEEDS[self.needs]
 
+    @property
+    def group(self) -> str:
+        """What its documentation is filed under."""
+        return self.path.removeprefix("/v1").split("/")[1]
+
 
 LIMIT = Field("limit", "integer", "Rows to answer, at most [http] page_rows_max.")
 AFTER = Field("after", "string", "Go on after this row: `next` of the answer before.")

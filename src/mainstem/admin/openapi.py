@@ -58,7 +58,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.handler.__name__,
         "summary": operation.summary,
-        "tags": [operation.path.split("/")[2]],
+        "tags": [operation.group],
         "x-needs": str(operation.need),
         "parameters": parameters,
         "responses": {

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mainstem.admin.api.asking import ROWS_MAX, run_query
-from mainstem.admin.calls import Call, Field, Operation
+from mainstem.admin.calls import Call, Field, Handler, Operation
 from mainstem.model.errors import InvalidArgument
 
 TARGETS_MAX = 20  # of one panel
@@ -25,11 +25,11 @@ _TIME_FILTER = re.compile(r"\$__timeFilter(?:\(\s*([\w\"`.]+)\s*\))?")
 _NUMBERS = ("int", "uint", "float", "double", "decimal", "halffloat")
 
 
-async def health(call: Call) -> Any:
+async def grafana_health(call: Call) -> Any:
     return {"status": "ok"}
 
 
-async def query(call: Call) -> Any:
+async def grafana_query(call: Call) -> Any:
     """Each target in turn: a question is a process, and few run at once."""
     targets = call.body.get("targets") or []
     if len(targets) > TARGETS_MAX:
@@ -41,7 +41,7 @@ async def query(call: Call) -> Any:
     return answers
 
 
-async def variable(call: Call) -> Any:
+async def grafana_variable(call: Call) -> Any:
     """Values of a dashboard's variable: a SELECT of one column, or of text and value."""
     payload = call.body.get("payload")
     sql = _sql_of({"payload": payload if isinstance(payload, dict) else {"target": call.body.get("target")}})
@@ -51,9 +51,14 @@ async def variable(call: Call) -> Any:
     return [{"__text": str(row[0]), "__value": str(row[-1])} for row in rows]
 
 
-async def nothing(call: Call) -> Any:
+def _empty(name: str) -> Handler:
     """Targets are written, not chosen from a list."""
-    return []
+
+    async def answer(call: Call) -> Any:
+        return []
+
+    answer.__name__ = f"grafana_{name}"
+    return answer
 
 
 def _sql_of(target: dict[str, Any]) -> str:
@@ -143,13 +148,21 @@ _FIELDS = (
     Field("intervalMs", "integer", "Width of a point."),
 )
 OPERATIONS = (
-    Operation("GET", "/grafana", health, "Grafana's JSON data source: is it there?", "query.run"),
-    Operation("POST", "/grafana/query", query, "The targets of a panel.", "query.run", body=_FIELDS, strict=False),
+    Operation("GET", "/grafana", grafana_health, "Says that it is there.", "query.run"),
     Operation(
-        "POST", "/grafana/variable", variable, "Values of a variable, by SQL.", "query.run", body=_FIELDS, strict=False
+        "POST", "/grafana/query", grafana_query, "The targets of a panel.", "query.run", body=_FIELDS, strict=False
+    ),
+    Operation(
+        "POST",
+        "/grafana/variable",
+        grafana_variable,
+        "Values of a variable, by SQL.",
+        "query.run",
+        body=_FIELDS,
+        strict=False,
     ),
     *(
-        Operation("POST", f"/grafana/{name}", nothing, "Empty: targets are SQL.", "query.run", strict=False)
+        Operation("POST", f"/grafana/{name}", _empty(name), "Empty: targets are SQL.", "query.run", strict=False)
         for name in ("metrics", "search", "annotations", "tag-keys", "tag-values")
     ),
 )
