@@ -284,6 +284,7 @@ class Declaring:
 
         def apply() -> None:
             topic.policy, topic.config = policy, planned.config
+            namespace.forget_routes()
             for log in {partition.log for partition in topic.partitions if policy.dedicated}:
                 log.durability = parse_durability(policy.durability)
 

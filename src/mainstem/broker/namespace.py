@@ -14,6 +14,7 @@ from mainstem.broker.live import Delivery, Route, Sink
 from mainstem.broker.namespace_settings import NamespaceSettings
 from mainstem.broker.policy import Policy, policy_of
 from mainstem.broker.quotas import NAMESPACE
+from mainstem.broker.schemas.enforcement import DEAD, DEAD_LETTER, REASON, dead_letter_topic, invalid_record, misfit_of
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 250_000
 SHARED_DELIVERIES_MAX = 10_000
+UNCHECKED = (DEAD, b"$")
+RECORD_SETTINGS = {"message_bytes_max", "schema", "schema_mode"}
 
 Interest = tuple[Sink, Any, int]  # with the options of one filter, and the stamp it begins at
 
@@ -61,7 +64,7 @@ class Namespace:
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
         self._declared = TopicTrie()  # their names, for filters
-        self._size_rules = False  # whether a rule sets a message size of its own
+        self._record_rules = False  # whether a rule says what a record may be
         self.changing: dict[bytes, Commit[Any]] = {}  # names of topics and views whose change is being committed
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
@@ -133,6 +136,11 @@ class Namespace:
         if self.routes.pop(topic, None) is not None:
             self.route_clears += 1
 
+    def forget_routes(self) -> None:
+        """What a record may be has changed: whoever keeps routes asks again."""
+        self.routes.clear()
+        self.route_clears += 1
+
     def renumber(self, route: Route) -> None:
         """The stem forgot the topic when its last record went; it is published again."""
         index = route.log.index
@@ -180,13 +188,13 @@ class Namespace:
         origin: int = Origin.BROKER,
     ) -> tuple[Ticket, int]:
         """The same, and which record of the ticket's batch it is."""
+        topic, headers = self._admitted(topic, value, headers)
         route = self.route(topic)
         if key is None:
             key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
         else:
             headers = [(b"ms-topic", topic), *headers]
             route = self.keyed_route(topic, key, route)
-        self.check_size(topic, value)
         gather = route.open_gather(origin)
         time_ms = self.broker.clock.now_ns() // 1_000_000 if time_ms is None else time_ms
         index = gather.add_routed(route, key, value, headers, time_ms, flags)
@@ -203,14 +211,43 @@ class Namespace:
             return route
         return declared.partitions[partition_of_key(key, len(declared.partitions))].route
 
-    def message_bytes_max(self, topic: bytes) -> int:
+    def record_policy(self, topic: bytes) -> Policy:
+        """The topic's policy, as far as it says what a record may be: its size, its schema."""
         declared = self.topics.get(topic)
         if declared is not None:
-            return declared.policy.message_bytes_max
-        return (self.policy(topic) if self._size_rules else self.defaults).message_bytes_max
+            return declared.policy
+        return self.policy(topic) if self._record_rules else self.defaults
 
-    def check_size(self, topic: bytes, value: bytes | None) -> None:
-        limit = self.message_bytes_max(topic)
+    def message_bytes_max(self, topic: bytes) -> int:
+        return self.record_policy(topic).message_bytes_max
+
+    def _admitted(self, topic: bytes, value: bytes | None, headers: Sequence[Header]) -> tuple[bytes, Sequence[Header]]:
+        """Where it goes: to its topic, or (with the reason) to the dead-letter topic; or refused."""
+        policy = self.record_policy(topic)
+        self._check_size(topic, value, policy)
+        if policy.schema and (why := self._misfit(topic, policy, value)):
+            if policy.schema_mode != DEAD_LETTER:
+                raise invalid_record(topic, policy, why)
+            return dead_letter_topic(topic), [*headers, (REASON, why.encode())]
+        return topic, headers
+
+    def fits(self, topic: bytes, value: bytes) -> bool:
+        """Whether nothing in the topic's policy is against the value."""
+        return not self._misfit(topic, self.record_policy(topic), value)
+
+    def _misfit(self, topic: bytes, policy: Policy, value: bytes | None) -> str:
+        """A dead letter is not set aside again, and the broker's own topics have no schema."""
+        return "" if topic.startswith(UNCHECKED) else misfit_of(self, policy, value)
+
+    def check_value(self, topic: bytes, value: bytes | None) -> None:
+        """What is published later is refused now."""
+        policy = self.record_policy(topic)
+        self._check_size(topic, value, policy)
+        if policy.schema and policy.schema_mode != DEAD_LETTER and (why := self._misfit(topic, policy, value)):
+            raise invalid_record(topic, policy, why)
+
+    def _check_size(self, topic: bytes, value: bytes | None, policy: Policy) -> None:
+        limit = policy.message_bytes_max
         if value is not None and len(value) > limit:
             raise MessageTooLarge(
                 f"message of {len(value)} bytes for {topic.decode(errors='replace')!r}; the limit is {limit}",
@@ -300,7 +337,7 @@ class Namespace:
             check_filter(topic_filter)
             self.defaults.with_changes(changes)  # refuses what cannot be, before anything is published under it
         self._rules = {topic_filter: dict(changes) for topic_filter, changes in rules.items()}
-        self._size_rules = any("message_bytes_max" in changes for changes in self._rules.values())
+        self._record_rules = any(RECORD_SETTINGS & changes.keys() for changes in self._rules.values())
         self.routes.clear()
         self.route_clears += 1
 

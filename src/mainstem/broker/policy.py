@@ -20,6 +20,7 @@ from mainstem.storage.engines import ENGINES
 LAYOUTS = ("shared", "dedicated")
 TIERS = ("none", "s3")
 SEARCH_INDEXES = ("auto", "off")
+SCHEMA_MODES = ("refuse", "dead-letter", "off")
 CLEANUPS = ("delete", "compact", "compact,delete")
 PARTITIONS_MAX = 1_000
 MESSAGE_BYTES_MAX = 16 << 20
@@ -50,6 +51,8 @@ class Policy:
     local_retention_ms: int = 24 * 3_600_000
     local_retention_bytes: int = -1
     search_index: str = "auto"  # auto | off: sealed segments get an index of their words
+    schema: str = ""  # a subject of the registry: values must fit it
+    schema_mode: str = "refuse"  # refuse | dead-letter | off
 
     def __post_init__(self) -> None:
         _one_of("engine", self.engine, tuple(ENGINES))
@@ -57,6 +60,7 @@ class Policy:
         _one_of("cleanup", self.cleanup, CLEANUPS)
         _one_of("tier", self.tier, TIERS)
         _one_of("search_index", self.search_index, SEARCH_INDEXES)
+        _one_of("schema_mode", self.schema_mode, SCHEMA_MODES)
         if self.tier != "none" and not ENGINES[self.engine].has_segments:
             raise InvalidArgument(
                 f"tier {self.tier!r} moves segment files, and engine {self.engine!r} has none",

@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mainstem.broker.access import SCHEMAS_TOPIC
 from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
+from mainstem.broker.schemas.enforcement import invalid_record, misfit_of
 from mainstem.broker.staged_append import append_staged, appended_already, durable
-from mainstem.codec.batch import check_batch
+from mainstem.codec.batch import check_batch, decode_batch
 from mainstem.codec.staged import decode_staged
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import (
@@ -169,6 +171,8 @@ class Staging:
     async def _topic(self, namespace: Namespace, name: str, declare: bool) -> dict[str, Any]:
         canonical = canonical_topic(namespace, name)
         check_topic(canonical)
+        if canonical == SCHEMAS_TOPIC:
+            raise NotAuthorized(f"{name!r} is the schema registry's own", fix="register schemas by its HTTP API")
         if canonical in namespace.views:
             raise InvalidName(f"{name!r} is a view; write to a topic that it shows")
         topic = namespace.topics.get(canonical)
@@ -212,7 +216,7 @@ class Staging:
                 fix="free space on the broker's disk, or lower data.space_low_bytes",
             )
         await self._take_over(batch, run)
-        records = await asyncio.to_thread(_check_staged, data)
+        records = await asyncio.to_thread(_check_staged, data, self._broker.namespace(batch.namespace))
         path = self._path(batch) / _file_name(run, attempt)
         self.staged_bytes += len(data) - await asyncio.to_thread(_write, path, data)
         return {"records": records, "bytes": len(data)}
@@ -321,8 +325,17 @@ def _check_names(batch: BatchId, run: str) -> None:
             raise InvalidArgument(f"{what} must be 1 to {NAME_BYTES_MAX} bytes without NUL, not {name!r}")
 
 
-def _check_staged(data: bytes) -> int:
-    return sum(check_batch(item.batch, bytes_max=STAGED_BYTES_EACH_MAX).count for item in decode_staged(data))
+def _check_staged(data: bytes, namespace: Namespace) -> int:
+    """The records, each as its topic wants it: what does not match a schema fails the task, whatever the topic's mode."""
+    count = 0
+    for item in decode_staged(data):
+        count += check_batch(item.batch, bytes_max=STAGED_BYTES_EACH_MAX).count
+        policy = namespace.record_policy(item.topic)
+        if policy.schema:
+            for record in decode_batch(item.batch, inflated_bytes_max=STAGED_BYTES_EACH_MAX, verify=False):
+                if why := misfit_of(namespace, policy, record.value):
+                    raise invalid_record(item.topic, policy, why)
+    return count
 
 
 def _write(path: Path, data: bytes) -> int:

@@ -9,6 +9,7 @@ MainstemError
 │   ├── NotAuthorized
 │   ├── OffsetOutOfRange
 │   ├── MessageTooLarge
+│   ├── InvalidRecord      a value that does not match the schema of its topic
 │   └── Conflict           what it was to change was changed by someone else meanwhile
 ├── PeerViolation      the bytes break the protocol: say so if it can be said, then close
 ├── Overloaded         a bounded resource is full: refuse, and let the peer retry
@@ -75,6 +76,10 @@ class MessageTooLarge(ClientFault):
 
 class Conflict(ClientFault):
     code = "MS-1008"
+
+
+class InvalidRecord(ClientFault):
+    code = "MS-1010"
 
 
 class PeerViolation(MainstemError):

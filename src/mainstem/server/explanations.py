@@ -74,6 +74,12 @@ CATALOGUE = {
         "schema that cannot be read, or one that earlier data would not fit. See the versions: mainstem schema\n"
         "describe SUBJECT. Levels of compatibility and what each allows: docs/schemas.md.",
     ),
+    "MS-1010": Explanation(
+        "The value does not match the topic's schema",
+        "The topic's policy names a schema (topic describe TOPIC), and this value does not fit it; the message says\n"
+        "where. Correct the value, register a version that accepts it (mainstem schema add SUBJECT FILE), or have such\n"
+        "values set aside: mainstem topic alter TOPIC --set schema_mode=dead-letter.",
+    ),
     "MS-2000": Explanation(
         "The peer broke the protocol",
         "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to\n"

@@ -44,6 +44,7 @@ ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
 TIER = choice("none", "s3")
 SEARCH_INDEX = choice("auto", "off")
+SCHEMA_MODE = choice("refuse", "dead-letter", "off")
 CLEANUP = choice("delete", "compact", "compact,delete")
 PARTITIONS = count(1, 1_000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -173,6 +174,12 @@ class Topics:
     search_index: str = setting(
         "auto", SEARCH_INDEX, "`auto`: sealed segments get an index of their words, which `mainstem search` uses."
     )
+    schema: str = setting("", TEXT, "A subject of the schema registry that values must match (docs/schemas.md).")
+    schema_mode: str = setting(
+        "refuse",
+        SCHEMA_MODE,
+        "What happens to those that do not: `refuse`, `dead-letter` (they go to `dead/TOPIC`) or `off`.",
+    )
     auto_create: bool = setting(
         True, FLAG, "Publishing to a topic that is not there makes it; so does asking for its Kafka metadata."
     )
@@ -200,6 +207,8 @@ class Policy:
     local_retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.local_retention_ms`.")
     local_retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.local_retention_bytes`.")
     search_index: str | None = setting(None, SEARCH_INDEX, "As `topics.search_index`.")
+    schema: str | None = setting(None, TEXT, "As `topics.schema`.")
+    schema_mode: str | None = setting(None, SCHEMA_MODE, "As `topics.schema_mode`.")
 
 
 @dataclass(slots=True)

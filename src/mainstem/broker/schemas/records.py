@@ -2,13 +2,15 @@
 
     key                                                                    value, or none where it is deleted for good
     {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}               {"subject","version","id","schemaType"?,
-                                                                            "references"?,"schema","deleted","canonical"}
+                                                                            "references"?,"schema","deleted","canonical",
+                                                                            "descriptors"?}
     {"keytype":"CONFIG","subject":"s" or null,"magic":0}                   {"compatibilityLevel":"FULL"}
     {"keytype":"MODE","subject":"s" or null,"magic":0}                     {"mode":"READONLY"}
     {"keytype":"NOOP","magic":0}                                           {"id": the highest id given so far}
 
-Compaction goes by the key's bytes, so its members always come in this order. `canonical` is ours: a hash of the schema's
-canonical form, by which an equal schema is found again. A soft-deleted version has `deleted` true.
+Compaction goes by the key's bytes, so its members always come in this order. `canonical` (a hash of the canonical form, by
+which an equal schema is found again) and `descriptors` (what Protobuf compiles to) are ours.
+A soft-deleted version has `deleted` true.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Schema:
     canonical: str = ""
     metadata: Any = None  # kept for whoever gave it; the broker reads neither
     rule_set: Any = None
+    descriptors: str = ""  # of Protobuf: its FileDescriptorSet, itself last, in base 64
 
     @property
     def guid(self) -> str:
@@ -81,6 +84,8 @@ class Version:
 
     def value(self) -> bytes:
         document = {**self.to_document(), "deleted": self.deleted, "canonical": self.schema.canonical}
+        if self.schema.descriptors:
+            document["descriptors"] = self.schema.descriptors
         return msgspec.json.encode(document)
 
 
@@ -127,6 +132,7 @@ def version_of(document: dict[str, Any]) -> Version:
         canonical,
         document.get("metadata"),
         document.get("ruleSet"),
+        document.get("descriptors") or "",
     )
     return Version(
         str(document["subject"]), int(document["version"]), int(document["id"]), schema, bool(document.get("deleted"))

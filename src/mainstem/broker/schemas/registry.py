@@ -13,10 +13,10 @@ from mainstem.broker.access import SCHEMAS_TOPIC
 from mainstem.broker.reading import PartitionReader
 from mainstem.broker.schemas import faults, records
 from mainstem.broker.schemas.checker import Checker
+from mainstem.broker.schemas.enforcement import Enforcement
 from mainstem.broker.schemas.records import TYPES, Reference, Schema, Version
 from mainstem.broker.schemas.state import LATEST, State, compared
-from mainstem.broker.waiting import Then
-from mainstem.log.gather import Ticket
+from mainstem.broker.staged_append import durable
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Registry:
         self._checker = checker
         self._writing = asyncio.Lock()
         self.state = State()
+        self.enforcement = Enforcement(self)
 
     def load(self) -> None:
         """At start: everything the topic holds. Only the broker's own records count."""
@@ -83,7 +84,8 @@ class Registry:
         answer = await self._checker.ask(do="parse", normalize=normalize, **question)
         named = "".join(f"\0{one.name}\0{one.subject}\0{one.version}" for one in schema.references)
         canonical = hashlib.sha256((answer["canonical"] + named).encode()).hexdigest()
-        return Checked(replace(schema, text=answer["text"], canonical=canonical), sources)
+        descriptors = answer.get("descriptors", "")
+        return Checked(replace(schema, text=answer["text"], canonical=canonical, descriptors=descriptors), sources)
 
     def sources(self, schema: Schema) -> list[tuple[str, str]]:
         """What it refers to, each before those that refer to it."""
@@ -267,11 +269,11 @@ class Registry:
         namespace = self._namespace
         if TOPIC not in namespace.topics:
             changes = {"cleanup": "compact", "partitions": 1, "retention_ms": -1, "tier": "none", "durability": "sync"}
-            policy = namespace.defaults.with_changes({**changes, "schema": ""} if _has_schema(namespace) else changes)
+            policy = namespace.defaults.with_changes({**changes, "schema": ""})
             await self._broker.declare_topic(namespace, TOPIC, policy)
         tickets = [namespace.publish(TOPIC, value, key=key) for key, value in pairs]
         for ticket in set(tickets):
-            await _durable(ticket)
+            await durable(ticket)
         for key, value in pairs:
             self.state.apply(key, value)
 
@@ -299,31 +301,11 @@ class Schemas:
         await self._checker.close()
 
 
-def _has_schema(namespace: Namespace) -> bool:
-    return hasattr(namespace.defaults, "schema")
-
-
 def _check_subject(subject: str) -> None:
     if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or any(
         ord(letter) < 32 or letter == "\x7f" for letter in subject
     ):
         raise faults.invalid_subject(subject[:100])
-
-
-async def _durable(ticket: Ticket) -> None:
-    if ticket.stable and ticket.error is None:
-        return
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def released(ticket: Ticket) -> None:
-        if not done.done():
-            if ticket.error is not None:
-                done.set_exception(ticket.error)
-            else:
-                done.set_result(None)
-
-    ticket.wait(Then(released))
-    await done
 
 
 def reference_of(document: Any) -> Reference:

@@ -2,7 +2,7 @@
 
 It has bounded memory and no way to the broker's data; a question that takes too long ends it. What it is asked:
 
-    {"do": "parse", "kind", "text", "sources": [[name, text], ...], "normalize"}    → {"canonical", "text"}
+    {"do": "parse", "kind", "text", "sources": [[name, text], ...], "normalize"}    → {"canonical", "text", "descriptors"?}
     {"do": "compare", "kind", "text", "sources", "level",
      "old": [{"version", "kind", "text", "sources"}, ...]}                          → {"messages": [...]}
     {"do": "format", "kind", "text", "sources", "format"}                           → {"text"}
@@ -12,6 +12,7 @@ An answer may be {"invalid": why} (the schema's fault) or {"missing": why} (a li
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -43,8 +44,14 @@ def _parse(asked: dict[str, Any]) -> dict[str, Any]:
     canonical, normal = format_of(asked["kind"]).canonical(asked["text"], _sources(asked))
     if asked.get("normalize"):
         canonical = normal
+    extra = {"descriptors": descriptors_of(asked)} if asked["kind"] == "PROTOBUF" else {}
     digest = hashlib.sha256(canonical.encode()).hexdigest()
-    return {"canonical": digest, "text": normal if asked.get("normalize") else asked["text"]}
+    return {"canonical": digest, "text": normal if asked.get("normalize") else asked["text"], **extra}
+
+
+def descriptors_of(asked: dict[str, Any]) -> str:
+    data: bytes = format_of("PROTOBUF").compiled(asked["text"], _sources(asked)).SerializeToString(deterministic=True)
+    return base64.b64encode(data).decode()
 
 
 def _compare(asked: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
 from mainstem.model.crossing_amqp import asked_by_client
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import InvalidRecord, MainstemError
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
@@ -41,9 +41,13 @@ class Publishes(ChannelCore):
         """A publish that the wire did not settle by itself."""
         if self.transactional:
             self._examine(event)  # what is wrong with it is said now, not in the midst of a commit
+            self._check_value(event)
             self._buffer(event)
             return
-        ticket, refused = self._store(event, *self._examine(event))
+        try:
+            ticket, refused = self._store(event, *self._examine(event))
+        except InvalidRecord:  # who waits for confirms is told by one
+            ticket, refused = None, True
         if not self.wire.confirming:
             return
         self.connection.note_confirm(self.wire)
@@ -98,6 +102,16 @@ class Publishes(ChannelCore):
             return self.vhost.exchanges.append(
                 exchange, key, content.encode(), event.body, event.time_ms, targets=targets
             )
+        except MainstemError as error:
+            if isinstance(error, InvalidRecord) and self.wire.confirming:
+                raise
+            raise fault_of(error) from None
+
+    def _check_value(self, event: PublishEvent) -> None:
+        """Of what is published later: now is when its sender can be told."""
+        try:
+            topic = topic_of(event.target.exchange, event.target.key)
+            self.vhost.namespace.check_value(topic, event.body)
         except MainstemError as error:
             raise fault_of(error) from None
 
@@ -160,6 +174,7 @@ class Publishes(ChannelCore):
         return min(max(0, delay_ms), DELAY_MAX_MS)
 
     def _delay(self, exchange: str, key: str, content: Content, event: PublishEvent, delay_ms: int) -> Ticket:
+        self._check_value(event)
         due_ms = self.vhost.queues.now_ms() + delay_ms
         return self.connection.server.broker.delayed.add_publish(
             self.vhost.namespace, exchange, key, content.encode(), event.body, event.time_ms, due_ms

@@ -109,6 +109,7 @@ TABLE: tuple[tuple[type[errors.MainstemError], ErrorCode], ...] = (
     (errors.NotAuthorized, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.MessageTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
     (errors.ClientFault, ErrorCode.INVALID_REQUEST),
     (errors.CorruptFrame, ErrorCode.CORRUPT_MESSAGE),
     (errors.PeerViolation, ErrorCode.INVALID_REQUEST),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mainstem.broker.schemas.enforcement import DEAD_LETTER, OFF, misfit_of
 from mainstem.broker.topics import Topic
 from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
+from mainstem.model.record import Record
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.storage.engine import Buffer
@@ -25,6 +28,7 @@ _ATTRIBUTES = struct.Struct(">h")
 _CRC = struct.Struct(">I")
 _MAX_TIME = struct.Struct(">q")
 NO_TIME = -1
+RECORD_ERRORS_MAX = 100  # told of one batch
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 AFTER_MS_MAX = 1 << 62  # so that a sum with the time of day fits into 64 bits
 
@@ -36,6 +40,7 @@ class Refused(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+        self.records: list[tuple[int, str]] = []  # which of the batch, and why each
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class TopicRules:
     before_ms_max: int | None
     after_ms_max: int
     inflated_bytes_max: int
+    misfit: Callable[[bytes | None], str] | None = None  # why a value does not fit the topic's schema
+    dead_letters: bool = False  # and whether it is set aside instead of refused
 
     @staticmethod
     def of(topic: Topic, inflated_bytes_max: int) -> TopicRules:
@@ -60,17 +67,19 @@ class TopicRules:
             before_ms_max=int(before) if before is not None else None,
             after_ms_max=min(int(after), AFTER_MS_MAX),
             inflated_bytes_max=inflated_bytes_max,
+            misfit=_misfit(topic) if policy.schema and policy.schema_mode != OFF else None,
+            dead_letters=policy.schema_mode == DEAD_LETTER,
         )
 
     @property
     def plain(self) -> bool:
         """Every sound batch that is not of the future is taken as it is."""
-        return not (self.keys_needed or self.append_time) and self.codec is self.before_ms_max is None
+        return not (self.keys_needed or self.append_time or self.misfit) and self.codec is self.before_ms_max is None
 
     @property
     def opens(self) -> bool:
         """Records must be looked at, which takes as long as there are records, and inflating."""
-        return self.keys_needed or self.codec is not None or self.before_ms_max is not None
+        return bool(self.keys_needed or self.misfit) or self.codec is not None or self.before_ms_max is not None
 
     def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
         """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
@@ -84,6 +93,8 @@ class TopicRules:
             raise Refused(ErrorCode.INVALID_RECORD, fault.message) from fault
         if self.keys_needed:
             self._check_keys(batch)
+        if self.misfit is not None and not self.dead_letters:
+            self._check_values(batch, self.misfit)
         if not self.append_time and head.max_time_ms != NO_TIME:
             self._check_times(batch, head, now_ms)
         if self.codec is not None and self.codec != head.codec:
@@ -106,6 +117,34 @@ class TopicRules:
             if record.key is None:
                 raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in each record")
 
+    def _check_values(self, batch: Buffer, misfit: Callable[[bytes | None], str]) -> None:
+        records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
+        found = [(place, why) for place, record in enumerate(records) if (why := misfit(record.value))]
+        if found:
+            refusal = Refused(ErrorCode.INVALID_RECORD, f"{len(found)} values do not match the schema: {found[0][1]}")
+            refusal.records = found[:RECORD_ERRORS_MAX]
+            raise refusal
+
+    def set_aside(self, batch: Buffer, head: BatchHead) -> tuple[Buffer | None, list[tuple[Record, str]]]:
+        """The batch without what does not match the schema (None: nothing is left), and that, each with the reason.
+
+        Its offsets, and the producer's sequence, are those of the whole batch: a repetition is known again.
+        """
+        if self.misfit is None or not self.dead_letters:
+            return batch, []
+        builder, aside, kept = BatchBuilder(), list[tuple[Record, str]](), 0
+        for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
+            why = self.misfit(record.value)
+            if why:
+                aside.append((record, why))
+            else:
+                builder.add(record.key, record.value, record.headers, record.time_ms, 0)
+                kept += 1
+        if not aside or not kept:
+            return None if aside else batch, aside
+        sequence = head.producer_id, head.producer_epoch, head.base_sequence
+        return builder.seal_batch(0, -1, head.attributes, *sequence, last_offset=head.count - 1), aside
+
     def _recompress(self, batch: Buffer, head: BatchHead) -> bytes:
         builder = BatchBuilder()
         for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
@@ -114,6 +153,11 @@ class TopicRules:
         return builder.seal_batch(
             0, -1, attributes, head.producer_id, head.producer_epoch, head.base_sequence, last_offset=None
         )
+
+
+def _misfit(topic: Topic) -> Callable[[bytes | None], str]:
+    namespace, policy = topic.partitions[0].route.namespace, topic.policy
+    return lambda value: misfit_of(namespace, policy, value)
 
 
 def _stamp(batch: Buffer, now_ms: int) -> bytes:

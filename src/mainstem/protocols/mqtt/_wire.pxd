@@ -51,6 +51,7 @@ cdef class Inbound(Receipts):
     cdef int _note(self) except -1
     cdef object _packet(self, const uint8_t* packet, Py_ssize_t head, Py_ssize_t size)
     cdef object _publish(self, const uint8_t* packet, const uint8_t* at, const uint8_t* end)
+    cdef bint _fits(self, Fields* fields) except -1
     cdef int _alias(self, Fields* fields) except -1
     cdef int _route(self, Fields* fields) except -1
     cdef int _append(self, Fields* fields) except -1

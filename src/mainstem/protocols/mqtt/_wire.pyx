@@ -27,6 +27,7 @@ cdef enum:
     FLAG_RETAIN = 4
     FLAG_KEY_IS_TOPIC = 8
     MARK_CLIENT_WANTED = 1
+    MARK_CHECKED = 2
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
     MALFORMED = 0x81
     PROTOCOL_ERROR = 0x82
@@ -321,6 +322,8 @@ cdef class Inbound(Receipts):
         if fields.is_special or fields.topic[0] == 0x24:  # `$`
             return self._event(&fields)
         reason = self._route(&fields)
+        if reason == 0 and self.last_marks & MARK_CHECKED and not self._fits(&fields):
+            return self._event(&fields)  # whoever can say why
         if reason == 0:
             self._append(&fields)
         elif fields.qos and (self.version == 5 or reason == NOT_AUTHORIZED):
@@ -328,6 +331,11 @@ cdef class Inbound(Receipts):
         elif reason != NOT_AUTHORIZED:  # there is no way to tell it: better a closed connection than a silent loss
             raise Violation(reason, "a publish was refused")
         return None
+
+    cdef bint _fits(self, Fields* fields) except -1:
+        """Whether the payload is one that the topic's schema accepts."""
+        return self.last_route.namespace.fits(
+            self.last_topic, PyBytes_FromStringAndSize(<const char*>fields.payload, fields.payload_size))
 
     cdef int _alias(self, Fields* fields) except -1:
         cdef bytes topic
@@ -371,7 +379,7 @@ cdef class Inbound(Receipts):
         cdef Gather gather = route.gather(ORIGIN_MQTT)
         cdef int flags = fields.qos | FLAG_KEY_IS_TOPIC, header_count = 0, index
         cdef Py_ssize_t headers_size = 0, payload_size = fields.payload_size
-        if fields.properties_size or self.last_marks or fields.retain or (fields.qos == 2 and self.durable):
+        if fields.properties_size or self.last_marks & MARK_CLIENT_WANTED or fields.retain or (fields.qos == 2 and self.durable):
             headers_size = self._headers(fields, &header_count)
         if fields.retain:
             flags |= FLAG_RETAIN

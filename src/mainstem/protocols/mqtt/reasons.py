@@ -9,6 +9,7 @@ from mainstem.model.errors import (
     ClientFault,
     InvalidArgument,
     InvalidName,
+    InvalidRecord,
     MainstemError,
     MessageTooLarge,
     NotAuthorized,
@@ -99,6 +100,7 @@ _REASONS: tuple[tuple[type[MainstemError], Reason], ...] = (
     (NotAuthorized, Reason.NOT_AUTHORIZED),
     (InvalidName, Reason.TOPIC_NAME_INVALID),
     (MessageTooLarge, Reason.PACKET_TOO_LARGE),
+    (InvalidRecord, Reason.PAYLOAD_FORMAT_INVALID),
     (InvalidArgument, Reason.IMPLEMENTATION_SPECIFIC),
     (AlreadyExists, Reason.IMPLEMENTATION_SPECIFIC),
     (NotFound, Reason.IMPLEMENTATION_SPECIFIC),
@@ -120,7 +122,7 @@ REFUSALS = {
     Reason.NOT_AUTHORIZED: "this user may not publish to this topic",
     Reason.TOPIC_NAME_INVALID: "nobody publishes to such a name: too long, too many levels, or its first is reserved",
     Reason.QUOTA_EXCEEDED: "a limit is reached: the topic's message size, user properties, a quota or the disk",
-    Reason.PAYLOAD_FORMAT_INVALID: "the payload is not the UTF-8 that it claims to be",
+    Reason.PAYLOAD_FORMAT_INVALID: "the payload is not the UTF-8 that it claims to be, or does not match the topic's schema",
     Reason.IMPLEMENTATION_SPECIFIC: "a user property of the broker's own (ms-...) has a value that it does not take",
 }
 

@@ -28,7 +28,7 @@ from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
 from mainstem.protocols.mqtt.redelivery import Redelivery
 from mainstem.protocols.mqtt.settling import Settling
 from mainstem.protocols.mqtt.sys_topics import SysTopics
-from mainstem.protocols.mqtt.wire import MARK_CLIENT_WANTED, RouteTable
+from mainstem.protocols.mqtt.wire import MARK_CHECKED, MARK_CLIENT_WANTED, RouteTable
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -67,7 +67,9 @@ class Publisher:
             logger.info("publish to %r refused: %s", topic[:100], error)
             return None, reason_of(error), 0, 0
         wanted = self._service.no_local.match(topic)
-        return route, 0, MARK_CLIENT_WANTED if wanted else 0, self._namespace.message_bytes_max(topic)
+        policy = self._namespace.record_policy(topic)
+        marks = (MARK_CLIENT_WANTED if wanted else 0) | (MARK_CHECKED if policy.schema else 0)
+        return route, 0, marks, policy.message_bytes_max
 
 
 class MqttService:
@@ -168,7 +170,7 @@ class MqttService:
         time_ms: int | None,
     ) -> Ticket:
         """Publish when it is due, also after a restart; the ticket is the promise's."""
-        namespace.check_size(topic, payload)
+        namespace.check_value(topic, payload)
         stored = [*headers, (b"ms-mqtt", properties)] if properties else list(headers)
         return self.broker.delayed.add(
             namespace,

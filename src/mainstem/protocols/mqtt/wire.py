@@ -18,4 +18,6 @@ from mainstem.protocols.mqtt._wire import Inbound
 
 MARK_CLIENT_WANTED = 1  # of a route: a No Local subscription may want to know who published
 
-__all__ = ["MARK_CLIENT_WANTED", "Inbound", "RouteTable"]
+MARK_CHECKED = 2  # values must fit a schema
+
+__all__ = ["MARK_CHECKED", "MARK_CLIENT_WANTED", "Inbound", "RouteTable"]

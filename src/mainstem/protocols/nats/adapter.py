@@ -380,8 +380,9 @@ class NatsConnection(Connection):
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
-    def refuse_publish(self, tokens: list[str], prefix: str = "$JS.API.") -> None:
-        self.send(error_line(f'Permissions Violation for Publish to "{prefix}{".".join(tokens)}"'))
+    def refuse_publish(self, tokens: list[str], prefix: str = "$JS.API.", why: str = "") -> None:
+        words = f'Permissions Violation for Publish to "{prefix}{".".join(tokens)}"'  # leaves the connection open
+        self.send(error_line(f"{words}: {why}" if why else words))
 
     def write_published(self) -> None:
         """What it published before is delivered before what follows."""

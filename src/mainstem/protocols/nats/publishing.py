@@ -13,7 +13,7 @@ from mainstem.broker.access import Action, Principal
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
 from mainstem.model.crossing_nats import header_lines
-from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.model.errors import InvalidName, InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header
 from mainstem.model.topic import topic_of_nats
@@ -61,7 +61,10 @@ class Publisher:
             captured = streams is not None and streams.capture(topic) is not None
             if captured or is_live_only(subject) or not self._access.allows(self._principal, Action.PUBLISH, topic):
                 return None, DECIDE, 0, 0
-            return self._namespace.route(topic), 0, 0, self._namespace.message_bytes_max(topic)
+            policy = self._namespace.record_policy(topic)
+            if policy.schema:
+                return None, DECIDE, 0, 0
+            return self._namespace.route(topic), 0, 0, policy.message_bytes_max
         except MainstemError:
             return None, DECIDE, 0, 0
 
@@ -111,6 +114,8 @@ def _publish_stored(
         connection.inbound.published = True
         stored = _stored(connection, reply, headers)
         namespace.publish(topic, payload, key=_key_of(headers), headers=stored, origin=Origin.NATS)
+    except InvalidRecord as error:
+        connection.refuse_publish([subject.decode(errors="replace")], prefix="", why=error.message)
     except MainstemError as error:  # at most once: nobody waits for an answer
         connection.server.counters.messages_dropped += 1
         logger.warning("%s: a message to %r is lost: %s", connection.label(), subject, error)

@@ -20,4 +20,4 @@ __all__ = ["Inbound", "RouteTable", "error_line"]
 
 
 def error_line(text: str) -> bytes:
-    return b"-ERR '%b'\r\n" % text.encode()
+    return b"-ERR '%b'\r\n" % text.replace("'", "`").replace("\r", " ").replace("\n", " ").encode()

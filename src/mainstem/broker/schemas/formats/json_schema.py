@@ -28,9 +28,14 @@ class Parsed:
 
 
 def parse(text: str, sources: Sequence[Source]) -> Parsed:
-    parsed = Parsed(_loaded(text), {one.name: _loaded(one.text) for one in sources})
+    parsed = load(text, sources)
     compile_schema(parsed)
     return parsed
+
+
+def load(text: str, sources: Sequence[Source]) -> Parsed:
+    """Read, and not yet compiled."""
+    return Parsed(_loaded(text), {one.name: _loaded(one.text) for one in sources})
 
 
 def _loaded(text: str) -> Any:

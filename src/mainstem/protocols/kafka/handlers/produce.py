@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
 from mainstem.broker.producers import PartitionProducers, Verdict
+from mainstem.broker.schemas.enforcement import REASON, dead_letter_topic
 from mainstem.broker.topics import Partition, Topic
 from mainstem.broker.transactions import TransactionFault
 from mainstem.codec.batch import BATCH_HEAD_SIZE
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead
     from mainstem.codec.compression import Buffer
     from mainstem.log.gather import Ticket
+    from mainstem.model.record import Record
     from mainstem.protocols.kafka.adapter import Request
 
 VERSION_MIN = 3  # below it is message format 0 and 1; advertised because old clients look for it before compressing
 IMPLICIT_VERSION_MIN = 12  # from here on a partition joins its transaction by being written to
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
+RecordError = ProduceResponse.BatchIndexAndErrorMessage
 OPEN_BYTES_MAX = 16 * 1024  # of a batch whose records the loop itself looks at
 ATTRIBUTES_AT, CODEC_MASK = 22, 7  # in a batch
 HOLD_OPENING = 16  # a reason to read no more: a batch of its is being looked at
@@ -174,6 +177,9 @@ class Production:
                 self._append(topic, part, one)
             except Refused as refusal:
                 one.error_code, one.error_message, self._failed = refusal.code, refusal.message, True
+                one.record_errors = [
+                    RecordError(batch_index=n, batch_index_error_message=w) for n, w in refusal.records
+                ]
             except MainstemError as fault:
                 one.error_code, one.error_message, self._failed = code_of(fault), fault.message, True
 
@@ -219,6 +225,14 @@ class Production:
         answer.log_start_offset = partition.start_offset
         if head.producer_id >= 0 and self._is_repeat(state, head, partition, answer):
             return
+        rules = self.service.rules_of(declared)
+        if rules.dead_letters:
+            left, aside = rules.set_aside(batch, head)
+            self._set_aside(declared.name, aside)
+            if left is None:
+                answer.base_offset = log.next_offset
+                return
+            batch = left
         owned = isinstance(batch, memoryview) and not batch.readonly  # it came in pieces, into a buffer of its own
         appended = log.append_batch(batch, head, partition.route, origin=Origin.KAFKA, topic_id=topic_id, owned=owned)
         ticket = appended.ticket
@@ -234,6 +248,14 @@ class Production:
         self.wait(ticket)
         if log.unsynced_bytes > log.unsynced_bytes_max:
             self._request.connection.hold_for(log)
+
+    def _set_aside(self, topic: bytes, records: list[tuple[Record, str]]) -> None:
+        """What does not match the topic's schema; the answer waits for it, too."""
+        for record, why in records:
+            headers = [*record.headers, (REASON, why.encode())]
+            self.wait(
+                self._request.namespace.publish(dead_letter_topic(topic), record.value, key=record.key, headers=headers)
+            )
 
     def _is_repeat(self, state: PartitionProducers, head: BatchHead, partition: Partition, answer: Any) -> bool:
         verdict, sent = state.check(head)

@@ -100,5 +100,10 @@ FILTER_EMPTY = JsError(400, 10139, "consumer filter in FilterSubjects cannot be 
 API_LEVEL = JsError(412, 10185, "JetStream minimum api level required")
 
 
+def invalid_record(description: str) -> JsError:
+    """Ours: nats-server knows no schemas."""
+    return JsError(400, 10077, description)
+
+
 def start_policy(description: str) -> JsError:
     return JsError(400, 10094, description)

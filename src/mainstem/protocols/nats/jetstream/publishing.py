@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.streams.expiry import EXPIRING_MAX, ttl_ns
 from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
 from mainstem.log.gather import Ticket
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.topic import nats_subject, topic_of_nats
 from mainstem.protocols.nats.jetstream import errors
@@ -82,6 +82,10 @@ class Publisher:
         except JsError as error:
             if reply:
                 self._jetstream.send(reply, refusal(stream.name, error))
+            return
+        except InvalidRecord as error:
+            if reply:
+                self._jetstream.send(reply, refusal(stream.name, errors.invalid_record(error.message)))
             return
         except MainstemError as error:
             if reply:

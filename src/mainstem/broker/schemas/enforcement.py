@@ -1,0 +1,113 @@
+"""`schema` of a topic's policy: what does not fit is refused, or goes to the dead-letter topic, for every protocol.
+
+A value fits that a live version of the subject accepts: in the wire format the version that its id names, otherwise the
+latest. An empty or null value (a tombstone, a cleared retained message) always fits. Values of more than VALUE_BYTES_MAX are
+refused unread: they are checked on the loop, where nothing may take long. What is compiled is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainstem.broker.schemas.records import Version
+from mainstem.broker.schemas.values import HEAD_SIZE, Codec, Misfit, Unchecked, compiled, schema_id_of
+from mainstem.model.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.policy import Policy
+    from mainstem.broker.schemas.registry import Registry
+
+OFF, REFUSE, DEAD_LETTER = "off", "refuse", "dead-letter"
+DEAD = b"dead/"  # and the topic
+REASON = b"ms-schema-misfit"  # header of a dead letter
+VALUE_BYTES_MAX = 256 << 10
+SCHEMA_BYTES_MAX = 128 << 10  # with its references: it is compiled on the loop
+CODECS_MAX = 1_000
+
+
+class Enforcement:
+    """Of one namespace."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._changes = -1
+        self._codecs: dict[int, Codec | Unchecked] = {}
+        self._latest: dict[str, Version | None] = {}
+
+    def refusal(self, subject: str, value: bytes | None) -> str:
+        """Why the value does not fit; empty: it does."""
+        if not value:
+            return ""
+        if len(value) > VALUE_BYTES_MAX:
+            return f"{len(value)} bytes; values of a topic with a schema have at most {VALUE_BYTES_MAX}"
+        state = self._registry.state
+        if self._changes != state.changes:
+            self._changes = state.changes
+            self._latest.clear()
+            if len(self._codecs) > CODECS_MAX:
+                self._codecs.clear()
+        try:
+            version, payload = self._version(subject, value)
+            codec = self.codec(version.id)
+            (codec.bare if payload is None else codec.framed)(value if payload is None else payload)
+        except Misfit as misfit:
+            return str(misfit)
+        except Unchecked as unchecked:
+            return f"schema {subject} cannot be used to check values: {unchecked}"
+        return ""
+
+    def _version(self, subject: str, value: bytes) -> tuple[Version, bytes | None]:
+        """Which version it is to fit, and what follows the five bytes of the wire format."""
+        if subject not in self._latest:
+            self._latest[subject] = next(iter(self._registry.state.versions(subject)[::-1]), None)
+        latest = self._latest[subject]
+        if latest is None:
+            raise Misfit(f"schema {subject} has no version: mainstem schema add {subject} FILE")
+        found = schema_id_of(value)
+        if found is None:
+            return latest, None
+        if found == latest.id:
+            return latest, value[HEAD_SIZE:]
+        for one in self._registry.state.users(found):
+            if one.subject == subject:
+                return one, value[HEAD_SIZE:]
+        raise Misfit(f"schema id {found} is not a version of {subject}")
+
+    def codec(self, schema_id: int) -> Codec:
+        """Also for readers that show decoded values."""
+        known = self._codecs.get(schema_id)
+        if known is None:
+            known = self._codecs[schema_id] = self._compiled(schema_id)
+        if isinstance(known, Unchecked):
+            raise known
+        return known
+
+    def _compiled(self, schema_id: int) -> Codec | Unchecked:
+        schema = self._registry.state.schema(schema_id)
+        sources = self._registry.sources(schema)
+        if len(schema.text) + sum(len(text) for _, text in sources) > SCHEMA_BYTES_MAX:
+            return Unchecked(f"it has more than {SCHEMA_BYTES_MAX} bytes")
+        try:
+            return compiled(schema, sources)
+        except Unchecked as why:
+            return why
+
+
+def misfit_of(namespace: Namespace, policy: Policy, value: bytes | None) -> str:
+    """What a topic of this policy has against a value; empty: nothing."""
+    if not policy.schema or policy.schema_mode == OFF:
+        return ""
+    return namespace.broker.schemas.of(namespace).enforcement.refusal(policy.schema, value)
+
+
+def invalid_record(topic: bytes, policy: Policy, why: str) -> InvalidRecord:
+    name = topic.decode(errors="replace")
+    return InvalidRecord(
+        f"the value does not match schema {policy.schema} of {name}: {why}",
+        fix=f"mainstem schema describe {policy.schema}",
+    )
+
+
+def dead_letter_topic(topic: bytes) -> bytes:
+    return DEAD + topic
