@@ -18,6 +18,11 @@ from mainstem.testing import Broker
 DAY_S = 86_400
 
 
+def most(points: list[float | None]) -> float:
+    """Of the points where something was measured."""
+    return max((one for one in points if one is not None), default=0)
+
+
 def values_of(rings: Rings, name: str, since_s: float, until_s: float) -> list[float | None]:
     found = rings.select(lambda one: one if one == name else None, since_s, until_s, 10_000)
     series: list[float | None] = found["series"].get(name, [])
@@ -99,8 +104,8 @@ def test_a_restart_keeps_the_history(tmp_path: Path) -> None:
             assert httpx.post(f"{broker.http_url}/v1/messages", json=body).status_code == 200
         sample(broker)
         before = history(broker, figures="in,ack_p99", range="1h")
-        assert max(before["series"]["in.http"]) > 0
-        assert max(before["series"]["ack_p99"]) > 0
+        assert most(before["series"]["in.http"]) > 0
+        assert most(before["series"]["ack_p99"]) > 0
         names = [one["name"] for one in httpx.get(f"{broker.http_url}/v1/topics").json()["items"]]
         assert names == ["a/b"], "the broker's own topics are not listed"
     with Broker(engine="segment", data=tmp_path) as broker:
@@ -108,7 +113,7 @@ def test_a_restart_keeps_the_history(tmp_path: Path) -> None:
         while not (after := history(broker, figures="in,ack_p99", range="1h"))["series"]:
             assert time.monotonic() < deadline
         assert set(before["time"]) <= set(after["time"])
-        assert max(after["series"]["in.http"]) > 0
+        assert most(after["series"]["in.http"]) > 0
 
 
 def test_one_topic_queue_and_group_have_a_history_of_their_own() -> None:
@@ -119,10 +124,10 @@ def test_one_topic_queue_and_group_have_a_history_of_their_own() -> None:
         for _ in range(3):
             http.post("/v1/messages", json={"topic": "jobs/a", "value": "x"}).raise_for_status()
         sample(broker)
-        assert max(history(broker, queue="jobs")["series"]["ready"]) == 3
+        assert most(history(broker, queue="jobs")["series"]["ready"]) == 3
         http.post("/v1/messages", json={"topic": "jobs/a", "value": "x"}).raise_for_status()
         sample(broker)
-        assert max(history(broker, topic="jobs/a")["series"]["in"]) > 0
+        assert most(history(broker, topic="jobs/a")["series"]["in"]) > 0
         for wrong in ({"range": "soon"}, {"topic": "a", "queue": "b"}):
             assert http.get("/v1/history", params=wrong).status_code == 400
 
