@@ -125,3 +125,20 @@ def test_what_does_not_exist_is_said_with_its_name(http: httpx.Client, path: str
     answer = http.get(f"{path}?name=nowhere&id=nowhere")
     assert answer.status_code == 404
     assert "nowhere" in answer.text
+
+
+def test_the_way_of_a_message_is_reached_from_the_message(page: Page, http: httpx.Client, shoot: Shoot) -> None:
+    http.post("/v1/topics", json={"name": "parcel/traced", "settings": {"trace": "100%"}}).raise_for_status()
+    http.post("/v1/queues", json={"name": "sorting", "filter": "parcel/#"}).raise_for_status()
+    http.post("/v1/messages", json={"topic": "parcel/traced", "value": "fragile", "key": "p-1"}).raise_for_status()
+    page.goto("/messages?topic=parcel/traced&from=-1")
+    page.locator("#messages summary").first.click()
+    page.get_by_role("link", name="where it went").click()
+    expect(page.locator(".way li").first).to_contain_text("fragile")
+    expect(page.locator(".way li", has_text="sorting")).to_contain_text("waiting")
+    expect(page.locator("#steps tr", has_text="durable")).to_be_visible()
+    shoot(page, "trace")
+    page.goto("/trace?key=p-1")
+    page.locator("#traces a").first.click()
+    expect(page.locator(".way li").first).to_contain_text("fragile")
+    assert http.get("/trace?topic=parcel/traced&at=soon").status_code == 400

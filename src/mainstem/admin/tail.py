@@ -36,6 +36,7 @@ class Tail(Sink):
 
     def start(self) -> None:
         Tail.open_tails.add(self)
+        self._space.observers.add(self)
         self._space.subscribe(self._filter, self, True)
 
     def stop(self) -> None:
@@ -44,6 +45,7 @@ class Tail(Sink):
             log.stable_listeners.remove(self._wake)
         self._logs.clear()
         Tail.open_tails.discard(self)
+        self._space.observers.discard(self)
 
     async def next(self) -> tuple[list[dict[str, Any]], int]:
         """What became durable since the last call (an offset leaves only then), and how many records were not kept."""

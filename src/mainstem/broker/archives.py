@@ -127,6 +127,12 @@ class Archives:
             raise NotFound(f"no archive {name!r} has reported", fix="mainstem lake archives")
         return self._broker.journal.put(KIND, key.encode(), None)
 
+    def reached_of(self, namespace: str, log: int) -> Iterator[tuple[str, Reached]]:
+        """How far each archive of the namespace has got in a log."""
+        for key, report in self._reports.items():
+            if report.namespace == namespace:
+                yield from ((key.rpartition("\0")[2], one) for one in report.reached if one.log == log)
+
     def listed(self, namespace: str = "/") -> list[dict[str, Any]]:
         return [
             {

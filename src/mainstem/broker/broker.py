@@ -45,6 +45,7 @@ from mainstem.broker.streams.registry import LOG_KIND, StreamService
 from mainstem.broker.ticker import MakeCommitter, Ticker
 from mainstem.broker.tiering import Tiering
 from mainstem.broker.topics import Span, Topic
+from mainstem.broker.tracing.tracer import Tracer
 from mainstem.broker.turns import Turns
 from mainstem.broker.views import View
 from mainstem.log.away import reads_may_wait
@@ -169,6 +170,19 @@ class Broker(Declaring):
         self.streams = StreamService(self)
         self.streams.load(catalog.items)
         self.delayed = Delayed(self)
+        self.tracer = Tracer(self)
+        for namespace in self.namespaces.values():
+            self.note_traced(namespace)
+            for topic in namespace.topics.values():
+                self.note_traced(namespace, topic)
+
+    def note_traced(self, namespace: Namespace, topic: Topic | None = None) -> None:
+        """What is traced may have changed. Before everything is open it is not asked."""
+        if hasattr(self, "tracer"):
+            if topic is None:
+                self.tracer.namespace_changed(namespace)
+            else:
+                self.tracer.topic_changed(namespace, topic)
 
     def recover_journal(self) -> int:
         """After every owner has registered: replay what they journaled, and what the logs say beyond it."""
@@ -191,7 +205,8 @@ class Broker(Declaring):
         work.append(self.search_indexing.run())
         if self.logs.tier is not None:
             work.append(self.tiering.run())
-        self._background = [loop.create_task(one) for one in (*work, self.removal.finish(), self.quotas.run())]
+        work += [self.removal.finish(), self.quotas.run(), self.tracer.run()]
+        self._background = [loop.create_task(one) for one in work]
 
     async def close(self) -> None:
         """Write, sync and mark everything clean."""

@@ -51,6 +51,9 @@ class Declaring:
     quotas: Quotas
     coordinator: Coordinator
 
+    def note_traced(self, namespace: Namespace, topic: Topic | None = None) -> None:
+        """What is traced may have changed."""
+
     # -- stems -----------------------------------------------------------------------------------------------------
 
     def create_stem(self, namespace: Namespace, policy: Policy) -> Log:
@@ -285,6 +288,7 @@ class Declaring:
         def apply() -> None:
             topic.policy, topic.config = policy, planned.config
             namespace.forget_routes()
+            self.note_traced(namespace, topic)
             for log in {partition.log for partition in topic.partitions if policy.dedicated}:
                 log.durability = parse_durability(policy.durability)
 

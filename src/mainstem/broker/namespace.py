@@ -65,6 +65,8 @@ class Namespace:
         self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
         self._declared = TopicTrie()  # their names, for filters
         self._record_rules = False  # whether a rule says what a record may be
+        self.observers: set[Sink] = set()  # who look on and take nothing: a topic they listen to has no reader by that
+        self.traced_topics: set[bytes] = set()  # with a `trace` of their own
         self.changing: dict[bytes, Commit[Any]] = {}  # names of topics and views whose change is being committed
         self._interests = FilterTrie()
         self._entries: dict[tuple[bytes, Sink], Interest] = {}
@@ -318,11 +320,23 @@ class Namespace:
 
     def listened(self, topic: bytes) -> bool:
         """Whether any live subscriber, queue or view takes the topic (AMQP's `mandatory`)."""
-        return self.has_live(topic) or any(view.covers(topic) for view in self.views.values())
+        return any(one not in self.observers for one in self.listening(topic)) or any(
+            view.covers(topic) for view in self.views.values()
+        )
 
     def has_live(self, topic: bytes) -> bool:
         """Whether a record of the topic is handed on as soon as it is written."""
         return bool(self._interests.match(topic))
+
+    def listening(self, topic: bytes) -> Iterator[Sink]:
+        """Who is handed its records as they are written; once for each filter."""
+        for sink, _, _ in cast(list[Interest], self._interests.match(topic)):
+            yield sink
+
+    def partition_of(self, topic: bytes, log: Log) -> int:
+        """Which partition of the topic is written to that log; 0 where it shares one."""
+        declared = self.topics.get(topic)
+        return next((one.index for one in declared.partitions if one.log is log), 0) if declared is not None else 0
 
     # -- where records lie -----------------------------------------------------------------------------------------
 
@@ -338,6 +352,7 @@ class Namespace:
             self.defaults.with_changes(changes)  # refuses what cannot be, before anything is published under it
         self._rules = {topic_filter: dict(changes) for topic_filter, changes in rules.items()}
         self._record_rules = any(RECORD_SETTINGS & changes.keys() for changes in self._rules.values())
+        self.broker.note_traced(self)
         self.routes.clear()
         self.route_clears += 1
 
@@ -419,6 +434,7 @@ class Namespace:
                 if not span.shared:
                     self.topic_of_log[span.log] = topic.name
         self.forget_route(topic.name)
+        self.broker.note_traced(self, topic)
         for view in self.views.values():
             view.add_topic(topic)
 
@@ -430,6 +446,7 @@ class Namespace:
             for span in partition.spans:
                 self.topic_of_log.pop(span.log, None)
         self.forget_route(topic.name)
+        self.broker.note_traced(self, topic)
 
     def declared(self, topic_filter: bytes) -> list[Topic]:
         """The declared topics that a filter means, oldest first."""

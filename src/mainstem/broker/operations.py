@@ -125,6 +125,7 @@ TABLE = (
     Need("connection.list", _OWN, _MANAGE, _NAMESPACE),
     Need("connection.describe", _OWN, _MANAGE, _NAMESPACE),
     Need("connection.end", _OWN, _MANAGE, _NAMESPACE),
+    Need("trace.list", _EACH, _CONSUME, _TOPIC),
     Need("query.run", _EACH, _CONSUME, _TOPIC),
     Need("search.run", _EACH, _CONSUME, _TOPIC),
     Need("scan.read", _WHOLE, _CONSUME, _TOPIC),

@@ -7,6 +7,7 @@ log of its own (partitions, compaction, retention by bytes) makes the topic dedi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ PARTITIONS_MAX = 1_000
 MESSAGE_BYTES_MAX = 16 << 20
 STEMS_MAX = 16  # per namespace
 NUMBER_MAX = (1 << 63) - 1
+_SHARE = re.compile(r"(\d{1,3}(\.\d{1,6})?%)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Policy:
     search_index: str = "auto"  # auto | off: sealed segments get an index of their words
     schema: str = ""  # a subject of the registry: values must fit it
     schema_mode: str = "refuse"  # refuse | dead-letter | off
+    trace: str = ""  # "1%" of its messages are followed on their way; empty: none
 
     def __post_init__(self) -> None:
         _one_of("engine", self.engine, tuple(ENGINES))
@@ -67,6 +70,8 @@ class Policy:
                 fix="--set engine=segment, or --set tier=none",
             )
         parse_durability(self.durability)
+        if not _SHARE.fullmatch(self.trace) or float(self.trace.rstrip("%") or 0) > 100:
+            raise InvalidArgument(f"trace {self.trace!r} is not a share like 1% or 0.5%", fix="--set trace=1%")
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidArgument(f"partitions must be 1 to {PARTITIONS_MAX}, not {self.partitions}")
         if self.message_bytes_max < 1:

@@ -87,6 +87,7 @@ class Ticker:
         self._quiet_since: dict[Log, tuple[float, int]] = {}  # when each log was last synced, and up to where
         self._sync_later: set[Log] = set()  # of durability interval: a sync is due
         self._undelivered: list[Appended] = []  # written while a tick delivered
+        self.on_durable: Callable[[], None] | None = None  # whoever follows messages, while there are some
         self.ack_ns = times_histogram()  # from a tick that wrote until what it wrote was durable: acks leave then
         self.deliver_ns = times_histogram()  # from a tick that wrote until the live ones had it in their sockets
         self._began_ns = self._written_ns = 0  # monotonic: of this tick, of the oldest write that is not delivered
@@ -350,6 +351,8 @@ class Ticker:
                 self._quiet_since[log] = (now_s, end)
             if not log.unsynced_bytes:
                 self._syncing.discard(log)
+        if self.on_durable is not None:
+            self.on_durable()
         if self.pressed:
             self.ease()
 

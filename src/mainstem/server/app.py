@@ -13,6 +13,7 @@ from typing import Any
 
 from mainstem.admin.connections import connections_in
 from mainstem.admin.history.keeper import History
+from mainstem.admin.otlp import OtlpExporter
 from mainstem.admin.rates import Rates
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.groups.classic import GroupLimits
@@ -121,6 +122,7 @@ class App:
         self.protocols = protocol_of_listener()
         self.rates = Rates(self)
         self.history = History(self)
+        self._otlp = OtlpExporter(config.trace.otlp_url) if config.trace.otlp_url else None
         self.asking: Any = None  # made with the HTTP server
         self.ready = False
         self._move_ports = move_ports
@@ -149,6 +151,8 @@ class App:
             self._tell_ports(taken)
             self._directory = self._directory or DataDirectory(directory)
             await self.broker.open()
+            if self._otlp is not None:
+                self.broker.tracer.exporters.append(self._otlp.put)
             self.apply_live_settings()
             check_bind(listeners, users=bool(self.broker.access.users))
             self._tell_stranded()
@@ -206,6 +210,8 @@ class App:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._otlp is not None:
+            self._otlp.stop()
         await self.broker.close()
         let_go(self._listeners)
         if self._directory is not None:

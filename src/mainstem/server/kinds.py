@@ -141,3 +141,14 @@ TEXT = Kind("text", _text, str)
 AMOUNT = Kind("number", _amount, str)
 NAMES = Kind("list of texts", _names, ", ".join)
 DURABILITY = Kind("`sync`, `interval:<ms>`, `os`, `none`", _durability, str)
+
+
+def share() -> Kind:
+    """Of a hundred, as a percentage; empty is none."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not re.fullmatch(r"(\d{1,3}(\.\d{1,6})?%)?", raw) or float(raw[:-1] or 0) > 100:
+            raise BadValue(f'expected a share like "1%", got {raw!r}')
+        return raw
+
+    return Kind('share, e.g. `"1%"`', parse, str)

@@ -24,6 +24,7 @@ from mainstem.server.kinds import (
     Kind,
     choice,
     count,
+    share,
 )
 from mainstem.server.protocols import doors
 from mainstem.storage.engines import ENGINES
@@ -45,6 +46,7 @@ LAYOUT = choice("shared", "dedicated")
 TIER = choice("none", "s3")
 SEARCH_INDEX = choice("auto", "off")
 SCHEMA_MODE = choice("refuse", "dead-letter", "off")
+SHARE = share()
 CLEANUP = choice("delete", "compact", "compact,delete")
 PARTITIONS = count(1, 1_000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -180,6 +182,9 @@ class Topics:
         SCHEMA_MODE,
         "What happens to those that do not: `refuse`, `dead-letter` (they go to `dead/TOPIC`) or `off`.",
     )
+    trace: str = setting(
+        "", SHARE, "Share of its messages whose way is followed, for example `1%`; see docs/tracing.md."
+    )
     auto_create: bool = setting(
         True, FLAG, "Publishing to a topic that is not there makes it; so does asking for its Kafka metadata."
     )
@@ -209,6 +214,7 @@ class Policy:
     search_index: str | None = setting(None, SEARCH_INDEX, "As `topics.search_index`.")
     schema: str | None = setting(None, TEXT, "As `topics.schema`.")
     schema_mode: str | None = setting(None, SCHEMA_MODE, "As `topics.schema_mode`.")
+    trace: str | None = setting(None, SHARE, "As `topics.trace`.")
 
 
 @dataclass(slots=True)
@@ -409,6 +415,15 @@ class Http:
 
 
 @dataclass(slots=True)
+class Trace:
+    """Where the ways of traced messages (`topics.trace`) are sent."""
+
+    otlp_url: str = setting(
+        "", TEXT, "OpenTelemetry collector that gets them as spans, for example `http://localhost:4318/v1/traces`."
+    )
+
+
+@dataclass(slots=True)
 class Logging:
     """What the process writes to standard error."""
 
@@ -435,6 +450,7 @@ class Config:
     kafka: Kafka = field(default_factory=Kafka)
     amqp: Amqp = field(default_factory=Amqp)
     http: Http = field(default_factory=Http)
+    trace: Trace = field(default_factory=Trace)
     logging: Logging = field(default_factory=Logging)
     policies: dict[str, Policy] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # dotted key → where its value came from; absent: default
@@ -451,6 +467,7 @@ SECTIONS: dict[str, type] = {
     "kafka": Kafka,
     "amqp": Amqp,
     "http": Http,
+    "trace": Trace,
     "logging": Logging,
 }
 

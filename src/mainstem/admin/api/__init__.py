@@ -13,6 +13,7 @@ from mainstem.admin.api import (
     series,
     system,
     topics,
+    tracing,
     users,
     views,
 )
@@ -29,6 +30,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *queues.OPERATIONS,
     *connections.OPERATIONS,
     *series.OPERATIONS,
+    *tracing.OPERATIONS,
     *namespaces.OPERATIONS,
     *users.OPERATIONS,
 )

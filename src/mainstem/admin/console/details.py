@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from mainstem.admin.api.namespaces import namespace_row
@@ -12,11 +13,14 @@ from mainstem.admin.calls import Call
 from mainstem.admin.connections import connection_row, find_connection, seen_by
 from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
 from mainstem.admin.rights import admit
+from mainstem.admin.way import way_of
 from mainstem.broker.access import Action
 from mainstem.broker.queues.opening import check_taker
-from mainstem.model.errors import MainstemError, NotFound
+from mainstem.broker.tracing.traces import Trace
+from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 
 DEAD_SHOWN = 50
+TRACES_SHOWN = 100
 
 
 def _name(call: Call) -> str:
@@ -39,6 +43,36 @@ async def queue_page(call: Call) -> dict[str, Any]:
         for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
     ]
     return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings}
+
+
+async def trace_page(call: Call) -> dict[str, Any]:
+    """One message by topic and place; or those that were followed, by topic, key or trace id."""
+    asked = {name: call.query.get(name, "") for name in ("topic", "at", "key", "trace_id")}
+    facts: dict[str, Any] = {**asked, "message": None, "items": None, "trace": None}
+    if asked["topic"] and asked["at"]:
+        call.require(Action.CONSUME, asked["topic"].encode())
+        partition, offset = _place(asked["at"])
+        return {**facts, **way_of(call.running, call.namespace, asked["topic"], partition, offset)}
+    tracer = call.running.broker.tracer
+    found = tracer.traces.find(
+        call.namespace.name, topic=asked["topic"], key=asked["key"], trace_id=asked["trace_id"].strip()
+    )
+    seen = (one for one in found if call.allows(Action.CONSUME, one.topic.encode()))
+    rows = [{**one.to_document(), "partition": _partition_of(call, one)} for one in islice(seen, TRACES_SHOWN)]
+    return {**facts, "items": rows, "skipped": tracer.skipped if call.principal.admin else 0}
+
+
+def _place(text: str) -> tuple[int, int]:
+    """`0·42`, `0.42` or `42`."""
+    partition, mark, offset = text.replace("·", ".").strip().rpartition(".")
+    if not offset.isdecimal() or (mark and not partition.isdecimal()) or len(offset) > 18 or len(partition) > 9:
+        raise InvalidArgument(f"{text[:100]!r} is no partition and offset", fix="0·42")
+    return int(partition or 0), int(offset)
+
+
+def _partition_of(call: Call, trace: Trace) -> int:
+    log = call.running.broker.logs.by_id.get(trace.log)
+    return call.namespace.partition_of(trace.topic.encode(), log) if log is not None else 0
 
 
 async def group_page(call: Call) -> dict[str, Any]:

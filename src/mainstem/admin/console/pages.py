@@ -22,6 +22,7 @@ from mainstem.admin.console.details import (
     namespace_page,
     queue_page,
     session_page,
+    trace_page,
     user_page,
     view_page,
 )
@@ -252,6 +253,7 @@ PAGES = (
     Page("/namespace", "Namespace", "namespace.html", namespace_page, "namespace.describe", under="/settings"),
     Page("/messages", "Messages", "messages.html", messages_page, "topic.consume"),
     Page("/search", "Search", "search.html", search_page, "search.run"),
+    Page("/trace", "Trace", "trace.html", trace_page, "trace.list"),
     Page("/views", "Views & queues", "views.html", views_page, "view.list"),
     Page("/cursors", "Cursors", "cursors.html", cursors_page, "cursor.list"),
     Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, "pipeline.list"),

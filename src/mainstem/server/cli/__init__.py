@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
     "restore": ("logs:restore", "Restore a backup into an empty directory."),
     "query": ("ask:query", "SQL over topics and tables by DuckDB: an answer in under a second."),
     "search": ("ask:search", "Find records by words, fields and time, newest first; count them over time."),
+    "trace": ("tracing:trace", "Where one message went: who published it, where it lies, who got it and when."),
     "pipeline": ("spark:pipeline", "Run data pipelines on Spark."),
     "sql": ("spark:sql", "Query topics and tables with Spark SQL."),
     "lake": ("spark:lake", "Tables of cold data."),

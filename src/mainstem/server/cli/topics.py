@@ -122,7 +122,7 @@ def _shown_setting(name: str, value: Any) -> str:
     return show(value) if known is None or value is None else known[1].kind.show(value)
 
 
-def _canonical(name: str) -> str:
+def topic_named(name: str) -> str:
     """A topic as MQTT spells it; an address names it as its protocol does."""
     if "://" not in name:
         return name
@@ -144,7 +144,7 @@ def create(name: str, pairs: tuple[str, ...], as_json: bool, url: str, **named: 
 
     NAME is spelled as in MQTT, or is an address: kafka://localhost/sensors.kitchen.temp.
     """
-    name = _canonical(name)
+    name = topic_named(name)
     facts = Api(url).post("/v1/topics", {"name": name, "settings": read_settings(pairs, named)})
     print_done(f"created {name}: {_placed(facts)}{_elsewhere(facts)}", facts, as_json)
 

@@ -1,0 +1,314 @@
+"""Writing down the way of some messages while they go it: those of topics whose policy says `trace`, or a share of them.
+
+A traced topic has one more live listener, which looks at each record and keeps the sampled ones. Nothing else of the broker
+knows: topics without the policy cost nothing. Who else listened is read off the route once the tick has delivered; what
+becomes of the record then (taken, acked, given back, dead, committed) is looked for every LOOK_S, so these steps are known
+to within that time, which each says. MQTT publishers of traced topics say who they are, as for No Local.
+
+Limits: OPEN_MAX followed at once and SAMPLES_PER_S_MAX begun each second (more are counted, not kept), each for OPEN_S at
+most; a look takes LOOK_NS_MAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.queues.lane import Lane
+from mainstem.broker.tracing.stations import describe, groups_of_record, listeners, queue_state
+from mainstem.broker.tracing.traces import TEXT_BYTES_MAX, Step, Trace, Traces, trace_ids
+from mainstem.log.log import Log
+from mainstem.model.crossing import headers_for_conditions
+from mainstem.model.errors import MainstemError
+from mainstem.model.origin import Origin
+from mainstem.model.topic_filter import literal_filter
+
+if TYPE_CHECKING:
+    from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.topics import Topic
+
+logger = logging.getLogger("mainstem.trace")
+
+OPEN_MAX = 64
+SAMPLES_PER_S_MAX = 100
+OPEN_S = 30.0
+LOOK_S = 0.01
+LOOK_NS_MAX = 1_000_000
+GROUPS_EVERY = 10  # looks
+FLIGHT_MAX = 1_000  # of a client with more in flight its acks are not followed
+EVERYTHING = 1 << 32
+_MIX, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFF
+_ENDED = frozenset({"acked", "dead"})
+
+
+def threshold_of(policy: str) -> int:
+    """Of "1%" how many of 2^32; 0: none."""
+    return round(float(policy.rstrip("%")) / 100 * EVERYTHING) if policy not in ("", "off") else 0
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    trace: Trace
+    log: Log
+    partition: int
+    began_s: float
+    sinks: list[Sink]
+    states: dict[Any, str] = field(default_factory=dict)  # of queues, clients and groups that are not done with it
+    durable: bool = False
+    looks: int = 0
+    looked_ns: int = 0
+
+
+class _Watch(Sink):
+    """Listens to the traced topics of a namespace; is offered each record and never keeps anyone waiting."""
+
+    def __init__(self, namespace: Namespace, tracer: Tracer) -> None:
+        super().__init__(namespace)
+        self._tracer = tracer
+        self.held: dict[bytes, int] = {}  # filter → threshold
+
+    def push(self, record: RecordRef, options: Any) -> bool:
+        if ((record.stamp * _MIX) >> 32) & _MASK < options:
+            self._tracer.sample(self.namespace, record)
+        return True
+
+    def choose(self, record: RecordRef) -> Any:
+        return None
+
+    def merge(self, options: list[Any]) -> Any:
+        return max(options)
+
+    def filters(self) -> Sequence[bytes]:
+        return list(self.held)
+
+
+class Tracer:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.traces = Traces()
+        self.skipped = 0  # sampled, and not followed for want of room
+        self.exporters: list[Callable[[Trace], None]] = []
+        self._watches: dict[str, _Watch] = {}
+        self._open: deque[_Followed] = deque()
+        self._fresh: list[_Followed] = []
+        self._second = self._begun = 0
+        self._wake = asyncio.Event()
+
+    # -- what is traced
+
+    def namespace_changed(self, namespace: Namespace) -> None:
+        """Its defaults or rules are others now."""
+        wanted = {
+            topic_filter: changes["trace"] for topic_filter, changes in namespace.rules.items() if "trace" in changes
+        }
+        if namespace.defaults.trace:
+            wanted.setdefault(b"#", namespace.defaults.trace)
+        topics = {literal_filter(name) for name in namespace.traced_topics}
+        watch = self._watches.get(namespace.name)
+        for topic_filter in list(watch.held) if watch is not None else ():
+            if topic_filter not in wanted and topic_filter not in topics:
+                self._set(namespace, topic_filter, 0)
+        for topic_filter, policy in wanted.items():
+            self._set(namespace, topic_filter, threshold_of(policy))
+
+    def topic_changed(self, namespace: Namespace, topic: Topic) -> None:
+        """It was declared, altered or deleted. Where it says what the namespace says anyway, that is enough."""
+        own = topic.name in namespace.topics and topic.policy.trace != namespace.policy(topic.name).trace
+        topic_filter = literal_filter(topic.name)
+        if own:
+            namespace.traced_topics.add(topic.name)
+            self._set(namespace, topic_filter, threshold_of(topic.policy.trace))
+        elif topic.name in namespace.traced_topics:
+            namespace.traced_topics.discard(topic.name)
+            self._set(namespace, topic_filter, 0)
+
+    def _set(self, namespace: Namespace, topic_filter: bytes, threshold: int) -> None:
+        watch = self._watches.get(namespace.name)
+        if watch is None or watch.namespace is not namespace:
+            if not threshold:
+                return
+            watch = self._watches[namespace.name] = _Watch(namespace, self)
+            namespace.observers.add(watch)
+        if watch.held.get(topic_filter, 0) == threshold:
+            return
+        keeper = self._broker.session_keeper
+        if threshold:
+            namespace.subscribe(topic_filter, watch, threshold)
+            if topic_filter not in watch.held:
+                keeper.want_client(topic_filter, watch)
+            watch.held[topic_filter] = threshold
+        else:
+            del watch.held[topic_filter]
+            namespace.unsubscribe(topic_filter, watch)
+            keeper.unwant_client(topic_filter, watch)
+
+    # -- while it happens
+
+    def sample(self, namespace: Namespace, record: RecordRef) -> None:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._begun = second, 0
+        if self._begun >= SAMPLES_PER_S_MAX or len(self._open) + len(self._fresh) >= OPEN_MAX or record.log is None:
+            self.skipped += 1
+            return
+        self._begun += 1
+        watch = self._watches.get(namespace.name)
+        sinks = [one for one in listeners(namespace, record.topic) if one is not watch]
+        trace = self._trace_of(namespace, record)
+        trace.add(Step(self._broker.clock.now_ns(), "stored", str(record.log.id), "log"))
+        self.traces.add(trace)
+        partition = namespace.partition_of(record.topic, record.log)
+        followed = _Followed(trace, record.log, partition, time.monotonic(), sinks)
+        if not self._fresh:
+            self._broker.ticker.after_tick(self._delivered)
+        self._fresh.append(followed)
+
+    def _trace_of(self, namespace: Namespace, record: RecordRef) -> Trace:
+        copy = record.copy()
+        try:
+            headers = dict(headers_for_conditions(copy))
+        except MainstemError:  # a client's own headers need not be readable
+            headers = {}
+        trace_id, parent = trace_ids(headers.get(b"traceparent"), copy.stamp)
+        assert record.log is not None
+        return Trace(
+            stamp=copy.stamp,
+            namespace=namespace.name,
+            topic=_text(copy.topic),
+            log=record.log.id,
+            offset=copy.offset,
+            origin=Origin(copy.origin).name.lower(),
+            client=_text(dict(copy.headers).get(b"ms-client")),
+            key=_text(copy.key),
+            size=len(copy.value or b""),
+            trace_id=trace_id,
+            parent_id=parent,
+        )
+
+    def _delivered(self) -> None:
+        """After the tick that wrote them: who is still live was handed each."""
+        fresh, self._fresh = self._fresh, []
+        now_ns = self._broker.clock.now_ns()
+        for one in fresh:
+            for sink in one.sinks:
+                kind, name, protocol = describe(sink)
+                if isinstance(sink, Lane):
+                    one.states[sink] = "waiting"
+                elif sink.live:
+                    one.trace.add(Step(now_ns, "delivered", name, kind, protocol))
+                    if _in_flight(sink, one.trace.stamp):
+                        one.states[sink] = "delivered"
+            one.looked_ns = now_ns
+        self._open.extend(fresh)
+        ticker = self._broker.ticker
+        ticker.on_durable = self._durable
+        self._durable()
+        ticker.loop.call_soon(self._look)  # queues have told their cursors then
+        self._wake.set()
+
+    def _durable(self) -> None:
+        now_ns = self._broker.clock.now_ns()
+        for one in self._open:
+            if not one.durable and one.log.stable > one.trace.offset:
+                one.durable = True
+                one.trace.add(Step(now_ns, "durable", str(one.log.id), "log"))
+
+    # -- following
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._open:
+                await asyncio.sleep(LOOK_S)
+                self._look()
+            self._wake.clear()
+
+    def _look(self) -> None:
+        until_ns = time.monotonic_ns() + LOOK_NS_MAX
+        for _ in range(len(self._open)):
+            one = self._open.popleft()
+            if self._is_done(one):
+                self._end(one)
+            else:
+                self._open.append(one)
+            if time.monotonic_ns() > until_ns:
+                break
+        if not self._open:
+            self._broker.ticker.on_durable = None
+
+    def _is_done(self, one: _Followed) -> bool:
+        now_ns = self._broker.clock.now_ns()
+        within_us = (now_ns - one.looked_ns) // 1_000
+        one.looked_ns = now_ns
+        for sink, state in list(one.states.items()):
+            if isinstance(sink, Lane):
+                self._look_at_queue(one, sink, state, now_ns, within_us)
+            elif isinstance(sink, Sink) and not _in_flight(sink, one.trace.stamp):
+                kind, name, protocol = describe(sink)
+                one.trace.add(Step(now_ns, "acked", name, kind, protocol, within_us=within_us))
+                del one.states[sink]
+        if one.looks % GROUPS_EVERY == 0:
+            self._look_at_groups(one, now_ns, within_us * GROUPS_EVERY)
+        one.looks += 1
+        waits = any(isinstance(key, Sink) or state == "waiting" for key, state in one.states.items())
+        return (one.durable and not waits) or time.monotonic() - one.began_s > OPEN_S
+
+    def _look_at_queue(self, one: _Followed, lane: Lane, before: str, now_ns: int, within_us: int) -> None:
+        queue = lane.owner
+        if queue.entry_of(one.trace.topic.encode(), one.trace.stamp) is None or queue.deleted:
+            del one.states[lane]
+            return
+        state, attempts, why = queue_state(queue, one.trace.stamp)
+        if state == before:
+            return
+        who = f"{queue.name} ({why})" if why else queue.name
+        protocol = _protocol_of(queue) if state != "waiting" else ""
+        if state in _ENDED and before == "waiting":  # both between two looks
+            one.trace.add(Step(now_ns, "taken", who, "queue", protocol, attempts, within_us))
+        one.trace.add(Step(now_ns, state, who, "queue", protocol, attempts, within_us))
+        one.states[lane] = state
+        if state in _ENDED:
+            del one.states[lane]
+
+    def _look_at_groups(self, one: _Followed, now_ns: int, within_us: int) -> None:
+        namespace = self._broker.namespaces.get(one.trace.namespace)
+        if namespace is None:
+            return
+        for station in groups_of_record(namespace, one.trace.topic.encode(), one.partition, one.trace.offset):
+            before = one.states.get(station.name)
+            if station.state == "committed" and before == "waiting":
+                one.trace.add(Step(now_ns, "committed", station.name, "group", "kafka", within_us=within_us))
+            one.states[station.name] = station.state
+
+    def _end(self, one: _Followed) -> None:
+        one.trace.open = False
+        for export in self.exporters:
+            try:
+                export(one.trace)
+            except Exception:
+                logger.exception("a trace could not be exported")
+
+
+def _in_flight(sink: Any, stamp: int) -> bool:
+    """Whether an MQTT client has still to acknowledge it."""
+    flight = getattr(sink, "flight", None)
+    if flight is None or sink.inflight > FLIGHT_MAX:
+        return False
+    return any(one == stamp for _, _, one in flight())
+
+
+def _protocol_of(queue: Any) -> str:
+    """Of its consumers, where they are all of one."""
+    found = {type(taker).__module__.split(".")[2] for taker in queue.takers if ".protocols." in type(taker).__module__}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"")[:TEXT_BYTES_MAX].decode(errors="replace")
