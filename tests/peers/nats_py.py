@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} --server "$@"\n')
         program.chmod(0o755)
         root = Path(__file__).parents[2]
-        paths = {"PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": f"{root}:{checkout}/nats/src"}
+        paths = {"PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": f"{root}:{root}/src:{checkout}/nats/src"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(rest or DEFAULT_TESTS)]
         return subprocess.run(command, cwd=Path(checkout) / "nats", env={**os.environ, **paths}, check=False).returncode
 

@@ -29,7 +29,7 @@ from mainstem.model.topic_tries import FilterTrie, TopicTrie
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.commits import Commit
-    from mainstem.broker.streams.registry import Streams
+    from mainstem.broker.streams.streams import Streams
     from mainstem.broker.views import View
 
 ROUTES_MAX = 250_000

@@ -226,7 +226,7 @@ async def test_what_is_not_acked_comes_again_until_it_is_given_up(url: str) -> N
     assert second.metadata.num_delivered == 2
     third = (await pull.fetch(1, timeout=WAIT_S))[0]  # its time ran out
     assert third.metadata.num_delivered == 3
-    assert b'"stream_seq": 1' in (await advisories.next_msg(WAIT_S)).data
+    assert b'"stream_seq":1' in (await advisories.next_msg(WAIT_S)).data
     with pytest.raises(nats.errors.TimeoutError):
         await pull.fetch(1, timeout=0.5)
     assert (await js.stream_info(root)).state.messages == 1

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
-import nats
-import nats.errors
-
 from mainstem.testing import Broker
+from tests.protocol.nats.beside import differing
 
 A = "$JS.API."
-WAIT_S = 10
-# What only nats-server has: its version, its cluster, and levels of what it can.
-LEFT_OUT = frozenset(("metadata", "cluster", "api", "ts", "created", "time", "first_ts", "last_ts", "last_active"))
 STREAM = {"name": "s1", "subjects": ["a.>"]}
 CONSUMER: dict[str, Any] = {"durable_name": "c1", "ack_policy": "explicit"}
 
@@ -105,30 +98,4 @@ REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
 
 
 async def test_requests_are_answered_alike(broker: Broker, peer: int) -> None:
-    ours, theirs = await _answers(broker.nats_url), await _answers(f"nats://127.0.0.1:{peer}")
-    differ = [(request, one, two) for request, one, two in zip(REQUESTS, ours, theirs, strict=True) if one != two]
-    assert not differ
-
-
-async def _answers(url: str) -> list[Any]:
-    client = await nats.connect(url, connect_timeout=WAIT_S)
-    found: list[Any] = []
-    for subject, body, headers in REQUESTS:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            answer = await client.request(subject, data, timeout=WAIT_S, headers=headers or None)
-        except nats.errors.NoRespondersError:
-            found.append("503")
-            continue
-        told = {k: v for k, v in (answer.headers or {}).items() if k != "Nats-Time-Stamp"}
-        found.append((told, _plain(json.loads(answer.data)) if answer.data.startswith(b"{") else answer.data))
-    await client.close()
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items() if key not in LEFT_OUT}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return re.sub(r"invalid JSON: .*", "invalid JSON", value) if isinstance(value, str) else value
+    assert not await differing(REQUESTS, broker.nats_url, f"nats://127.0.0.1:{peer}")

@@ -48,7 +48,7 @@ class Consumer:
         self.name = name
         self.id = consumer_id
         self.created_ns = created_ns
-        self.deleted = False
+        self.deleted = self.began_again = False
         self.consumer_seq = 0  # of the last delivery
         self.delivered = start  # sequence of the last message delivered for the first time
         self.delivered_ns = self.acked_ns = 0
@@ -59,6 +59,7 @@ class Consumer:
         self.cursor = QueueCursor(start, journaled=bool(config.get("durable_name")))
         self._early: set[int] = set()  # messages from before its start that it is to have
         self._numbers: dict[int, int] = {}  # leased offset → its consumer sequence
+        self._given: dict[int, int] = {}  # of a sampled consumer: leased offset → when it was delivered
         self._ahead: deque[Record] = deque()
         self._ahead_at, self._ahead_next = 0, 0
         self._counted = (0, 0, -1, -1)  # start, end, version of removals, how many
@@ -71,6 +72,19 @@ class Consumer:
         self.forget_read()
 
     # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def rights(self) -> tuple[bytes, ...]:
+        """Who takes from it may read all of these."""
+        return self.stream.rights_on(self.settings.filters)
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.config.get("sample_freq"))
+
+    def given_ns(self, seq: int) -> int:
+        """When a sampled consumer delivered a message that is not settled; 0 where it did not."""
+        return self._given.pop(seq - 1, 0)
 
     @property
     def explicit(self) -> bool:
@@ -139,6 +153,9 @@ class Consumer:
             return None
         return self._next_unread()
 
+    def put_back(self) -> None:
+        """What `peek` gave is not taken after all."""
+
     def take(self, record: Record) -> Delivered:
         """Deliver what `peek` gave."""
         cursor, now_ms = self.cursor, self.stream.service.now_ms()
@@ -158,6 +175,8 @@ class Consumer:
         if self.explicit:
             cursor.extend([offset], now_ms + self.settings.wait_ms(attempts))
             self._numbers[offset] = self.consumer_seq
+            if self.sampled:
+                self._given[offset] = self.delivered_ns
             self.stream.service.schedule(self)
         self.stream.service.note_pending(self)
         return Delivered(record, self.consumer_seq, attempts + 1, self.pending + self.first_owed)
@@ -212,8 +231,8 @@ class Consumer:
 
     # -- settling --------------------------------------------------------------------------------------------------
 
-    def ack(self, seq: int) -> Ticket | None:
-        """The ticket is released when that is durable."""
+    def ack(self, seq: int, *, stamp: int = 0) -> Ticket | None:
+        """The ticket is released when that is durable. `stamp`: the record's, for those who know it by that."""
         offset = seq - 1
         if self.settings.ack_policy == "all":
             self._settle([p for p in self._unsettled() if p <= offset])
@@ -229,24 +248,26 @@ class Consumer:
         settled = self.cursor.settle(offsets)
         for offset in settled:
             self._numbers.pop(offset, None)
+        if self._given:
+            self._given = {offset: when for offset, when in self._given.items() if offset in self._numbers}
         if settled:
             self.acked_ns = self.stream.service.now_ns()
             self.stream.service.on_settled(self, settled)
             self.on_ready()
 
-    def nak(self, seq: int, delay_ms: int = 0) -> Ticket | None:
+    def nak(self, seq: int, delay_ms: int = 0, *, stamp: int = 0) -> Ticket | None:
         returned = self.cursor.release([seq - 1], self.stream.service.now_ms(), delay_ms=delay_ms)
         self._bury(returned.dead)
         self._came_back()
         return self.journal()
 
-    def progress(self, seq: int) -> None:
+    def progress(self, seq: int, *, stamp: int = 0) -> None:
         offset = seq - 1
         wait_ms = self.settings.wait_ms(self.cursor.attempts(offset))
         self.cursor.extend([offset], self.stream.service.now_ms() + wait_ms)
         self.stream.service.schedule(self)
 
-    def term(self, seq: int) -> Ticket | None:
+    def term(self, seq: int, *, stamp: int = 0) -> Ticket | None:
         self._settle([seq - 1])
         return self.journal()
 
@@ -289,6 +310,23 @@ class Consumer:
         self._early = {offset for offset in self._early if offset >= end}
         if self.ack_pending:
             self.on_removed([offset for offset in self._numbers if first <= offset < end])
+
+    def reset(self, start: int) -> Ticket | None:
+        """Begin again at an offset, as if nothing had been delivered."""
+        self.begin_again(start)
+        ticket = self.stream.service.journal_reset(self, start)
+        self.on_ready()
+        return ticket
+
+    def begin_again(self, start: int) -> None:
+        self.cursor = QueueCursor(start, journaled=self.settings.durable)
+        self.cursor.deliveries_max = max(0, self.settings.max_deliver)
+        self.consumer_seq, self.delivered, self.delivered_ns, self.acked_ns = 0, start, 0, 0
+        self.floor_seq, self.floor_consumer_seq = start, 0
+        self.began_again = True
+        self._early.clear()
+        self._numbers.clear()
+        self.forget_read()
 
     def journal(self) -> Ticket | None:
         return self.stream.service.journal_consumer(self)

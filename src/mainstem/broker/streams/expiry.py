@@ -33,6 +33,13 @@ def ttl_of(block: bytes | None) -> int:
     return ttl_ns(block.partition(b"\r\nNats-TTL:")[2].partition(b"\r\n")[0].strip()) or 0
 
 
+def duration_text(seconds: int) -> str:
+    """As Go writes it: 90 seconds are `1m30s`."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
 class Expiring:
     """When which offset ends, the soonest first."""
 
@@ -45,6 +52,10 @@ class Expiring:
     @property
     def full(self) -> bool:
         return len(self._heap) >= EXPIRING_MAX
+
+    def next_due_ns(self) -> int:
+        """0: none ends."""
+        return self._heap[0][0] if self._heap else 0
 
     def add(self, offset: int, due_ns: int) -> None:
         heappush(self._heap, (due_ns, offset))

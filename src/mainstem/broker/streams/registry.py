@@ -6,7 +6,9 @@ Declarations are metadata (items of kinds `stream` and `consumer`); what happene
                               1  offsets removed: i64 …
                               2  the first record: i64 offset
                               3  a snapshot: i64 first, i64 last sequence, i64 bytes, i64 counted up to, i64 … removed
-    journal kind "consumer":  key = u32 id;  value = i64 consumer sequence, i64 delivered, a change of the cursor
+                              4  where its sources stand (sourcing.py)
+    journal kind "consumer":  key = u32 id;  value = i64 consumer sequence, i64 delivered, a change of the cursor;
+                              or i64 −1, i64 offset: it begins again there
 
 A consumer that is not durable is in no journal: it ends with the broker.
 """
@@ -22,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.commits import Commit
 from mainstem.broker.streams.consumer import Consumer
-from mainstem.broker.streams.expiry import ttl_of
+from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
+from mainstem.broker.streams.streams import Streams
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
 from mainstem.metadata.store import Written
-from mainstem.model.errors import InvalidArgument, Overloaded
-from mainstem.model.topic_filter import filter_levels, matches, overlap
-from mainstem.model.topic_tries import FilterTrie
+from mainstem.model.errors import Overloaded
+from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -41,96 +43,16 @@ logger = logging.getLogger("mainstem.broker")
 STREAMS_MAX = 10_000
 CONSUMERS_MAX = 100_000
 CHECKPOINT_S = 1.0
+ALARM_S = 0.02  # messages that end within it end together
 STREAM_KIND, CONSUMER_KIND = "stream", "consumer"
-REMOVED, FIRST, SNAPSHOT = b"\1", b"\2", b"\3"
+REMOVED, FIRST, SNAPSHOT, SOURCES = b"\1", b"\2", b"\3", b"\4"
 _KEY = struct.Struct(">I")
 _OFFSET = struct.Struct(">q")
 _STATE = struct.Struct(">qqqq")
 _PLACE = struct.Struct(">qq")
+RESET = -1
 LOG_KIND = "stream"
 ENGINE_OF_STORAGE = {"memory": "memory"}  # JetStream's word → the engine; `file` is whatever the namespace has
-
-
-class Streams:
-    """Of one namespace."""
-
-    def __init__(self, service: StreamService, namespace: Namespace) -> None:
-        self.service = service
-        self.namespace = namespace
-        self.by_name: dict[str, Stream] = {}
-        self._by_filter = FilterTrie()
-        self._found: dict[bytes, Stream | None] = {}
-
-    def capture(self, topic: bytes) -> Stream | None:
-        """The stream that the topic belongs to."""
-        if not self.by_name:
-            return None
-        if topic in self._found:
-            return self._found[topic]
-        found = self._by_filter.match(topic)
-        stream = found[0] if found else None
-        assert stream is None or isinstance(stream, Stream)
-        if len(self._found) >= 65_536:
-            self._found.clear()
-        self._found[topic] = stream
-        return stream
-
-    def add(self, stream: Stream) -> None:
-        self.by_name[stream.name] = stream
-        for topic_filter in stream.settings.filters:
-            self._by_filter.add(topic_filter, stream)
-        stream.attach()
-        self._changed()
-
-    def remove(self, stream: Stream) -> None:
-        stream.detach()
-        for topic_filter in stream.settings.filters:
-            self._by_filter.remove(topic_filter, stream)
-        del self.by_name[stream.name]
-        self._changed()
-
-    def change(self, stream: Stream, config: dict[str, Any]) -> None:
-        for topic_filter in stream.settings.filters:
-            self._by_filter.remove(topic_filter, stream)
-        stream.change(config)
-        for topic_filter in stream.settings.filters:
-            self._by_filter.add(topic_filter, stream)
-        self._changed()
-
-    def _changed(self) -> None:
-        self._found.clear()
-        self.namespace.routes.clear()
-        self.namespace.route_clears += 1
-
-    def overlapping(self, filters: tuple[bytes, ...], other_than: str = "") -> Stream | None:
-        for stream in self.by_name.values():
-            if stream.name != other_than and any(
-                overlap(filter_levels(one), filter_levels(other))
-                for one in filters
-                for other in stream.settings.filters
-            ):
-                return stream
-        return None
-
-    def check_topics(self, filters: tuple[bytes, ...]) -> None:
-        """Topics that were declared have logs, partitions or a policy of their own."""
-        for topic_filter in filters:
-            declared = next(iter(self.namespace.declared(topic_filter)), None)
-            if declared is not None:
-                name = declared.name.decode(errors="replace")
-                raise InvalidArgument(
-                    f"topic {name!r} was declared and has a layout of its own; a stream keeps its subjects in its own log",
-                    fix=f"mainstem topic rm {name}, or leave it out of the stream's subjects",
-                )
-
-    def begin_offset(self, filters: tuple[bytes, ...]) -> int:
-        """Past everything that the stream's topics ever had: their history stays where it is."""
-        begin = 0
-        for stem in self.namespace.stems.values():
-            assert stem.bitmaps is not None and stem.index is not None
-            if any(stem.index.count(stem.bitmaps.of(f), stem.start_offset, stem.written) for f in filters):
-                begin = max(begin, stem.next_offset)
-        return begin
 
 
 class StreamService:
@@ -143,6 +65,7 @@ class StreamService:
         self.by_id: dict[int, Consumer] = {}
         self._pending: set[Consumer] = set()
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+        self._alarms: dict[int, tuple[int, asyncio.TimerHandle]] = {}  # by log id: when a message of a stream ends
         self._checkpoint: asyncio.TimerHandle | None = None
         self._counted: dict[int, tuple[int, int]] = {}  # log id → bytes, counted up to
         broker.journal.register(STREAM_KIND, self._apply_stream, self._dump_streams, self._stream_namespace)
@@ -167,9 +90,13 @@ class StreamService:
         """Before the journal is recovered."""
         for namespace in self.broker.namespaces.values():
             self.of(namespace)
-        for item in items:
-            if item.kind == ItemKind.STREAM and item.namespace in self.broker.namespaces:
+        streams = [i for i in items if i.kind == ItemKind.STREAM and i.namespace in self.broker.namespaces]
+        for item in streams:
+            if "mirror" not in item.body:
                 self._load_stream(item)
+        for item in streams:
+            if "mirror" in item.body:
+                self._load_mirror(item)
         for item in items:
             if item.kind == ItemKind.CONSUMER and item.namespace in self.broker.namespaces:
                 self._load_consumer(item)
@@ -186,6 +113,14 @@ class StreamService:
         self.by_log[log.id] = stream
         streams.add(stream)
 
+    def _load_mirror(self, item: Item) -> None:
+        streams, body = self.of(self.broker.namespace(item.namespace)), item.body
+        origin = streams.by_name.get(body["mirror"])
+        if origin is None:
+            logger.error("stream %r: its origin %r is not there", item.name, body["mirror"])
+            return
+        streams.add(Mirror(origin, item.name, body["config"], body["created"], body["start"]))
+
     def _load_consumer(self, item: Item) -> None:
         name, _, durable = item.name.partition("/")
         stream = self.of(self.broker.namespace(item.namespace)).by_name.get(name)
@@ -200,6 +135,8 @@ class StreamService:
             self._recover(stream)
         for consumer in self.by_id.values():
             consumer.recover()
+        for stream in self.by_log.values():
+            stream.sourcing.start()
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
 
     def _recover(self, stream: Stream) -> None:
@@ -216,7 +153,7 @@ class StreamService:
         last = None
         for record in stream.walk((), at, stream.written):
             block = record.header(b"ms-nats")
-            stream.bytes += OVERHEAD_BYTES + len(record.topic) + len(record.value or b"")
+            stream.bytes += OVERHEAD_BYTES + len(stream.plain(record.topic)) + len(record.value or b"")
             stream.bytes += 4 + len(block) if block else 0
             last = record
         stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
@@ -224,11 +161,12 @@ class StreamService:
             last = stream.read_one(stream.last_seq - 1)
         stream.last_stamp = last.stamp if last is not None else 0
         self._recover_ids(stream)
-        if stream.config.get("allow_msg_ttl"):
+        if stream.config.get("allow_msg_ttl") or stream.config.get("allow_msg_schedules"):
             for record in stream.walk((), stream.first, stream.written):
-                if left_ns := ttl_of(record.header(b"ms-nats")):
-                    stream.expiring.add(record.offset, record.stamp + left_ns)
+                if block := record.header(b"ms-nats"):
+                    stream.note_headers(record.offset, record.topic, record.stamp, block)
             stream.expire_single()
+        stream.sourcing.recover()
         stream.enforce()
 
     def _recover_ids(self, stream: Stream) -> None:
@@ -248,7 +186,7 @@ class StreamService:
     def close(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.cancel()
-        for _, handle in self._timers.values():
+        for _, handle in (*self._timers.values(), *self._alarms.values()):
             handle.cancel()
         for stream in self.by_log.values():
             stream.flush_removed()
@@ -288,14 +226,30 @@ class StreamService:
             broker.add_stream_log(namespace, policy, log)
             self.by_log[log_id] = stream
             streams.add(stream)
+            streams.run_sources(stream.name)
 
         def undo(error: Exception) -> None:
             broker.deletion.remove_log(log)
 
         return Commit(broker.ticker.loop, written, stream, apply=apply, undo=undo)
 
+    def create_mirror(self, origin: Stream, config: dict[str, Any], start: int) -> Commit[Stream]:
+        """A view of a stream, from an offset on."""
+        streams, created = self.of(origin.namespace), self.now_ns()
+        mirror: Stream = Mirror(origin, config["name"], config, created, start)
+        body = {"mirror": origin.name, "created": created, "start": start, "config": config}
+        written = self.broker.store.put_item(ItemKind.STREAM, origin.namespace.name, mirror.name, body)
+
+        def apply() -> None:
+            streams.add(mirror)
+            streams.run_sources(mirror.name)
+
+        return Commit(self.broker.ticker.loop, written, mirror, apply=apply)
+
     def update(self, stream: Stream, config: dict[str, Any]) -> Commit[Stream]:
         body = {"log": stream.log.id, "created": stream.created_ns, "begin": 0, "config": config}
+        if isinstance(stream, Mirror):
+            body = {"mirror": stream.origin.name, "created": stream.created_ns, "start": stream.start, "config": config}
         written = self.broker.store.put_item(ItemKind.STREAM, stream.namespace.name, stream.name, body)
 
         def apply() -> None:
@@ -309,7 +263,8 @@ class StreamService:
         broker.ticker.write_now()
         with broker.store.together() as written:
             broker.store.delete_item(ItemKind.STREAM, namespace.name, stream.name)
-            broker.store.delete_log(stream.log.id)
+            if not isinstance(stream, Mirror):
+                broker.store.delete_log(stream.log.id)
             for consumer in stream.consumers.values():
                 if consumer.settings.durable:
                     broker.store.delete_item(ItemKind.CONSUMER, namespace.name, f"{stream.name}/{consumer.name}")
@@ -321,6 +276,8 @@ class StreamService:
             for consumer in list(stream.consumers.values()):
                 self._forget(consumer)
             self.of(namespace).remove(stream)
+            if isinstance(stream, Mirror):
+                return
             self.by_log.pop(stream.log.id, None)
             broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), None)
             end = stream.log.next_offset
@@ -406,7 +363,7 @@ class StreamService:
             return False
         for consumer in stream.consumers.values():
             filters = consumer.settings.filters
-            if filters and not any(matches(f, record.topic) for f in filters):
+            if filters and not any(matches(f, stream.plain(record.topic)) for f in filters):
                 continue
             if offset >= consumer.cursor.next or consumer.cursor.holds(offset):
                 return True
@@ -435,6 +392,8 @@ class StreamService:
             stream.removed.add(_unpacked(body))
         elif what == FIRST:
             stream.first = max(stream.first, _OFFSET.unpack(body)[0])
+        elif what == SOURCES:
+            stream.sourcing.apply(body)
         elif what == SNAPSHOT:
             first, last_seq, size, counted = _STATE.unpack_from(body)
             stream.first, stream.last_seq = max(stream.first, first), max(stream.last_seq, last_seq)
@@ -445,6 +404,8 @@ class StreamService:
         for log_id, stream in self.by_log.items():
             state = _STATE.pack(stream.first, stream.last_seq, stream.bytes, stream.log.written)
             yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
+            if stream.sourcing.journaled:
+                yield _KEY.pack(log_id), SOURCES + stream.sourcing.journaled
 
     def _stream_namespace(self, key: bytes) -> str:
         stream = self.by_log.get(_KEY.unpack(key)[0])
@@ -460,6 +421,12 @@ class StreamService:
         place = _PLACE.pack(consumer.consumer_seq, consumer.delivered)
         return self.broker.journal.put(CONSUMER_KIND, _KEY.pack(consumer.id), place + change)
 
+    def journal_reset(self, consumer: Consumer, start: int) -> Ticket | None:
+        self._pending.discard(consumer)
+        if not consumer.settings.durable:
+            return None
+        return self.broker.journal.put(CONSUMER_KIND, _KEY.pack(consumer.id), _PLACE.pack(RESET, start))
+
     def note_pending(self, consumer: Consumer) -> None:
         if consumer.settings.durable:
             self._pending.add(consumer)
@@ -469,6 +436,9 @@ class StreamService:
         if consumer is None or value is None:
             return
         consumer_seq, delivered = _PLACE.unpack_from(value)
+        if consumer_seq == RESET:
+            consumer.begin_again(delivered)
+            return
         consumer.consumer_seq = max(consumer.consumer_seq, consumer_seq)
         consumer.delivered = max(consumer.delivered, delivered)
         consumer.cursor.apply(value[_PLACE.size :])
@@ -493,8 +463,29 @@ class StreamService:
         for stream in list(self.by_log.values()):
             if stream.settings.max_age_ns > 0:
                 stream.expire()
-            stream.expire_single()
+            places = stream.sourcing.state()
+            if places is not None:
+                self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), SOURCES + places)
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def arm(self, stream: Stream) -> None:
+        """Look at the stream when a message of it ends or is to be published."""
+        due_ns = stream.next_due_ns()
+        known = self._alarms.get(stream.log.id)
+        if due_ns is None or (known is not None and known[0] <= due_ns):
+            return
+        if known is not None:
+            known[1].cancel()
+        delay = max(ALARM_S, (due_ns - self.now_ns()) / 1e9)
+        handle = self.broker.ticker.loop.call_later(delay, self._on_alarm, stream)
+        self._alarms[stream.log.id] = (due_ns, handle)
+
+    def _on_alarm(self, stream: Stream) -> None:
+        self._alarms.pop(stream.log.id, None)
+        if not stream.deleted:
+            stream.expire_single()
+            stream.run_schedules()
+            self.arm(stream)
 
     def schedule(self, consumer: Consumer) -> None:
         """Look at its leases when the first may have run out."""

@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.reading import Chosen
-from mainstem.broker.streams.expiry import Expiring, ttl_of
+from mainstem.broker.streams.expiry import NS_PER_S, Expiring, duration_text, ttl_of
+from mainstem.broker.streams.republishing import Republishing
+from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
+from mainstem.broker.streams.sourcing import Sourcing
 from mainstem.log.removed import RemovedOffsets
+from mainstem.model.origin import Origin
 from mainstem.model.record import Record
+from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
     from mainstem.broker.streams.consumer import Consumer
+    from mainstem.broker.streams.mirror import Mirror
     from mainstem.broker.streams.registry import StreamService
     from mainstem.log.gather import Ticket
     from mainstem.log.log import Log
@@ -35,6 +41,7 @@ OVERHEAD_BYTES = 30  # of a stored message, as nats-server counts
 READ_BYTES = 1 << 20
 WALK_RECORDS = 1_000
 _SEARCH_FIRST = 1 << 12
+MARKER = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: %b\r\nNats-Rollup: sub\r\n\r\n"
 
 
 class _Tap(Sink):
@@ -56,7 +63,7 @@ class _Tap(Sink):
         return options[0]
 
     def filters(self) -> Sequence[bytes]:
-        return self.stream.settings.filters
+        return self.stream.settings.captured
 
 
 class Stream:
@@ -71,6 +78,7 @@ class Stream:
         self.index, self.bitmaps = log.index, log.bitmaps
         self.config = config
         self.settings = StreamSettings.of(config)
+        self.copies = self._copies()
         self.created_ns = created_ns
         self.removed = log.low_marks.removed = RemovedOffsets()
         self.consumers: dict[str, Consumer] = {}
@@ -82,6 +90,8 @@ class Stream:
         self.last_stamp = 0
         self.last_id = b""  # of the last message that was published by NATS
         self.gathered = 0  # published and not yet written
+        self.gathered_topics: set[bytes] = set()  # of them
+        self.counters: dict[bytes, int] = {}  # the last sum of a topic, written or not
         self.duplicates: OrderedDict[bytes, tuple[int, Ticket | None, int]] = (
             OrderedDict()
         )  # id → (stamp, ticket, index)
@@ -90,7 +100,12 @@ class Stream:
         self._size_of: dict[int, int] = {}
         self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
         self._unjournaled: list[int] = []
+        self._unwanted: list[int] = []
         self.expiring = Expiring()
+        self.schedules = Schedules(self)
+        self.republishing = Republishing.of(self)
+        self.mirrors: list[Mirror] = []
+        self.sourcing = Sourcing(self, service.of(namespace))
         self._tap = _Tap(self)
 
     # -- its life --------------------------------------------------------------------------------------------------
@@ -98,11 +113,11 @@ class Stream:
     def attach(self) -> None:
         """From now on it hears of what is written."""
         self.log.stable_listeners.append(self._on_stable)
-        for topic_filter in self.settings.filters:
+        for topic_filter in self.settings.captured:
             self.namespace.subscribe(topic_filter, self._tap, True)
 
     def detach(self) -> None:
-        for topic_filter in self.settings.filters:
+        for topic_filter in self.settings.captured:
             self.namespace.unsubscribe(topic_filter, self._tap)
         if self._on_stable in self.log.stable_listeners:
             self.log.stable_listeners.remove(self._on_stable)
@@ -110,9 +125,44 @@ class Stream:
     def change(self, config: dict[str, Any]) -> None:
         self.detach()
         self.config, self.settings = config, StreamSettings.of(config)
+        self.copies = self._copies()
         self._subjects.clear()
+        self.republishing = Republishing.of(self)
         self.attach()
         self.enforce(all_subjects=True)
+
+    # -- subjects: its own are topics; others, which sources and transforms bring, lie under a beginning of their own ---
+
+    def _copies(self) -> bytes:
+        prefix = self.settings.copies
+        return prefix if self.settings.copying or self.index.topics.match(prefix + b">") else b""
+
+    def plain(self, topic: bytes) -> bytes:
+        """The topic that a stored one stands for."""
+        return topic[len(self.copies) :] if self.copies and topic.startswith(self.copies) else topic
+
+    def subject(self, topic: bytes) -> bytes:
+        """As NATS spells a stored topic."""
+        return nats_subject(self.plain(topic))
+
+    def place(self, topic: bytes) -> bytes:
+        """Where messages of a topic are stored."""
+        if not self.copies or any(matches(one, topic) for one in self.settings.filters):
+            return topic
+        return self.copies + topic
+
+    def meant(self, filters: Sequence[bytes]) -> Sequence[bytes]:
+        """Filters over subjects, as filters over stored topics."""
+        return [*filters, *(self.copies + one for one in filters)] if self.copies else filters
+
+    @property
+    def rights(self) -> tuple[bytes, ...]:
+        """Who may do something with the whole stream may do it with all of these."""
+        return (*self.settings.filters, self.settings.copies + b">") if self.copies else self.settings.filters
+
+    def rights_on(self, filters: Sequence[bytes]) -> tuple[bytes, ...]:
+        """The same for a part of it."""
+        return tuple(self.meant(filters)) or self.rights
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -140,7 +190,7 @@ class Stream:
         if not filters:
             return self.all_topics()
         assert self.bitmaps is not None
-        return self.bitmaps.of_any(filters)
+        return self.bitmaps.of_any(self.meant(filters))
 
     def count(self, filters: Sequence[bytes], start: int, end: int) -> int:
         start = max(start, self.first)
@@ -203,7 +253,8 @@ class Stream:
     def topics_of(self, filters: Sequence[bytes]) -> list[bytes]:
         """Topics with a message, by name."""
         topics = self.index.topics
-        numbers = {n for f in filters for n in topics.match(f)} if filters else range(1, topics.numbers_end)
+        meant = self.meant(filters)
+        numbers = {n for f in meant for n in topics.match(f)} if filters else range(1, topics.numbers_end)
         found = []
         for number in numbers:
             try:
@@ -226,17 +277,30 @@ class Stream:
 
     def on_written(self, record: RecordRef) -> None:
         block = record.header(b"ms-nats")
-        size = OVERHEAD_BYTES + len(record.topic) + record.value_size + (4 + len(block) if block else 0)
+        size = OVERHEAD_BYTES + len(self.plain(record.topic)) + record.value_size + (4 + len(block) if block else 0)
         if not self.messages:
             self.first = record.offset
         self.messages += 1
         self.bytes += size
         self.gathered = max(0, self.gathered - 1)
+        if not self.gathered and self.gathered_topics:
+            self.gathered_topics = set()
         self.last_seq, self.last_stamp = record.offset + 1, record.stamp
         self._remember_size(record.offset, size)
-        if self.config.get("allow_msg_ttl") and (left_ns := ttl_of(block)):
-            self.expiring.add(record.offset, record.stamp + left_ns)
+        if block:
+            self.note_headers(record.offset, record.topic, record.stamp, block)
+        if self.republishing is not None:
+            self.republishing.note(record, block or b"")
         self._fresh.append((record.offset, record.topic, size))
+
+    def note_headers(self, offset: int, topic: bytes, stamp: int, block: bytes) -> None:
+        """What a message asks of the future: to end, to be published again."""
+        if self.config.get("allow_msg_ttl") and (left_ns := ttl_of(block)):
+            self.expiring.add(offset, stamp + left_ns)
+            self.service.arm(self)
+        if self.config.get("allow_msg_schedules") and b"\r\nNats-Schedule" in block:
+            self.schedules.note(offset, topic, stamp, block)
+            self.service.arm(self)
 
     def _remember_size(self, offset: int, size: int) -> None:
         self._size_of[offset] = size
@@ -246,7 +310,7 @@ class Stream:
     def _on_stable(self, log: Log) -> None:
         fresh, stable = self._fresh, log.stable
         per_subject = self.settings.max_msgs_per_subject
-        unwanted: list[int] = []
+        unwanted, self._unwanted = self._unwanted, []
         while fresh and fresh[0][0] < stable:
             offset, topic, _ = fresh.popleft()
             if per_subject > 0:
@@ -257,12 +321,27 @@ class Stream:
             self.remove(unwanted)
         self.enforce()
         self.flush_removed()
+        if self.republishing is not None:
+            self.republishing.publish(stable)
+        self.tell()
+
+    def tell(self) -> None:
+        """Whoever waits for messages looks again."""
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             watcher()
+        for mirror in self.mirrors:
+            mirror.tell()
+
+    def readers(self) -> Iterator[Consumer]:
+        """Consumers of what it holds, its mirrors' too."""
+        yield from self.consumers.values()
+        for mirror in self.mirrors:
+            yield from mirror.readers()
 
     def wanted(self, topic: bytes) -> bool:
         """Whether any consumer takes the topic."""
+        topic = self.plain(topic)
         return any(
             not c.settings.filters or any(matches(f, topic) for f in c.settings.filters)
             for c in self.consumers.values()
@@ -289,10 +368,21 @@ class Stream:
             self._forget_size(offset)
         self._unjournaled += added
         if added:
+            self.counters.clear()
             self._advance()
-            for consumer in self.consumers.values():
+            for consumer in self.readers():
                 consumer.on_removed(added)
         return len(added)
+
+    def remove_later(self, offset: int) -> None:
+        """Once what was written so far is durable."""
+        self._unwanted.append(offset)
+
+    def roll_up(self, topic: bytes, offset: int) -> None:
+        """A durable message stands for all before it of its subject; a wildcard in it means what it does in a filter."""
+        found, _ = self.index.find_many(self.bitmap((topic,)), self.first, offset)
+        self.remove(self.removed.visible(found))
+        self.flush_removed()
 
     def _forget_size(self, offset: int) -> None:
         size = self._size_of.pop(offset, None)
@@ -336,6 +426,7 @@ class Stream:
         average = self.bytes // self.messages if self.messages else 0
         self.messages -= gone
         self.bytes = max(0, self.bytes - sum(sizes) - average * (gone - len(sizes))) if self.messages else 0
+        self.counters.clear()
         first = self.first
         self.first = end
         self.first = self.next_visible(end)
@@ -343,7 +434,7 @@ class Stream:
         self.log.move_start(self.first)
         self.log.low_mark = max(self.log.low_mark, min(self.first, self.log.stable))
         self.service.journal_first(self)
-        for consumer in self.consumers.values():
+        for consumer in self.readers():
             consumer.on_removed_range(first, self.first)
         return gone
 
@@ -386,18 +477,48 @@ class Stream:
         if not self.messages:
             return
         oldest = self.service.now_ns() - self.settings.max_age_ns
-        if self.log.last_stamp and self.last_stamp < oldest:
+        marked = self.settings.marker_ttl_ns > 0
+        if self.log.last_stamp and self.last_stamp < oldest and not marked:
             self.remove_front(self.end)
             return
-        young = next(
-            (record.offset for record in self.walk((), self.first, self.end) if record.stamp >= oldest), self.end
-        )
+        old: dict[bytes, Record] = {}
+        young = self.end
+        for record in self.walk((), self.first, self.end):
+            if record.stamp >= oldest:
+                young = record.offset
+                break
+            if marked:
+                old[record.topic] = record
         self.remove_front(young)
+        self._mark(old)
 
     def expire_single(self) -> None:
         """Messages whose own time to live is over go."""
-        if len(self.expiring) and self.remove(self.expiring.due(self.service.now_ns(), self.end)):
+        due = self.expiring.due(self.service.now_ns(), self.end) if len(self.expiring) else []
+        old: dict[bytes, Record] = {}
+        if self.settings.marker_ttl_ns:
+            found = [record for offset in due if (record := self.read_one(offset)) is not None]
+            old = {record.topic: record for record in found}
+        if due and self.remove(due):
             self.flush_removed()
+            self._mark(old)
+
+    def _mark(self, old: dict[bytes, Record]) -> None:
+        """A subject whose last message expired gets a marker that says so, unless that was one."""
+        ttl_s = self.settings.marker_ttl_ns // NS_PER_S
+        for topic, record in old.items():
+            block = record.header(b"ms-nats") or b""
+            if b"\r\nNats-Marker-Reason:" in block or b"\r\nKV-Operation: PURGE" in block or self.last_of(topic):
+                continue
+            marker = MARKER % duration_text(ttl_s).encode()
+            self.namespace.publish(topic, b"", headers=[(b"ms-nats", marker)], origin=Origin.NATS)
+
+    def run_schedules(self) -> None:
+        self.schedules.run(self.service.now_ns())
+
+    def next_due_ns(self) -> int | None:
+        """When a message ends or is to be published."""
+        return min((due for due in (self.expiring.next_due_ns(), self.schedules.next_due_ns()) if due), default=None)
 
     def flush_removed(self) -> Ticket | None:
         """Journal what was removed; the ticket is released when that is durable."""

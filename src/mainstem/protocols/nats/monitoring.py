@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from mainstem.protocols.nats.jetstream.infos import API_LEVEL, consumer_info, stream_info
+from mainstem.protocols.nats.jetstream.infos import API_LEVEL, stream_info
 from mainstem.protocols.nats.jetstream.words import time_text
 
 if TYPE_CHECKING:
@@ -208,10 +208,7 @@ class Monitoring:
                 if not wants["config"]:
                     del detail["config"]
                 if wants["consumers"]:
-                    detail["consumer_detail"] = [
-                        consumer_info(consumer, time.time_ns(), waiting=0, bound=False)
-                        for consumer in stream.consumers.values()
-                    ]
+                    detail["consumer_detail"] = [jetstream.info(consumer) for consumer in stream.consumers.values()]
                 details.append(detail)
         return account
 

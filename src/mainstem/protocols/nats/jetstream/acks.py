@@ -45,7 +45,8 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
     consumer = stream.consumers.get(tokens[3].decode(errors="replace")) if stream is not None else None
     if consumer is None or not jetstream.may_consume(connection, consumer):
         return
-    ticket = settle(jetstream, connection, consumer, int(tokens[5]), payload, reply)
+    told = [int(token) if token.isdigit() else 0 for token in tokens[4:8]]  # deliveries, two sequences, stamp
+    ticket = settle(jetstream, connection, consumer, told, payload, reply)
     if not reply or payload.startswith(b"+NXT"):
         return
     pending = ticket or jetstream.broker.journal.unsynced()
@@ -56,27 +57,31 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
 
 
 def settle(
-    jetstream: JetStream, connection: NatsConnection, consumer: Consumer, seq: int, payload: bytes, reply: bytes
+    jetstream: JetStream, connection: NatsConnection, consumer: Consumer, told: list[int], payload: bytes, reply: bytes
 ) -> Ticket | None:
-    if payload in (b"", b"+ACK", b"+OK"):
-        return consumer.ack(seq)
+    """`told`: the numbers of the ack's subject."""
+    deliveries, seq, consumer_seq, stamp = told
+    facts = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
     if payload.startswith(b"-NAK"):
-        return consumer.nak(seq, delay_ms(payload[4:].strip()))
+        jetstream.advise_consumer("nak", "MSG_NAKED", consumer, **facts)
+        return consumer.nak(seq, delay_ms(payload[4:].strip()), stamp=stamp)
     if payload.startswith(b"+WPI"):
-        consumer.progress(seq)
+        consumer.progress(seq, stamp=stamp)
         return None
     if payload.startswith(b"+TERM"):
-        ticket = consumer.term(seq)
-        jetstream.advise_terminated(consumer, seq, payload[5:].strip())
+        ticket = consumer.term(seq, stamp=stamp)
+        reason = payload[5:].strip().decode(errors="replace")
+        more = {"reason": reason} if reason else {}
+        jetstream.advise_consumer("terminated", "MSG_TERMINATED", consumer, **facts, **more)
         return ticket
-    if payload.startswith(b"+NXT"):
-        ticket = consumer.ack(seq)
-        if reply:
-            pull = pull_of(connection, reply, payload[4:].strip() or b"1")
-            if pull is not None:
-                jetstream.delivery(consumer).add(pull)
-        return ticket
-    return consumer.ack(seq)
+    if consumer.sampled:
+        jetstream.measure_ack(consumer, seq, consumer_seq, deliveries)
+    ticket = consumer.ack(seq, stamp=stamp)
+    if payload.startswith(b"+NXT") and reply:
+        pull = pull_of(connection, reply, payload[4:].strip() or b"1")
+        if pull is not None:
+            jetstream.delivery(consumer).add(pull)
+    return ticket
 
 
 def delay_ms(text: bytes) -> int:

@@ -21,14 +21,17 @@ from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.nats.jetstream import acks, errors
+from mainstem.protocols.nats.jetstream.advisories import Advisories
 from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
+from mainstem.protocols.nats.jetstream.consumer_changes import ConsumerChanges
 from mainstem.protocols.nats.jetstream.delivery import Delivery
 from mainstem.protocols.nats.jetstream.errors import JsError
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL
 from mainstem.protocols.nats.jetstream.message_calls import MessageCalls
 from mainstem.protocols.nats.jetstream.publishing import Publisher
 from mainstem.protocols.nats.jetstream.stream_calls import StreamCalls
-from mainstem.protocols.nats.jetstream.words import header_value, time_text
+from mainstem.protocols.nats.jetstream.words import header_value
+from mainstem.protocols.nats.listening import is_live_only
 
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
@@ -46,20 +49,21 @@ CALLS_WAITING_MAX = 10_000  # changes of one namespace that wait for the one bef
 class Call:
     """One request."""
 
-    __slots__ = ("connection", "headers", "payload", "reply", "tokens")
+    __slots__ = ("connection", "headers", "payload", "reply", "subject", "tokens")
 
     def __init__(
         self, connection: NatsConnection, tokens: list[str], reply: bytes, headers: bytes, payload: bytes
     ) -> None:
         self.connection, self.tokens, self.reply = connection, tokens, reply
         self.headers, self.payload = headers, payload
+        self.subject = "$JS.API." + ".".join(tokens)
 
 
 class NotAllowed(Exception):
     """The user has not the right: nats-server's -ERR, and no answer."""
 
 
-class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
+class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Advisories):
     def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
         self.server = server
         self.broker = server.broker
@@ -74,6 +78,7 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
         self._changing: asyncio.Task[None] | None = None
         self._uninterested: set[Delivery] = set()  # push consumers without a subscriber
         listening.on_interest = self.on_interest
+        self.streams.send_live = self.send_live
         for stream in self.streams.by_name.values():
             for consumer in stream.consumers.values():
                 self.delivery(consumer)
@@ -94,6 +99,13 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
             return
         for one in receivers:
             one.owner.deliver_live(one, reply, b"", headers, payload)
+
+    def send_live(self, subject: bytes, headers: bytes, payload: bytes) -> bool:
+        """A message that is not to be stored; False where its subject is."""
+        if not is_live_only(subject) or self.streams.capture(topic_of_nats(subject)) is not None:
+            return False
+        self.send(subject, payload, headers)
+        return True
 
     def acked(self, ticket: Ticket) -> None:
         self.publisher.forget(ticket)
@@ -125,6 +137,8 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
             return True  # nats-server is silent
         if name in ("direct_get", "consumer_msg_next"):
             return bool(getattr(self, f"on_{name}")(call))
+        if name == "consumer_reset" and not self.is_there(call):
+            return True  # nats-server is silent
         if not reply:
             return True
         self.calls_total += 1
@@ -159,7 +173,9 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
         kind = {"consumer_durable_create": "consumer_create"}.get(name, name)
         document = {"type": f"{TYPE}{kind}_response", **answer}
         self.calls_failed += "error" in answer
-        self.send(call.reply, json.dumps(document, separators=(",", ":")).encode())
+        payload = json.dumps(document, separators=(",", ":")).encode()
+        self.send(call.reply, payload)
+        self.advise_call(call, call.subject, payload)
 
     def _refused(self, error: Exception) -> dict[str, Any]:
         if isinstance(error, JsError):
@@ -223,7 +239,7 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
     def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool:
         principal = connection.principal
         assert principal is not None
-        filters = consumer.settings.filters or consumer.stream.settings.filters
+        filters = consumer.rights
         allows = self.broker.access.allows_all
         return principal.admin or all(allows(principal, Action.CONSUME, one) for one in filters)
 
@@ -239,38 +255,7 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls):
             for delivery in waiting:
                 delivery.wake()
 
-    def advise(self, kind: str, subject: str, **more: Any) -> None:
-        """An advisory, to who listens for it."""
-        document = {
-            "type": f"io.nats.jetstream.advisory.v1.{kind}",
-            "id": self.new_id(),
-            "timestamp": time_text(self.now_ns()),
-            **more,
-        }
-        self.send(f"$JS.EVENT.ADVISORY.{subject}".encode(), json.dumps(document).encode())
-
-    def advise_dead(self, consumer: Consumer, offsets: list[int]) -> None:
-        for offset in offsets:
-            self.advise(
-                "max_deliver",
-                f"CONSUMER.MAX_DELIVERIES.{consumer.stream.name}.{consumer.name}",
-                stream=consumer.stream.name,
-                consumer=consumer.name,
-                stream_seq=offset + 1,
-                deliveries=consumer.settings.max_deliver,
-            )
-
-    def advise_terminated(self, consumer: Consumer, seq: int, reason: bytes) -> None:
-        more = {"reason": reason.decode(errors="replace")} if reason else {}
-        self.advise(
-            "terminated",
-            f"CONSUMER.MSG_TERMINATED.{consumer.stream.name}.{consumer.name}",
-            stream=consumer.stream.name,
-            consumer=consumer.name,
-            stream_seq=seq,
-            **more,
-        )
-
     def delete_idle(self, consumer: Consumer) -> None:
         """Nobody used it for its inactive threshold."""
         self.broker.streams.delete_consumer(consumer)
+        self.advise_action("delete", consumer)

@@ -14,7 +14,8 @@ from mainstem.protocols.nats.jetstream import consumer_config, errors
 from mainstem.protocols.nats.jetstream.delivery import Delivery
 from mainstem.protocols.nats.jetstream.infos import consumer_info
 from mainstem.protocols.nats.jetstream.message_calls import offset_since
-from mainstem.protocols.nats.jetstream.pulling import fault_of, pull_of
+from mainstem.protocols.nats.jetstream.pulling import pull_of
+from mainstem.protocols.nats.jetstream.waiting import fault_of
 from mainstem.protocols.nats.jetstream.words import document, number, status, string, time_ns
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class ConsumerCalls:
         def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool: ...
         def delivery(self, consumer: Consumer) -> Delivery: ...
         def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
+        def advise_action(self, action: str, consumer: Consumer) -> None: ...
+        def advise_pause(self, consumer: Consumer) -> None: ...
 
     async def change_consumer_create(self, call: Call) -> dict[str, Any]:
         """`CONSUMER.CREATE.stream[.name[.filter]]`."""
@@ -77,7 +80,7 @@ class ConsumerCalls:
         stream = self.stream(call)
         config = consumer_config.complete({**wanted, "name": name} if name else wanted, stream.config)
         settings = ConsumerSettings.of(config)
-        self.require(call, Action.CONSUME, settings.filters or stream.settings.filters)
+        self.require(call, Action.CONSUME, stream.rights_on(settings.filters))
         known = stream.consumers.get(name) if name else None
         if known is not None:
             return await self._update(known, config, action)
@@ -98,11 +101,14 @@ class ConsumerCalls:
             consumer.deliver_first(first)
         consumer.journal()
         self.delivery(consumer)
-        return self._info(consumer)
+        self.advise_action("create", consumer)
+        if config.get("pause_until"):
+            self.advise_pause(consumer)
+        return self.info(consumer)
 
     async def _update(self, known: Consumer, config: dict[str, Any], action: str) -> dict[str, Any]:
         if known.config == config:
-            return self._info(known)
+            return self.info(known)
         if action == "create":
             raise errors.CONSUMER_EXISTS
         consumer_config.check_update(known.config, config)
@@ -111,7 +117,7 @@ class ConsumerCalls:
             raise errors.CONSUMER_NAME_TAKEN
         await self.broker.streams.update_consumer(known, config)
         self.delivery(known).changed()
-        return self._info(known)
+        return self.info(known)
 
     def _start(self, stream: Stream, config: dict[str, Any], settings: ConsumerSettings) -> tuple[int, list[int]]:
         """Where it begins to read, and older messages that it is to have all the same."""
@@ -134,23 +140,24 @@ class ConsumerCalls:
                 return end, offsets
         return stream.first if stream.messages else stream.last_seq, []
 
-    def _info(self, consumer: Consumer) -> dict[str, Any]:
+    def info(self, consumer: Consumer) -> dict[str, Any]:
         delivery = self.delivery(consumer)
-        return consumer_info(consumer, self.now_ns(), waiting=len(delivery.pulls), bound=delivery.bound)
+        return consumer_info(consumer, self.now_ns(), pulls=delivery.pulls, bound=delivery.bound)
 
     def on_consumer_info(self, call: Call) -> dict[str, Any]:
         consumer = self.consumer(call)
-        self.require(call, Action.DESCRIBE, consumer.settings.filters or consumer.stream.settings.filters)
-        return self._info(consumer)
+        self.require(call, Action.DESCRIBE, consumer.rights)
+        return self.info(consumer)
 
     async def change_consumer_delete(self, call: Call) -> dict[str, Any]:
         if call.payload:
             raise errors.NOT_EMPTY
         consumer = self.consumer(call)
-        self.require(call, Action.CONSUME, consumer.settings.filters or consumer.stream.settings.filters)
+        self.require(call, Action.CONSUME, consumer.rights)
         written = self.broker.streams.delete_consumer(consumer)
         if written is not None:
             await written
+        self.advise_action("delete", consumer)
         return {"success": True}
 
     def on_consumer_names(self, call: Call) -> dict[str, Any]:
@@ -162,12 +169,12 @@ class ConsumerCalls:
     def on_consumer_list(self, call: Call) -> dict[str, Any]:
         names, stream = self._names(call), self.stream(call)
         offset = min(max(0, number(document(call.payload), "offset")), len(names))
-        page = [self._info(stream.consumers[name]) for name in names[offset : offset + LIST_MAX]]
+        page = [self.info(stream.consumers[name]) for name in names[offset : offset + LIST_MAX]]
         return {"total": len(names), "offset": offset, "limit": LIST_MAX, "consumers": page}
 
     def _names(self, call: Call) -> list[str]:
         stream = self.stream(call)
-        self.require(call, Action.DESCRIBE, stream.settings.filters)
+        self.require(call, Action.DESCRIBE, stream.rights)
         return sorted(stream.consumers)
 
     def on_consumer_msg_next(self, call: Call) -> bool:

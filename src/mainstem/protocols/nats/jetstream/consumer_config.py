@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from mainstem.model.errors import InvalidName
@@ -9,12 +10,14 @@ from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.errors import start_policy
+from mainstem.protocols.nats.jetstream.waiting import PINNED_NS
 from mainstem.protocols.nats.jetstream.words import check_keys, flag, number, string, texts, time_ns, time_text
 
 ACK_WAIT_NS = 30_000_000_000
 INACTIVE_NS = 5_000_000_000
 MAX_ACK_PENDING, MAX_WAITING = 1000, 512
 HEARTBEAT_MIN_NS = 100_000_000
+_GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 _KNOWN = frozenset(
     [
         "durable_name",
@@ -82,9 +85,6 @@ _FIXED_TEXT = {
 def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
     """As it is kept and answered."""
     check_keys(given, _KNOWN)
-    for key in ("pause_until", "priority_groups", "priority_policy", "rate_limit_bps"):
-        if given.get(key):
-            raise errors.consumer_config(f"{key} is not supported by this server")
     config: dict[str, Any] = {}
     for key in ("durable_name", "name", "description"):
         if string(given, key):
@@ -103,7 +103,12 @@ def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
         config["backoff"] = backoff
     _filters(given, config)
     config["replay_policy"] = _one_of(given, "replay_policy", ("instant", "original"))
+    if number(given, "rate_limit_bps"):
+        if not push:
+            raise errors.PULL_RATE_LIMIT
+        config["rate_limit_bps"] = given["rate_limit_bps"]
     if string(given, "sample_freq"):
+        sample_share(given["sample_freq"])
         config["sample_freq"] = given["sample_freq"]
     if not push:
         config["max_waiting"] = number(given, "max_waiting") or MAX_WAITING
@@ -112,8 +117,61 @@ def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
     if explicit:
         config["max_ack_pending"] = number(given, "max_ack_pending") or MAX_ACK_PENDING
     _rest(given, config, push=push)
+    _pause(given, config)
+    _priorities(given, config, push=push)
     _check(config, stream)
     return config
+
+
+def sample_share(text: str) -> float:
+    """`30` or `30%`: of how many acks a metric tells."""
+    if not text:
+        return 0.0
+    try:
+        return min(100, max(0, int(text.removesuffix("%")))) / 100
+    except ValueError:
+        why = f'strconv.Atoi: parsing "{text.removesuffix("%")}": invalid syntax'
+        raise errors.JsError(400, 10095, f"failed to parse consumer sampling configuration: {why}") from None
+
+
+def _pause(given: dict[str, Any], config: dict[str, Any]) -> None:
+    if given.get("pause_until") is None:
+        return
+    try:
+        until = time_ns(string(given, "pause_until"))
+    except ValueError as error:
+        raise errors.invalid_json(f"parsing time: {error}") from None
+    if until > 0:
+        config["pause_until"] = time_text(until)
+
+
+def _priorities(given: dict[str, Any], config: dict[str, Any], *, push: bool) -> None:
+    policy = _one_of(given, "priority_policy", ("none", "overflow", "pinned_client", "prioritized"))
+    groups, timeout = texts(given, "priority_groups"), number(given, "priority_timeout")
+    if policy == "none":
+        if groups:
+            raise errors.GROUPS_WITHOUT_POLICY
+        if timeout > 0:
+            raise errors.PIN_WITHOUT_POLICY
+        return
+    if push:
+        raise errors.PUSH_PRIORITIES
+    if not groups:
+        raise errors.POLICY_WITHOUT_GROUP
+    for group in groups:
+        check_group(group)
+    config["priority_groups"], config["priority_policy"] = groups, policy
+    if policy == "pinned_client":
+        config["priority_timeout"] = timeout or PINNED_NS
+    elif timeout > 0:
+        config["priority_timeout"] = timeout
+
+
+def check_group(name: str) -> None:
+    if not name:
+        raise errors.GROUP_EMPTY
+    if not _GROUP.fullmatch(name):
+        raise errors.GROUP_NAME
 
 
 def _start(given: dict[str, Any], config: dict[str, Any]) -> None:

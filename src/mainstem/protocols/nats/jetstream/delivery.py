@@ -1,7 +1,7 @@
 """Delivering a consumer's messages: to pulls that wait, in turn, or pushed to its deliver subject.
 
     a pull {batch, expires, no_wait, max_bytes, idle_heartbeat} waits ──▶ a message each, in turns
-        ends: batch full (silent) · 404 No Messages · 408 Request Timeout · 409 … · its inbox is gone (silent)
+        ends: batch full (silent) · 404 No Messages · 408 Request Timeout · 409 … · 423 … · its inbox is gone (silent)
 
 A message leaves when it is stable. The reply subject says all that an ack needs:
     $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<stamp ns>.<pending>
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action
@@ -21,36 +19,18 @@ from mainstem.model.crossing import nats_message
 from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
-from mainstem.model.topic import nats_subject, topic_of_nats
+from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.nats.jetstream.pace import Pace
+from mainstem.protocols.nats.jetstream.waiting import Pull, Waiting
 from mainstem.protocols.nats.jetstream.words import status, with_lines
 
 if TYPE_CHECKING:
-    from mainstem.protocols.nats.adapter import NatsConnection
     from mainstem.protocols.nats.jetstream.api import JetStream
     from mainstem.protocols.nats.session import Subscription
 
 TURN_MESSAGES_MAX = 1_000  # delivered by one consumer in one turn of the loop; the rest in the next
 FLOW_WINDOW_BYTES = 2 << 20
 NS_PER_S = 1_000_000_000
-
-
-@dataclass(slots=True, eq=False)
-class Pull:
-    reply: bytes
-    asked: NatsConnection
-    batch: int = 1
-    expires_ns: int = 0  # from now; 0: never
-    no_wait: bool = False
-    bytes_left: int = 0  # 0: no limit
-    heartbeat_ns: int = 0
-    has_limit: bool = False
-    delivered: int = 0
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-    def end(self) -> None:
-        for timer in self.timers:
-            timer.cancel()
-        self.timers.clear()
 
 
 def message_of(record: Record, now_ns: int) -> tuple[bytes, bytes]:
@@ -75,9 +55,14 @@ class Delivery:
     def __init__(self, jetstream: JetStream, consumer: Consumer) -> None:
         self.jetstream = jetstream
         self.consumer = consumer
-        self.pulls: deque[Pull] = deque()
-        self._scheduled = self._watching = False
         self._loop = asyncio.get_running_loop()
+        self.pulls = Waiting(self._loop, consumer.config)
+        self.pulls.on_wrong_pin = self._on_wrong_pin
+        self.pulls.on_pinned = self._on_pinned
+        self.pulls.on_unpinned = self._on_unpinned
+        self._pace = Pace(consumer.config, consumer.stream.last_seq)
+        self._later: asyncio.TimerHandle | None = None  # when the pace allows the next message
+        self._scheduled = self._watching = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._flow_bytes = 0
@@ -92,6 +77,8 @@ class Delivery:
         self.push = config.get("deliver_subject", "").encode()
         self.push_topic = topic_of_nats(self.push) if self.push else b""
         self.group = config.get("deliver_group", "").encode()
+        self.pulls.change(config)
+        self._pace.change(config)
         self._beat()
         self.touch()
         self.wake()
@@ -104,34 +91,42 @@ class Delivery:
         if pull.no_wait and not pull.expires_ns and not self._ready():
             self._send_status(pull.reply, 404, "No Messages")
             return
+        if self.pulls.pin and pull.pin:
+            if pull.pin != self.pulls.pin:
+                self._send_status(pull.reply, 423, "Nats-Pin-Id mismatch")
+                return
+            self.pulls.keep_pin()
         if len(self.pulls) >= consumer.config.get("max_waiting", 512):
             self._drop_gone()
             if len(self.pulls) >= consumer.config.get("max_waiting", 512):
-                self._send_status(pull.reply, 409, "Exceeded MaxWaiting")
+                if not pull.heartbeat_ns:  # else the client would ask again at once, for ever
+                    self._send_status(pull.reply, 409, "Exceeded MaxWaiting")
                 return
         if pull.expires_ns:
             pull.timers.append(self._loop.call_later(pull.expires_ns / NS_PER_S, self._expire, pull))
         if pull.heartbeat_ns:
             pull.timers.append(self._loop.call_later(pull.heartbeat_ns / NS_PER_S, self._pull_beat, pull))
-        self.pulls.append(pull)
+        self.pulls.add(pull)
         self.serve()
 
     def _ready(self) -> bool:
-        return self.consumer.peek() is not None
+        found = self.consumer.peek() is not None
+        self.consumer.put_back()
+        return found
 
     def _expire(self, pull: Pull) -> None:
         if pull in self.pulls:
             self._end(pull, 408, "Request Timeout")
 
     def _end(self, pull: Pull, code: int, text: str) -> None:
-        if pull in self.pulls:
-            self.pulls.remove(pull)
-        pull.end()
+        self.pulls.remove(pull)
         left: list[tuple[str, object]] = [
             ("Nats-Pending-Messages", pull.batch - pull.delivered),
             ("Nats-Pending-Bytes", pull.bytes_left),
         ]
-        self._send_status(pull.reply, code, text, left if code in (408, 409) and text != "Consumer Deleted" else [])
+        self._send_status(
+            pull.reply, code, text, left if code in (408, 409, 423) and text != "Consumer Deleted" else []
+        )
 
     def _pull_beat(self, pull: Pull) -> None:
         if pull in self.pulls:
@@ -145,7 +140,6 @@ class Delivery:
     def _drop_gone(self) -> None:
         for pull in [one for one in self.pulls if not self._receivers(one.reply)]:
             self.pulls.remove(pull)
-            pull.end()
 
     def _send_status(self, reply: bytes, code: int, text: str, lines: list[tuple[str, object]] | None = None) -> None:
         self.jetstream.send(reply, b"", status(code, text, lines or []))
@@ -175,37 +169,53 @@ class Delivery:
             self._serve_push()
         else:
             self._serve_pulls()
+        self.consumer.put_back()
+
+    def _held_back(self, record: Record) -> bool:
+        """Whether the next message must wait for its time; it is looked at again then."""
+        if self._pace.free:
+            return False
+        wait_ns = self._pace.wait_ns(record, self.jetstream.now_ns())
+        if wait_ns:
+            if self._later is not None:
+                self._later.cancel()
+            self._later = self._loop.call_later(wait_ns / NS_PER_S, self.wake)
+        return wait_ns > 0
 
     def _serve_pulls(self) -> None:
+        consumer = self.consumer
         for _ in range(TURN_MESSAGES_MAX):
             if not self.pulls:
                 return
-            record = self.consumer.peek()
+            record = consumer.peek()
             if record is None:
                 self._watch()
                 for pull in [one for one in self.pulls if one.no_wait and (one.delivered or not one.expires_ns)]:
                     self._end(pull, *((408, "Request Timeout") if pull.delivered else (404, "No Messages")))
                 return
-            pull = self.pulls[0]
-            receivers = self._receivers(pull.reply)
+            if self._held_back(record):
+                return
+            found = self.pulls.next(self.jetstream.now_ns(), self._unread, lambda: consumer.ack_pending)
+            if found is None:
+                self._watch()
+                return
+            receivers = self._receivers(found.reply)
             if not receivers:
-                self.pulls.popleft().end()
+                self.pulls.remove(found)
                 continue
             if any(one.owner.is_full() for one in receivers):
                 self._loop.call_later(0.01, self.wake)
                 return
-            if not self._give(pull, record, receivers):
-                continue
-            if pull.delivered >= pull.batch:
-                self.pulls.remove(pull)
-                pull.end()
-            else:
-                self.pulls.rotate(-1)
+            if self._give(found, record, receivers):
+                self.pulls.served(found)
         self.wake()
+
+    def _unread(self) -> int:
+        return self.consumer.pending + self.consumer.first_owed
 
     def _give(self, pull: Pull, record: Record, receivers: list[Subscription]) -> bool:
         headers, payload = message_of(record, self.jetstream.now_ns())
-        subject = nats_subject(record.topic)
+        subject = self.consumer.stream.subject(record.topic)
         if pull.has_limit:
             size = len(subject) + len(pull.reply) + len(headers) + len(payload)
             if size > pull.bytes_left:
@@ -214,6 +224,8 @@ class Delivery:
                 return False
             pull.bytes_left -= size
         pull.delivered += 1
+        if self.pulls.pin:
+            headers = with_lines(headers, [("Nats-Pin-Id", self.pulls.pin)])
         self._deliver(record, subject, headers, payload, receivers)
         return True
 
@@ -224,6 +236,9 @@ class Delivery:
         reply = ack_subject(self.consumer, one)
         if self.consumer.config.get("headers_only"):
             headers, payload = with_lines(headers, [("Nats-Msg-Size", len(payload))]), b""
+        if not self._pace.free:
+            size = len(subject) + len(headers) + len(payload)
+            self._pace.sent(record, size, self.jetstream.now_ns())
         for receiver in receivers:
             receiver.owner.deliver_live(receiver, subject, reply, headers, payload)
 
@@ -259,13 +274,15 @@ class Delivery:
             if record is None:
                 self._watch()
                 return
+            if self._held_back(record):
+                return
             if any(one.owner.is_full() for one in receivers):
                 self._loop.call_later(0.01, self.wake)
                 return
             receivers = [one for one in receivers if one.owner.may(Action.CONSUME, record.topic)]
             headers, payload = message_of(record, self.jetstream.now_ns())
             self._flow_bytes += len(headers) + len(payload) + len(record.topic)
-            self._deliver(record, nats_subject(record.topic), headers, payload, receivers)
+            self._deliver(record, self.consumer.stream.subject(record.topic), headers, payload, receivers)
             self._beat()
             self._ask_flow()
         self.wake()
@@ -327,15 +344,30 @@ class Delivery:
         else:
             self.jetstream.delete_idle(self.consumer)
 
+    # -- pinned clients ----------------------------------------------------------------------------------------------
+
+    def _on_wrong_pin(self, pull: Pull) -> None:
+        self._end(pull, 423, "Nats-Wrong-Pin-Id")
+
+    def _on_pinned(self, group: str) -> None:
+        self.jetstream.advise_consumer(
+            "consumer_group_pinned", "PINNED", self.consumer, group=group, pinned_id=self.pulls.pin
+        )
+
+    def _on_unpinned(self, group: str, reason: str) -> None:
+        self.jetstream.advise_consumer("consumer_group_unpinned", "UNPINNED", self.consumer, group=group, reason=reason)
+        self.wake()
+
     def on_dead(self, offsets: list[int]) -> None:
         self.jetstream.advise_dead(self.consumer, offsets)
 
     def on_deleted(self) -> None:
-        for timer in (self._heartbeat, self._idle):
+        for timer in (self._heartbeat, self._idle, self._later):
             if timer is not None:
                 timer.cancel()
-        self._heartbeat = self._idle = None
+        self._heartbeat = self._idle = self._later = None
+        self.pulls.close()
         self.jetstream.flows.pop(self._flow_reply, None)
-        for pull in list(self.pulls):
+        for pull in self.pulls:
             self._end(pull, 409, "Consumer Deleted")
         self.jetstream.deliveries.pop(self.consumer.id, None)

@@ -97,6 +97,53 @@ BACKOFF_DELIVER = JsError(400, 10116, "max deliver is required to be > length of
 FILTERS_TWICE = JsError(400, 10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
 FILTERS_OVERLAP = JsError(400, 10138, "consumer subject filters cannot overlap")
 FILTER_EMPTY = JsError(400, 10139, "consumer filter in FilterSubjects cannot be empty")
+EXPECTED_SUBJECT = JsError(400, 10193, "missing sequence for expected last sequence per subject")
+SOURCE_HEADER = JsError(400, 10227, "message stream source header is not allowed")
+COUNTERS_DISABLED = JsError(400, 10168, "message counters is disabled")
+INCREMENT_MISSING = JsError(400, 10169, "message counter increment is missing")
+INCREMENT_PAYLOAD = JsError(400, 10170, "message counter has payload")
+INCREMENT_INVALID = JsError(400, 10171, "message counter increment is invalid")
+COUNTER_BROKEN = JsError(400, 10172, "message counter is broken")
+BATCH_DISABLED = JsError(400, 10174, "atomic publish is disabled")
+BATCH_SEQUENCE = JsError(400, 10175, "atomic publish sequence is missing")
+BATCH_INCOMPLETE = JsError(400, 10176, "atomic publish batch is incomplete")
+BATCH_ID = JsError(400, 10179, "atomic publish batch ID is invalid")
+BATCH_COMMIT = JsError(400, 10200, "atomic publish batch commit is invalid")
+BATCH_DUPLICATE = JsError(400, 10201, "atomic publish batch contains duplicate message id")
+BATCHES_OPEN = JsError(429, 10210, "atomic publish too many inflight")
+SCHEDULES_DISABLED = JsError(400, 10188, "message schedules is disabled")
+SCHEDULE_PATTERN = JsError(400, 10189, "message schedules pattern is invalid")
+SCHEDULE_TARGET = JsError(400, 10190, "message schedules target is invalid")
+SCHEDULE_TTL = JsError(400, 10191, "message schedules invalid per-message TTL")
+SCHEDULE_ROLLUP = JsError(400, 10192, "message schedules invalid rollup")
+SCHEDULE_SOURCE = JsError(400, 10203, "message schedules source is invalid")
+SCHEDULER = JsError(400, 10212, "message schedules invalid scheduler")
+SCHEDULE_ZONE = JsError(400, 10223, "message schedules time zone is invalid")
+MIRROR_FIRST_SEQ = JsError(400, 10143, "stream mirrors can not have first sequence configured")
+MIRROR_SUBJECTS = JsError(400, 10034, "stream mirrors can not contain subjects")
+MIRROR_SOURCES = JsError(400, 10031, "stream mirrors can not also contain other sources")
+MIRROR_START = JsError(400, 10032, "stream mirrors can not have both start seq and start time configured")
+MIRROR_COUNTERS = JsError(400, 10173, "stream mirrors can not also calculate counters")
+MIRROR_ATOMIC = JsError(400, 10198, "stream mirrors can not also use atomic publishing")
+MIRROR_SCHEDULES = JsError(400, 10186, "stream mirrors can not also schedule messages")
+MIRROR_NAME = JsError(400, 10142, "mirrored stream name is invalid")
+MIRROR_FILTERS = JsError(400, 10150, "mirror with multiple subject transforms cannot also have a single subject filter")
+MIRROR_FIXED = JsError(400, 10055, "stream mirror configuration can not be updated")
+SOURCE_SCHEDULES = JsError(400, 10187, "stream source can not also schedule messages")
+SOURCE_NAME = JsError(400, 10141, "sourced stream name is invalid")
+SOURCE_TWICE = JsError(400, 10140, "duplicate source configuration detected")
+SOURCE_FILTERS = JsError(400, 10144, "source with multiple subject transforms cannot also have a single subject filter")
+SOURCE_OVERLAP = JsError(400, 10147, "source filters can not overlap")
+PULL_RATE_LIMIT = JsError(400, 10086, "consumer in pull mode can not have rate limit set")
+POLICY_WITHOUT_GROUP = JsError(400, 10159, "Setting PriorityPolicy requires at least one PriorityGroup to be set")
+GROUP_UNKNOWN = JsError(400, 10160, "Provided priority group does not exist for this consumer")
+GROUP_EMPTY = JsError(400, 10161, "Group name cannot be an empty string")
+GROUP_NAME = JsError(
+    400, 10162, "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters"
+)
+PUSH_PRIORITIES = JsError(400, 10178, "priority groups can not be used with push consumers")
+GROUPS_WITHOUT_POLICY = JsError(400, 10196, "consumer can not have priority groups when policy is none")
+PIN_WITHOUT_POLICY = JsError(400, 10197, "PinnedTTL cannot be set when PriorityPolicy is none")
 API_LEVEL = JsError(412, 10185, "JetStream minimum api level required")
 
 
@@ -107,3 +154,15 @@ def invalid_record(description: str) -> JsError:
 
 def start_policy(description: str) -> JsError:
     return JsError(400, 10094, description)
+
+
+def invalid_reset(why: str) -> JsError:
+    return JsError(400, 10204, f"invalid reset: {why}")
+
+
+def batch_too_large(most: int) -> JsError:
+    return JsError(400, 10199, f"atomic publish batch is too large: {most}")
+
+
+def batch_header(name: str) -> JsError:
+    return JsError(400, 10177, f"atomic publish unsupported header used: {name}")

@@ -5,29 +5,47 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.mirror import Mirror
+from mainstem.broker.streams.sourcing import Source
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.record import Record
-from mainstem.model.topic import nats_subject
+from mainstem.protocols.nats.jetstream.pace import pause_end_ns
+from mainstem.protocols.nats.jetstream.waiting import Waiting
 from mainstem.protocols.nats.jetstream.words import NO_TIME, time_text
 
-API_LEVEL = 0
+API_LEVEL = 2
+_LEVEL_2 = ("allow_msg_counter", "allow_atomic", "allow_msg_schedules", "persist_mode")
+_LEVEL_1 = ("allow_msg_ttl", "subject_delete_marker_ttl", "pause_until", "priority_policy", "priority_groups")
 SUBJECTS_MAX = 100_000  # of one answer
 DELETED_MAX = 100_000  # sequences of one answer
 VERSION = "2.14.5"
 
 
 def with_level(config: dict[str, Any]) -> dict[str, Any]:
-    level = {"_nats.level": str(API_LEVEL), "_nats.req.level": "0", "_nats.ver": VERSION}
+    needed = 2 if any(config.get(key) for key in _LEVEL_2) else 1 if any(config.get(key) for key in _LEVEL_1) else 0
+    level = {"_nats.level": str(API_LEVEL), "_nats.req.level": str(needed), "_nats.ver": VERSION}
     return {**config, "metadata": {**config.get("metadata", {}), **level}}
 
 
 def stream_info(stream: Stream, now_ns: int) -> dict[str, Any]:
-    return {
+    info: dict[str, Any] = {
         "config": with_level(stream.config),
         "created": time_text(stream.created_ns),
         "state": stream_state(stream),
-        "ts": time_text(now_ns),
     }
+    if isinstance(stream, Mirror):
+        info["mirror"] = {**_origin(stream.config["mirror"]), "lag": 0, "active": 0}
+    if stream.sourcing.sources:
+        info["sources"] = [{**_origin(one.given), **_copied(one)} for one in stream.sourcing.sources]
+    return {**info, "ts": time_text(now_ns)}
+
+
+def _copied(source: Source) -> dict[str, Any]:
+    return {"lag": source.lag, "active": 0, **({"seq": source.copied} if source.copied else {})}
+
+
+def _origin(given: dict[str, Any]) -> dict[str, Any]:
+    return {key: given[key] for key in ("name", "filter_subject", "subject_transforms") if key in given}
 
 
 def stream_state(stream: Stream) -> dict[str, Any]:
@@ -63,10 +81,10 @@ def subjects_of(stream: Stream, filters: list[bytes], offset: int) -> tuple[dict
     """A page of subjects with how many messages each has, and how many subjects there are."""
     found = [topic for topic in stream.topics_of(filters) if stream.last_of(topic)]
     page = found[offset : offset + SUBJECTS_MAX]
-    return {nats_subject(topic).decode(errors="replace"): stream.count_topic(topic) for topic in page}, len(found)
+    return {stream.subject(topic).decode(errors="replace"): stream.count_topic(topic) for topic in page}, len(found)
 
 
-def consumer_info(consumer: Consumer, now_ns: int, *, waiting: int, bound: bool) -> dict[str, Any]:
+def consumer_info(consumer: Consumer, now_ns: int, *, pulls: Waiting, bound: bool) -> dict[str, Any]:
     floor_consumer, floor_stream = consumer.ack_floor
     info: dict[str, Any] = {
         "stream_name": consumer.stream.name,
@@ -81,18 +99,26 @@ def consumer_info(consumer: Consumer, now_ns: int, *, waiting: int, bound: bool)
         "ack_floor": _place(floor_consumer, floor_stream if floor_consumer else _start(consumer), consumer.acked_ns),
         "num_ack_pending": consumer.ack_pending if consumer.explicit else 0,
         "num_redelivered": consumer.redelivered,
-        "num_waiting": waiting,
+        "num_waiting": len(pulls),
         "num_pending": consumer.pending + consumer.first_owed,
         "ts": time_text(now_ns),
     }
     if bound:
         info["push_bound"] = True
+    remaining = pause_end_ns(consumer.config) - now_ns
+    if remaining > 0:
+        info["paused"], info["pause_remaining"] = True, remaining
+    if groups := consumer.config.get("priority_groups"):
+        state: dict[str, Any] = {"group": groups[0], "pinned_ts": time_text(pulls.pinned_ns)}
+        if pulls.pin:
+            state["pinned_client_id"] = pulls.pin
+        info["priority_groups"] = [state]
     return info
 
 
 def _start(consumer: Consumer) -> int:
     """Before anything was delivered: the sequence before its start."""
-    return consumer.floor_seq if consumer.config["deliver_policy"] != "all" else 0
+    return consumer.floor_seq if consumer.config["deliver_policy"] != "all" or consumer.began_again else 0
 
 
 def _place(consumer_seq: int, stream_seq: int, active_ns: int) -> dict[str, Any]:
@@ -106,7 +132,7 @@ def record_lines(stream: Stream, record: Record) -> list[tuple[str, object]]:
     """What a direct get appends to a message's own headers."""
     return [
         ("Nats-Stream", stream.name),
-        ("Nats-Subject", nats_subject(record.topic).decode(errors="replace")),
+        ("Nats-Subject", stream.subject(record.topic).decode(errors="replace")),
         ("Nats-Sequence", record.offset + 1),
         ("Nats-Time-Stamp", time_text(record.stamp)),
     ]

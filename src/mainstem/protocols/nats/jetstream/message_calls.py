@@ -10,7 +10,7 @@ from mainstem.broker.broker import Broker
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Record
-from mainstem.model.topic import filter_of_nats, nats_subject
+from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import is_pattern
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.delivery import message_of
@@ -28,7 +28,7 @@ from mainstem.protocols.nats.jetstream.words import (
 )
 
 if TYPE_CHECKING:
-    from mainstem.broker.streams.registry import Streams
+    from mainstem.broker.streams.streams import Streams
     from mainstem.protocols.nats.jetstream.api import Call
 
 MULTI_LAST_MAX = 1024
@@ -61,13 +61,13 @@ class MessageCalls:
 
     def on_stream_msg_get(self, call: Call) -> dict[str, Any]:
         stream = self.stream(call, 3)
-        self.require(call, Action.CONSUME, stream.settings.filters)
+        self.require(call, Action.CONSUME, stream.rights)
         record = self._found(stream, document(call.payload, _GET))
         if record is None:
             raise errors.no_message()
         headers, payload = message_of(record, self.now_ns())
         message: dict[str, Any] = {
-            "subject": nats_subject(record.topic).decode(errors="replace"),
+            "subject": stream.subject(record.topic).decode(errors="replace"),
             "seq": record.offset + 1,
         }
         if headers:
@@ -93,7 +93,7 @@ class MessageCalls:
 
     async def change_stream_msg_delete(self, call: Call) -> dict[str, Any]:
         stream = self.stream(call, 3)
-        self.require(call, Action.DELETE, stream.settings.filters)
+        self.require(call, Action.DELETE, stream.rights)
         seq = number(document(call.payload, frozenset(("seq", "no_erase"))), "seq")
         if stream.config["sealed"]:
             raise errors.SEALED
@@ -112,7 +112,7 @@ class MessageCalls:
         stream = self.streams.by_name.get(call.tokens[2]) if len(call.tokens) > 2 else None
         if stream is None or not stream.config["allow_direct"]:
             return False
-        self.require(call, Action.CONSUME, stream.settings.filters)
+        self.require(call, Action.CONSUME, stream.rights)
         try:
             if len(call.tokens) > 3:
                 self._send_one(call, stream, last_of_filter(stream, filter_of_nats(".".join(call.tokens[3:]).encode())))
@@ -189,7 +189,7 @@ class MessageCalls:
 
 def last_of_filter(stream: Stream, topic_filter: bytes) -> Record | None:
     """The newest message that a filter means."""
-    topics = stream.topics_of([topic_filter]) if is_pattern(topic_filter) else [topic_filter]
+    topics = stream.topics_of([topic_filter]) if is_pattern(topic_filter) else [stream.place(topic_filter)]
     offsets = [offset for topic in topics for offset in stream.last_offsets(topic, 1, stream.end)]
     return stream.read_one(max(offsets)) if offsets else None
 

@@ -13,9 +13,11 @@ from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
-from mainstem.model.topic import nats_subject, topic_of_nats
-from mainstem.protocols.nats.jetstream import errors
+from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.nats.jetstream import counters, errors, scheduling
+from mainstem.protocols.nats.jetstream.batches import Batches
 from mainstem.protocols.nats.jetstream.errors import JsError
+from mainstem.protocols.nats.jetstream.messages import Message, stored_topic
 from mainstem.protocols.nats.jetstream.words import header_value
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Acks:
         if ticket.error is not None:
             error = errors.insufficient(str(ticket.error))
             for _, reply, stream, _ in self._waiting:
+                stream.counters.clear()
                 self._jetstream.send(reply, refusal(stream.name, error))
             return
         first = ticket.base_offset + 1
@@ -58,6 +61,7 @@ class Publisher:
     def __init__(self, jetstream: JetStream) -> None:
         self._jetstream = jetstream
         self._acks: dict[Ticket, Acks] = {}
+        self.batches = Batches(jetstream, self)
 
     def publish(
         self,
@@ -72,13 +76,18 @@ class Publisher:
         """`stored`: the record's headers."""
         if stream.config.get("no_ack"):
             reply = b""
+        message = Message(topic, headers, payload, stored, key)
         try:
-            duplicate = self._check(stream, topic, headers, payload) if headers or stream.config["sealed"] else None
-            self._check_limits(stream, topic, headers, payload)
-            if duplicate is not None:
-                self._ack(stream, reply, *duplicate, b',"duplicate": true')
+            if headers and b"\r\nNats-Batch-Id:" in headers:
+                self.batches.take(stream, reply, message)
                 return
-            ticket, index = stream.namespace.publish_at(topic, payload, key=key, headers=stored, origin=Origin.NATS)
+            if stream.settings.copying:
+                message.topic = stored_topic(stream, topic)
+            duplicate, more = self.check(stream, message)
+            if duplicate is not None:
+                self.ack(stream, reply, *duplicate, b',"duplicate": true')
+                return
+            ticket, index = self.append(stream, message)
         except JsError as error:
             if reply:
                 self._jetstream.send(reply, refusal(stream.name, error))
@@ -91,9 +100,17 @@ class Publisher:
             if reply:
                 self._jetstream.send(reply, refusal(stream.name, errors.insufficient(str(error))))
             return
+        self.ack(stream, reply, ticket, index, more)
+
+    def append(self, stream: Stream, message: Message) -> tuple[Ticket, int]:
+        headers, topic = message.headers, message.topic
+        ticket, index = stream.namespace.publish_at(
+            topic, message.payload, key=message.key, headers=message.stored, origin=Origin.NATS
+        )
         stream.gathered += 1
+        stream.gathered_topics.add(topic)
         stream.last_id = b""
-        if headers:
+        if headers and b"\r\nNats-" in headers:
             message_id = header_value(headers, b"Nats-Msg-Id")
             if message_id:
                 stream.last_id = message_id
@@ -101,9 +118,9 @@ class Publisher:
             rollup = header_value(headers, b"Nats-Rollup")
             if rollup:
                 ticket.wait(_Rollup(stream, topic, rollup, index))
-        self._ack(stream, reply, ticket, index)
+        return ticket, index
 
-    def _ack(self, stream: Stream, reply: bytes, ticket: Ticket | None, index: int, more: bytes = b"") -> None:
+    def ack(self, stream: Stream, reply: bytes, ticket: Ticket | None, index: int, more: bytes = b"") -> None:
         if not reply:
             return
         if ticket is None:
@@ -124,71 +141,92 @@ class Publisher:
 
     # -- checks, in nats-server's order ------------------------------------------------------------------------------
 
-    def _check(self, stream: Stream, topic: bytes, headers: bytes, payload: bytes) -> tuple[Ticket | None, int] | None:
-        """Where it is a duplicate: of what."""
-        config = stream.config
+    def check(self, stream: Stream, message: Message) -> tuple[tuple[Ticket | None, int] | None, bytes]:
+        """Where it is a duplicate: of what; and what the ack adds. The message may change: counters are added up."""
+        config, headers = stream.config, message.headers
         if config["sealed"]:
             raise errors.SEALED
-        if b"\r\nNats-" not in headers:
-            return None
+        special = b"\r\nNats-" in headers
+        if special:
+            counters.check(stream, message)
+            self._check_asked(stream, message)
+            duplicate = self._check_ids(stream, headers)
+            if duplicate is not None:
+                return duplicate, b""
+            self._check_rollup(stream, header_value(message.headers, b"Nats-Rollup"))
+        more = counters.count(stream, message) if config.get("allow_msg_counter") else b""
+        self._check_limits(stream, message)
+        return None, more
+
+    def _check_asked(self, stream: Stream, message: Message) -> None:
+        headers = message.headers
         expected = header_value(headers, b"Nats-Expected-Stream")
         if expected is not None and expected != stream.name.encode():
             raise errors.EXPECTED_STREAM
         ttl = header_value(headers, b"Nats-TTL")
         if ttl is not None:
-            if not config.get("allow_msg_ttl"):
+            if not stream.config.get("allow_msg_ttl"):
                 raise errors.TTL_DISABLED
             if ttl_ns(ttl) is None:
                 raise errors.TTL_INVALID
             if stream.expiring.full:
                 raise errors.insufficient(f"{EXPIRING_MAX} messages of the stream wait for the end of their TTL")
-        self._check_expected(stream, topic, headers)
+        self._check_expected(stream, message.topic, headers)
+        if b"\r\nNats-Schedule" in headers:
+            scheduling.check(stream, message)
+        if header_value(headers, b"Nats-Stream-Source"):
+            raise errors.SOURCE_HEADER
+
+    def _check_ids(self, stream: Stream, headers: bytes) -> tuple[Ticket | None, int] | None:
         message_id = header_value(headers, b"Nats-Msg-Id")
         if message_id:
             duplicate = stream.duplicate_of(message_id, stream.service.now_ns())
             if duplicate is not None:
                 return duplicate
         last_id = header_value(headers, b"Nats-Expected-Last-Msg-Id")
-        if last_id is not None:
-            known = stream.last_id
-            if last_id != known:
-                raise JsError(400, 10070, f"wrong last msg ID: {known.decode(errors='replace')}")
-        rollup = header_value(headers, b"Nats-Rollup")
-        if rollup is not None:
-            if not config["allow_rollup_hdrs"] or config["deny_purge"]:
-                raise errors.ROLLUP_DENIED
-            if rollup not in (b"sub", b"all"):
-                raise JsError(500, 10111, f"rollup value invalid: {rollup.decode(errors='replace')!r}")
+        if last_id and last_id != stream.last_id:
+            raise JsError(400, 10070, f"wrong last msg ID: {stream.last_id.decode(errors='replace')}")
         return None
+
+    def _check_rollup(self, stream: Stream, rollup: bytes | None) -> None:
+        if rollup is None:
+            return
+        if not stream.config["allow_rollup_hdrs"] or stream.config["deny_purge"]:
+            raise errors.ROLLUP_DENIED
+        if rollup not in (b"sub", b"all"):
+            raise JsError(500, 10111, f"rollup value invalid: {json.dumps(rollup.decode(errors='replace'))}")
 
     def _check_expected(self, stream: Stream, topic: bytes, headers: bytes) -> None:
         last_subject = header_value(headers, b"Nats-Expected-Last-Subject-Sequence")
         last = header_value(headers, b"Nats-Expected-Last-Sequence")
-        if last_subject is None and last is None:
-            return
-        if stream.gathered:  # what was published before this has no sequence yet
-            stream.service.broker.ticker.write_now()
+        other = header_value(headers, b"Nats-Expected-Last-Subject-Sequence-Subject")
         if last_subject is not None:
-            other = header_value(headers, b"Nats-Expected-Last-Subject-Sequence-Subject")
-            of = topic_of_nats(other) if other else topic
+            of = stream.place(topic_of_nats(other)) if other else topic
+            if of in stream.gathered_topics:  # what was published before this has no sequence yet
+                stream.service.broker.ticker.write_now()
             found = stream.last_of(of)
             if not last_subject.isdigit() or int(last_subject) != found:
                 raise errors.wrong_last_sequence(found)
-        if last is not None and (not last.isdigit() or int(last) != stream.last_seq):
-            raise errors.wrong_last_sequence(stream.last_seq)
+        elif other:
+            raise errors.EXPECTED_SUBJECT
+        if last is not None:
+            if stream.gathered:
+                stream.service.broker.ticker.write_now()
+            if not last.isdigit() or int(last) != stream.last_seq:
+                raise errors.wrong_last_sequence(stream.last_seq)
 
-    def _check_limits(self, stream: Stream, topic: bytes, headers: bytes, payload: bytes) -> None:
-        config = stream.config
-        size = len(headers) + len(payload)
+    def _check_limits(self, stream: Stream, message: Message) -> None:
+        config, topic = stream.config, message.topic
+        size = len(message.headers) + len(message.payload)
         if 0 <= config["max_msg_size"] < size:
             raise errors.TOO_LARGE
-        if len(headers) > HEADER_BYTES_MAX:
+        if len(message.headers) > HEADER_BYTES_MAX:
             raise errors.HEADER_TOO_LARGE
         if config["discard"] != "new":
             return
         per_subject = config["max_msgs_per_subject"]
         if config.get("discard_new_per_subject") and per_subject > 0:
-            if stream.gathered:
+            if topic in stream.gathered_topics:
                 stream.service.broker.ticker.write_now()
             if len(stream.last_offsets(topic, per_subject)) >= per_subject:
                 raise errors.MAX_PER_SUBJECT
@@ -196,7 +234,7 @@ class Publisher:
         replaces = per_subject > 0 and not config.get("discard_new_per_subject") and stream.last_of(topic)
         if 0 < config["max_msgs"] <= stream.messages + stream.gathered and not replaces:
             raise errors.MAX_MSGS
-        stored = OVERHEAD_BYTES + len(nats_subject(topic)) + size + (4 if headers else 0)
+        stored = OVERHEAD_BYTES + len(stream.subject(topic)) + size + (4 if message.headers else 0)
         if 0 < config["max_bytes"] < stream.bytes + stored:
             raise errors.MAX_BYTES
 
@@ -216,7 +254,4 @@ class _Rollup:
         if self._what == b"all":
             self._stream.remove_front(offset)
         else:
-            stream = self._stream  # a wildcard in the subject means what it does in a filter, as with nats-server
-            found, _ = stream.index.find_many(stream.bitmap((self._topic,)), stream.first, offset)
-            stream.remove(stream.removed.visible(found))
-            self._stream.flush_removed()
+            self._stream.roll_up(self._topic, offset)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.protocols.nats.jetstream.delivery import Pull
 from mainstem.protocols.nats.jetstream.errors import JsError
-from mainstem.protocols.nats.jetstream.words import document, flag, number
+from mainstem.protocols.nats.jetstream.waiting import Pull
+from mainstem.protocols.nats.jetstream.words import document, flag, number, string
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
@@ -46,19 +46,12 @@ def pull_of(connection: NatsConnection, reply: bytes, payload: bytes) -> Pull | 
             bytes_left=bytes_max,
             has_limit=bytes_max > 0,
             heartbeat_ns=max(0, number(given, "idle_heartbeat")),
+            group=string(given, "group"),
+            min_pending=number(given, "min_pending"),
+            min_ack_pending=number(given, "min_ack_pending"),
+            pin=string(given, "id"),
+            priority=number(given, "priority"),
+            spoken=True,
         )
     except JsError:
         return None
-
-
-def fault_of(pull: Pull, config: dict[str, int]) -> tuple[int, str] | None:
-    """Why it is refused: a status."""
-    if pull.heartbeat_ns and (not pull.expires_ns or pull.heartbeat_ns * 2 > pull.expires_ns):
-        return 400, "Bad Request - heartbeat value too large"
-    if 0 < config.get("max_batch", 0) < pull.batch:
-        return 409, f"Exceeded MaxRequestBatch of {config['max_batch']}"
-    if 0 < config.get("max_expires", 0) < pull.expires_ns:
-        return 409, f"Exceeded MaxRequestExpires of {config['max_expires'] / 1e9:g}s"
-    if 0 < config.get("max_bytes", 0) < pull.bytes_left:
-        return 409, f"Exceeded MaxRequestMaxBytes of {config['max_bytes']}"
-    return None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.streams.registry import Streams
+from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.stream import Stream
+from mainstem.broker.streams.streams import Streams
 from mainstem.model.errors import InvalidName, Overloaded
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.protocols.nats.jetstream import errors, stream_config
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL, DELETED_MAX, stream_info, subjects_of
-from mainstem.protocols.nats.jetstream.words import document, flag, number, string
+from mainstem.protocols.nats.jetstream.message_calls import offset_since
+from mainstem.protocols.nats.jetstream.words import document, flag, number, string, time_ns
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -36,6 +38,7 @@ class StreamCalls:
         def now_ns(self) -> int: ...
         def stream(self, call: Call, at: int = 2) -> Stream: ...
         def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def advise_stream(self, action: str, stream: Stream) -> None: ...
 
     # -- the account -------------------------------------------------------------------------------------------------
 
@@ -71,32 +74,76 @@ class StreamCalls:
         config = self._config(call)
         known = self.streams.by_name.get(config["name"])
         if known is not None:
-            if known.config != config:
+            if {**known.config, "mirror_direct": False} != {**config, "mirror_direct": False}:
                 raise errors.NAME_TAKEN
             return {**stream_info(known, self.now_ns()), "did_create": True}
-        filters = StreamSettings.of(config).filters
-        self.require(call, Action.CREATE, filters)
-        if self.streams.overlapping(filters) is not None:
+        if "mirror" in config:
+            stream = await self._create_mirror(call, config)
+        else:
+            stream = await self._create(call, config)
+        self.advise_stream("create", stream)
+        return {**stream_info(stream, self.now_ns()), "did_create": True}
+
+    async def _create(self, call: Call, config: dict[str, Any]) -> Stream:
+        settings = StreamSettings.of(config)
+        self.require(call, Action.CREATE, settings.captured)
+        if self.streams.overlapping(settings.filters) is not None:
             raise errors.OVERLAP
-        self.streams.check_topics(filters)
-        durability = config.get("metadata", {}).get(DURABILITY, "")
+        self._check_sources(call, config)
+        self.streams.check_topics(settings.filters)
+        durability = config.get("metadata", {}).get(DURABILITY, "") or ("os" if config.get("persist_mode") else "")
         try:
-            stream = await self.broker.streams.create(self.namespace, config, durability=durability)
+            return await self.broker.streams.create(self.namespace, config, durability=durability)
         except Overloaded as error:
             raise errors.insufficient(str(error)) from None
-        return {**stream_info(stream, self.now_ns()), "did_create": True}
+
+    async def _create_mirror(self, call: Call, config: dict[str, Any]) -> Stream:
+        """A view of another stream, for who may read that one."""
+        asked = config["mirror"]
+        if asked["name"] == config["name"]:
+            raise errors.stream_config("detected cycle")
+        origin = self.streams.by_name.get(asked["name"])
+        if origin is None or isinstance(origin, Mirror):
+            what = "is a mirror itself" if origin is not None else "is not there"
+            raise errors.stream_config(f"a mirror here is a view, and stream {asked['name']!r} {what}")
+        self.require(call, Action.CONSUME, origin.rights)
+        config["mirror_direct"] = origin.config["allow_direct"]
+        start = max(0, asked.get("opt_start_seq", 0) - 1)
+        if "opt_start_time" in asked:
+            start = offset_since(origin, time_ns(asked["opt_start_time"]))
+        return await self.broker.streams.create_mirror(origin, config, start)
+
+    def _check_sources(self, call: Call, config: dict[str, Any]) -> None:
+        """Who copies must be allowed to read; and no copy may come back to where it is from."""
+        for one in config.get("sources") or ():
+            origin = self.streams.by_name.get(one["name"])
+            if origin is not None:
+                self.require(call, Action.CONSUME, origin.rights)
+        reached, waiting = set[str](), [one["name"] for one in config.get("sources") or ()]
+        while waiting:
+            name = waiting.pop()
+            if name == config["name"]:
+                raise errors.stream_config("detected cycle")
+            if name not in reached and (known := self.streams.by_name.get(name)) is not None:
+                waiting += [one["name"] for one in known.config.get("sources") or ()]
+                waiting += [known.config["mirror"]["name"]] if "mirror" in known.config else []
+            reached.add(name)
 
     async def change_stream_update(self, call: Call) -> dict[str, Any]:
         config = self._config(call)
         stream = self.stream(call)
         stream_config.check_update(stream.config, config)
-        filters = StreamSettings.of(config).filters
-        self.require(call, Action.CREATE, filters)
-        if self.streams.overlapping(filters, stream.name) is not None:
+        settings = StreamSettings.of(config)
+        if isinstance(stream, Mirror):
+            config["mirror_direct"] = stream.config["mirror_direct"]
+        self.require(call, Action.CREATE, settings.captured or stream.rights)
+        if self.streams.overlapping(settings.filters, stream.name) is not None:
             raise errors.OVERLAP
-        fresh = tuple(one for one in filters if one not in stream.settings.filters)
+        self._check_sources(call, config)
+        fresh = tuple(one for one in settings.filters if one not in stream.settings.filters)
         self.streams.check_topics(fresh)
         await self.broker.streams.update(stream, config)
+        self.advise_stream("modify", stream)
         return stream_info(stream, self.now_ns())
 
     def _config(self, call: Call) -> dict[str, Any]:
@@ -110,8 +157,12 @@ class StreamCalls:
         if call.payload:
             raise errors.NOT_EMPTY
         stream = self.stream(call)
-        self.require(call, Action.DELETE, stream.settings.filters)
+        self.require(call, Action.DELETE, stream.rights)
+        if stream.mirrors:
+            names = ", ".join(sorted(one.name for one in stream.mirrors))
+            raise errors.JsError(500, 10050, f"its mirrors are views of it and would be empty: delete {names} first")
         await self.broker.streams.delete(stream)
+        self.advise_stream("delete", stream)
         return {"success": True}
 
     def on_stream_info(self, call: Call) -> dict[str, Any]:
@@ -120,7 +171,7 @@ class StreamCalls:
             stream = self.stream(call)
         except errors.JsError as error:
             return {"error": error.to_document(), "total": 0, "offset": 0, "limit": 0}
-        self.require(call, Action.DESCRIBE, stream.settings.filters)
+        self.require(call, Action.DESCRIBE, stream.rights)
         info = stream_info(stream, self.now_ns())
         page = {"total": 0, "offset": 0, "limit": 0}
         if subjects := string(given, "subjects_filter"):
@@ -150,7 +201,7 @@ class StreamCalls:
         principal = call.connection.principal
         assert principal is not None
         allows = self.broker.access.allows_filter
-        return principal.admin or all(allows(principal, Action.DESCRIBE, one) for one in stream.settings.filters)
+        return principal.admin or all(allows(principal, Action.DESCRIBE, one) for one in stream.rights)
 
     def on_stream_names(self, call: Call) -> dict[str, Any]:
         names = [stream.name for stream in self._visible(call)]
@@ -174,7 +225,7 @@ class StreamCalls:
 
     async def _purge(self, call: Call) -> int:
         stream = self.stream(call)
-        self.require(call, Action.DELETE, stream.settings.filters)
+        self.require(call, Action.DELETE, stream.rights)
         given = document(call.payload)
         seq, keep, subject = number(given, "seq"), number(given, "keep"), string(given, "filter")
         if seq and keep:
@@ -183,6 +234,8 @@ class StreamCalls:
             raise errors.SEALED
         if stream.config["deny_purge"]:
             raise errors.PURGE_DENIED
+        if isinstance(stream, Mirror):
+            raise errors.JsError(500, 10110, f"a mirror here is a view: purge its origin {stream.origin.name}")
         self.broker.ticker.write_now()
         await self.broker.ticker.settle([stream.log])
         end = min(seq - 1, stream.log.stable) if seq else stream.log.stable

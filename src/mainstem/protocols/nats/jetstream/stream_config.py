@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.model.errors import InvalidName
+from mainstem.model.errors import InvalidArgument, InvalidName
+from mainstem.model.subject_transform import SubjectTransform
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
-from mainstem.protocols.nats.jetstream import errors
+from mainstem.protocols.nats.jetstream import errors, origins
 from mainstem.protocols.nats.jetstream.errors import stream_config as refused
 from mainstem.protocols.nats.jetstream.words import check_keys, flag, number, string, texts
 
@@ -63,18 +64,6 @@ _ENUMS = {
     "storage": ("file", "memory"),
     "compression": ("none", "s2"),
 }
-# What stock clients may ask for and this broker does not have: refused, never ignored.
-_NOT_HERE = (
-    "mirror",
-    "sources",
-    "subject_transform",
-    "republish",
-    "subject_delete_marker_ttl",
-    "allow_msg_counter",
-    "allow_atomic",
-    "allow_batched",
-    "allow_msg_schedules",
-)
 
 
 def check_name(name: str) -> None:
@@ -93,11 +82,8 @@ def check_name(name: str) -> None:
 def complete(given: dict[str, Any]) -> dict[str, Any]:
     """The configuration as it is kept and answered. JsError where it cannot be."""
     check_keys(given, _KNOWN)
-    for key in _NOT_HERE:
-        if given.get(key):
-            raise refused(f"{key} is not supported by this server")
-    if string(given, "persist_mode") not in ("", "default"):
-        raise refused("persist_mode is not supported by this server")
+    if given.get("allow_batched"):
+        raise refused("allow_batched is not supported by this server")
     name = string(given, "name")
     check_name(name)
     if number(given, "num_replicas", 1) > 1:
@@ -105,11 +91,15 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {"name": name}
     if string(given, "description"):
         config["description"] = given["description"]
-    config["subjects"] = _subjects(given, name)
+    copied = bool(given.get("mirror") or given.get("sources"))
+    if given.get("mirror"):
+        config["mirror"] = origins.mirror(given)
+    if texts(given, "subjects") or not copied:
+        config["subjects"] = _subjects(given, name)
     config["retention"] = _one_of(given, "retention")
     for key in ("max_consumers", "max_msgs", "max_bytes"):
         config[key] = number(given, key) or -1
-    config["max_age"] = max(0, number(given, "max_age"))
+    config["max_age"] = _age(given)
     for key in ("max_msgs_per_subject", "max_msg_size"):
         config[key] = number(given, key) or -1
     config["discard"] = _one_of(given, "discard")
@@ -117,10 +107,14 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
     config["num_replicas"] = 1
     if flag(given, "no_ack"):
         config["no_ack"] = True
-    config["duplicate_window"] = _window(given, config["max_age"])
+    if window := _window(given, config["max_age"], default=not copied):
+        config["duplicate_window"] = window
+    if given.get("sources"):
+        config["sources"] = origins.sources(given)
     config["compression"] = _one_of(given, "compression")
     if number(given, "first_seq") > 1:
         config["first_seq"] = given["first_seq"]
+    _subject_changes(given, config)
     for key in ("allow_direct", "mirror_direct"):
         config[key] = flag(given, key)
     if flag(given, "discard_new_per_subject"):
@@ -129,11 +123,79 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
         config[key] = flag(given, key)
     config["consumer_limits"] = given.get("consumer_limits") or {}
     config["allow_msg_ttl"] = flag(given, "allow_msg_ttl")
+    _extras(given, config)
     metadata = {k: v for k, v in (given.get("metadata") or {}).items() if not k.startswith("_nats.")}
     if metadata:
         config["metadata"] = metadata
     _check(config)
+    if "mirror" in config:
+        origins.check_view(config)
     return config
+
+
+def _age(given: dict[str, Any]) -> int:
+    age = number(given, "max_age")
+    if age < 0:
+        raise refused("max age can not be negative")
+    return age
+
+
+def _subject_changes(given: dict[str, Any], config: dict[str, Any]) -> None:
+    """`subject_transform` and `republish`."""
+    transform = given.get("subject_transform")
+    if transform:
+        config["subject_transform"] = {"src": string(transform, "src"), "dest": string(transform, "dest")}
+        origins.transformed(config["subject_transform"], 10155, "stream transform source", 10156, "stream transform")
+    again = given.get("republish")
+    if not again:
+        return
+    source, destination = string(again, "src") or ">", string(again, "dest")
+    config["republish"] = {"src": source, "dest": destination}
+    if flag(again, "headers_only"):
+        config["republish"]["headers_only"] = True
+    try:
+        SubjectTransform(source, destination)
+        to = filter_levels(filter_of_nats(_pattern(destination).encode()))
+    except (InvalidArgument, InvalidName):
+        raise refused(
+            f"stream configuration for republish with transform from '{source}' to '{destination}' not valid"
+        ) from None
+    if any(overlap(to, filter_levels(filter_of_nats(one.encode()))) for one in config.get("subjects") or ()):
+        raise refused("stream configuration for republish destination forms a cycle")
+
+
+def _pattern(destination: str) -> str:
+    """What a transform's destination may become: functions are any token."""
+    return ".".join("*" if one.startswith(("{{", "$")) else one for one in destination.split("."))
+
+
+def _extras(given: dict[str, Any], config: dict[str, Any]) -> None:
+    """Markers, counters, batches, schedules, how it is kept."""
+    ttl = number(given, "subject_delete_marker_ttl")
+    if ttl < 0:
+        raise refused("subject delete marker TTL must not be negative")
+    if ttl:
+        if ttl < 1_000_000_000:
+            raise refused("subject delete marker TTL must be at least 1 second")
+        config["subject_delete_marker_ttl"] = ttl
+        config["allow_msg_ttl"] = config["allow_rollup_hdrs"] = True
+        config["deny_purge"] = False
+    for key in ("allow_msg_counter", "allow_atomic", "allow_msg_schedules"):
+        if flag(given, key):
+            config[key] = True
+    if config.get("allow_msg_schedules"):
+        if config["discard"] == "new":
+            raise refused("message scheduling cannot use discard new")
+        config["allow_rollup_hdrs"], config["deny_purge"] = True, False
+    mode = string(given, "persist_mode") or "default"
+    if mode not in ("default", "async"):
+        raise errors.invalid_json(f'can not unmarshal "{mode}"')
+    if mode == "async":
+        if config["storage"] != "file":
+            raise refused("async persist mode is only supported on file storage")
+        if config.get("allow_atomic"):
+            raise refused("async persist mode is not supported with atomic batch publish")
+        config["persist_mode"] = mode
 
 
 def _subjects(given: dict[str, Any], name: str) -> list[str]:
@@ -144,18 +206,26 @@ def _subjects(given: dict[str, Any], name: str) -> list[str]:
             levels = filter_levels(filter_of_nats(subject.encode()))
         except InvalidName:
             raise refused("invalid subject") from None
-        api = subject.startswith(("$JS.", "$SYS")) and not subject.startswith("$JS.EVENT.")
-        if (subject == ">" or api) and not flag(given, "no_ack"):
-            raise refused("subjects that overlap with jetstream api require no-ack to be true")
-        if subject == ">":
-            raise refused("a stream of every subject would hold everything of the namespace; name the subjects")
-        if any(overlap(levels, other) for other in filters):
-            same = subjects.count(subject) > 1
-            raise refused(
-                "duplicate subjects detected" if same else f"subject {subject!r} overlaps with another of the stream"
-            )
+        _check_subject(subject, levels, no_ack=flag(given, "no_ack"))
+        for other, known in zip(subjects, filters, strict=False):
+            if overlap(levels, known):
+                raise refused(f'subject "{other}" overlaps with "{subject}"')
         filters.append(levels)
     return subjects
+
+
+def _check_subject(subject: str, levels: list[bytes], *, no_ack: bool) -> None:
+    if subject == ">":
+        if not no_ack:
+            raise refused("capturing all subjects requires no-ack to be true")
+        raise refused("a stream of every subject would hold everything of the namespace; name the subjects")
+    if no_ack:
+        return
+    for api in ("$JS.>", "$JSC.>", "$NRG.>"):
+        if overlap(levels, filter_levels(filter_of_nats(api.encode()))) and not subject.startswith("$JS.EVENT."):
+            raise refused("subjects that overlap with jetstream api require no-ack to be true")
+    if overlap(levels, filter_levels(b"$SYS/>")) and not subject.startswith("$SYS.ACCOUNT."):
+        raise refused("subjects that overlap with system api require no-ack to be true")
 
 
 def _one_of(given: dict[str, Any], key: str) -> str:
@@ -165,8 +235,10 @@ def _one_of(given: dict[str, Any], key: str) -> str:
     return value
 
 
-def _window(given: dict[str, Any], max_age: int) -> int:
+def _window(given: dict[str, Any], max_age: int, *, default: bool) -> int:
     window = number(given, "duplicate_window")
+    if not window and not default:
+        return 0
     if not window:
         return min(DUPLICATE_WINDOW_NS, max_age) if max_age else DUPLICATE_WINDOW_NS
     if max_age and window > max_age:
@@ -179,12 +251,21 @@ def _window(given: dict[str, Any], max_age: int) -> int:
 
 
 def _check(config: dict[str, Any]) -> None:
-    if config["mirror_direct"]:
+    if config["mirror_direct"] and "mirror" not in config:
         raise refused("stream has no mirror but does have mirror direct")
     if 0 < config["max_age"] < TIME_MIN_NS:
         raise refused("max age needs to be >= 100ms")
     if config["deny_purge"] and config["allow_rollup_hdrs"]:
         raise refused("roll-ups require the purge permission")
+    if config.get("allow_msg_counter"):
+        for wrong, text in (
+            (config["discard"] == "new", "counter stream cannot use discard new"),
+            (config["allow_msg_ttl"], "counter stream cannot use message TTLs"),
+            (config.get("allow_msg_schedules"), "counter stream cannot use message schedules"),
+            (config["retention"] != "limits", "counter stream can only use limits retention"),
+        ):
+            if wrong:
+                raise refused(text)
     if config.get("discard_new_per_subject"):
         if config["discard"] != "new":
             raise refused("discard new per subject requires discard new policy to be set")
@@ -206,6 +287,14 @@ def check_update(old: dict[str, Any], new: dict[str, Any]) -> None:
             raise refused(f"stream configuration update can not cancel {text}")
     if old.get("allow_msg_ttl") and not new.get("allow_msg_ttl"):
         raise refused("message TTL status can not be disabled")
+    if bool(old.get("allow_msg_counter")) != bool(new.get("allow_msg_counter")):
+        raise refused("stream configuration update can not change message counter setting")
+    if old.get("allow_msg_schedules") and not new.get("allow_msg_schedules"):
+        raise refused("message schedules can not be disabled")
+    if old.get("persist_mode") != new.get("persist_mode"):
+        raise refused("stream configuration update can not change persist mode")
+    if old.get("mirror") != new.get("mirror"):
+        raise errors.MIRROR_FIXED
 
 
 def same(old: dict[str, Any], new: dict[str, Any]) -> bool:

@@ -4,51 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
+from mainstem.model.nats_headers import header_value, with_lines
+from mainstem.model.times import NO_TIME, time_ns, time_text
 from mainstem.protocols.nats.jetstream.errors import JsError, invalid_json
-
-NO_TIME = "0001-01-01T00:00:00Z"
-VERSION_LINE = b"NATS/1.0"
-NS_PER_S = 1_000_000_000
-
-
-def time_text(ns: int) -> str:
-    """RFC 3339, with as many of nine digits as are needed."""
-    if ns <= 0:
-        return NO_TIME
-    seconds, rest = divmod(ns, NS_PER_S)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    fraction = f"{rest:09d}".rstrip("0")
-    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
-
-
-def time_ns(text: str) -> int:
-    """Raises ValueError."""
-    head, dot, rest = text.partition(".")
-    digits = ""
-    if dot:
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        head += rest[len(digits) :]
-    when = datetime.fromisoformat(head.replace("Z", "+00:00"))
-    if when.tzinfo is None:
-        raise ValueError(text)
-    return int(when.timestamp()) * NS_PER_S + int((digits + "0" * 9)[:9])
-
-
-def header_value(block: bytes, name: bytes) -> bytes | None:
-    """Of the first line with exactly this name, as nats-server looks it up."""
-    at = block.find(b"\r\n" + name + b":")
-    if at < 0:
-        return None
-    return block[at + 3 + len(name) : block.find(b"\r\n", at + 2)].strip(b" \t")
-
-
-def with_lines(block: bytes, lines: Iterable[tuple[str, object]]) -> bytes:
-    """The block with lines appended."""
-    more = b"".join(f"{name}: {value}\r\n".encode() for name, value in lines)
-    return (block[:-2] if block else VERSION_LINE + b"\r\n") + more + b"\r\n"
 
 
 def status(code: int, text: str, lines: Iterable[tuple[str, object]] = ()) -> bytes:
