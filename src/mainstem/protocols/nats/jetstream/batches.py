@@ -128,6 +128,8 @@ class Batches:
         checked = stream.counters.copy()
         try:
             self._check(stream, messages)
+            for message in messages:
+                stream.namespace.route(message.topic)  # refuses what cannot be a topic
         except (JsError, MainstemError):
             stream.counters = checked
             raise
@@ -148,6 +150,7 @@ class Batches:
             if stream.settings.copying:
                 message.topic = stored_topic(stream, message.topic)
             fresh.check(message)
+            self._check_record(stream, message)
             duplicate, _ = self._publisher.check(stream, message)
             message_id = header_value(message.headers, b"Nats-Msg-Id")
             if duplicate is not None or (message_id and message_id in ids):
@@ -155,6 +158,13 @@ class Batches:
             if message_id:
                 ids.add(message_id)
             fresh.add(message)
+
+    def _check_record(self, stream: Stream, message: Message) -> None:
+        """Whatever an append would refuse or set aside: behind the first one nothing may be refused any more."""
+        namespace = stream.namespace
+        namespace.check_value(message.topic, message.payload)
+        if not namespace.fits(message.topic, message.payload):
+            raise errors.invalid_record("a message of an atomic batch does not match its topic's schema")
 
 
 class _Fresh:
