@@ -94,6 +94,7 @@ class BrokerOptions:
     lost_kept_ms: int = 7 * 86_400_000  # a log without records that no topic names
     tier: TierSettings | None = None  # where sealed segments may go
     disk: Disk = REAL_DISK  # of logs and journal; what is derived from them lies in plain files
+    replicated: bool = False  # that disk's promise is kept by other machines (`cluster/disk.py`)
 
 
 class Broker(Declaring):
@@ -136,6 +137,7 @@ class Broker(Declaring):
         self.pump = Pump(self.dispatcher, self.ticker, self.turns)
         self.stamps = self._open_stamps(FileState(data, self.options.disk))
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log, self.options.limits, self.options.disk)
+        self.logs.replicated = self.options.replicated
         if self.options.tier is not None:
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
             await loop.run_in_executor(None, self.logs.tier.claim)

@@ -16,7 +16,6 @@ from mainstem.broker.policy import STEMS_MAX, Policy
 from mainstem.broker.queues.exchange_names import DEFAULT, key_of
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.broker.views import View
-from mainstem.log.durability import parse_durability
 from mainstem.log.log import Log
 from mainstem.metadata.rows import LogRow, Sequence, SlotRow, SpanRow, TopicRow, ViewRow
 from mainstem.metadata.store import MetadataStore, Written
@@ -290,7 +289,7 @@ class Declaring:
             namespace.forget_routes()
             self.note_traced(namespace, topic)
             for log in {partition.log for partition in topic.partitions if policy.dedicated}:
-                log.durability = parse_durability(policy.durability)
+                log.durability = self.logs.durability_of(policy.durability)
 
         written = self._put_topic(namespace, planned)
         await self._change(namespace, topic.name, Commit(self.ticker.loop, written, topic, apply=apply))
@@ -388,7 +387,7 @@ class Declaring:
         last = partition.spans[-1]
         if target is last.log:
             if not last.shared:
-                target.durability = parse_durability(policy.durability)
+                target.durability = self.logs.durability_of(policy.durability)
                 document = policy.to_document()
                 self.store.put_log(LogRow(target.id, namespace.name, "partition", policy.engine, document))
             return

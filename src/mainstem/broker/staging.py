@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import shutil
 import threading
 import time
@@ -46,6 +45,7 @@ from mainstem.model.errors import (
     StorageFault,
 )
 from mainstem.model.topic_filter import check_topic
+from mainstem.storage.disk import Disk, write_all
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -98,6 +98,7 @@ class Staging:
     def __init__(self, broker: Broker, *, bytes_max: int = STAGED_BYTES_MAX) -> None:
         self._broker = broker
         self._directory = broker.options.data / "staging"
+        self._disk = broker.options.disk
         self._bytes_max = bytes_max
         self._sinks: dict[bytes, Commit] = {}
         self._locks: dict[bytes, asyncio.Lock] = {}
@@ -144,7 +145,7 @@ class Staging:
         for sink in self._directory.iterdir() if self._directory.is_dir() else ():
             for batch in sink.iterdir():
                 if batch not in pending and batch.stat().st_mtime < oldest:
-                    shutil.rmtree(batch, ignore_errors=True)
+                    _remove(self._disk, batch)
                     continue
                 total += sum(file.stat().st_size for file in batch.iterdir())
             with contextlib.suppress(OSError):
@@ -218,7 +219,7 @@ class Staging:
         await self._take_over(batch, run)
         records = await asyncio.to_thread(_check_staged, data, self._broker.namespace(batch.namespace))
         path = self._path(batch) / _file_name(run, attempt)
-        self.staged_bytes += len(data) - await asyncio.to_thread(_write, path, data)
+        self.staged_bytes += len(data) - await asyncio.to_thread(_write, self._disk, path, data)
         return {"records": records, "bytes": len(data)}
 
     def _path(self, batch: BatchId) -> Path:
@@ -292,7 +293,7 @@ class Staging:
         """It is removed: its jobs' decisions and what they staged."""
         for key in [one for one in self._sinks if one.partition(b"\0")[0] == name.encode()]:
             path = self._path(_batch_of(key, self._sinks.pop(key))).parent
-            threading.Thread(target=shutil.rmtree, args=(path, True), name="remove staged", daemon=True).start()
+            threading.Thread(target=_remove, args=(self._disk, path), name="remove staged", daemon=True).start()
             self._broker.journal.put(KIND, key, None)
             yield
 
@@ -307,7 +308,7 @@ class Staging:
         path = self._path(batch)
         with contextlib.suppress(FileNotFoundError):
             self.staged_bytes -= sum(file.stat().st_size for file in path.iterdir())
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(self._disk, path)
 
 
 def _batch_of(key: bytes, commit: Commit) -> BatchId:
@@ -338,23 +339,30 @@ def _check_staged(data: bytes, namespace: Namespace) -> int:
     return count
 
 
-def _write(path: Path, data: bytes) -> int:
+def _remove(disk: Disk, directory: Path) -> None:
+    """With what it holds; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for file in [one for one in directory.rglob("*") if one.is_file()]:
+            disk.unlink(file)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write(disk: Disk, path: Path, data: bytes) -> int:
     """Whole and durable or not at all; returns the size of what it replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = path.stat().st_size if path.exists() else 0
     part = path.with_name(path.name + ".new")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
+        part.unlink(missing_ok=True)
+        descriptor = disk.open(part, create=True)
+        try:
+            write_all(disk, descriptor, [data], 0)
+            disk.fsync(descriptor)
+        finally:
+            disk.close(descriptor)
+        disk.rename(part, path)
         for directory in (path.parent, path.parent.parent, path.parent.parent.parent):
-            descriptor = os.open(directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            disk.fsync_dir(directory)
     except OSError as error:
         part.unlink(missing_ok=True)
         if error.errno in (28, 122):

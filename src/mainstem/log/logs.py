@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.codec.batch import decode_frames, frame_heads
-from mainstem.log.durability import parse_durability
+from mainstem.log.durability import SYNC, Durability, parse_durability
 from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
 from mainstem.log.meters import Meters
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
-from mainstem.model.errors import ConfigError, DiskFull, Overloaded, StorageFault
+from mainstem.model.errors import ConfigError, DiskFull, InvalidArgument, Overloaded, StorageFault
 from mainstem.model.topic_tries import TopicTrie
 from mainstem.storage.ballast import FIX
 from mainstem.storage.disk import REAL_DISK, Disk, is_full
@@ -82,6 +82,7 @@ class Logs:
         self.meters = Meters()
         self.tier: Tier | None = None  # where old parts may lie; set before logs are opened
         self.objects: ObjectLogs | None = None  # with a tier: what the logs of the engine `object` share
+        self.replicated = False  # the disk's promise is kept by other machines; set before logs are opened
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
@@ -103,6 +104,11 @@ class Logs:
                 f"{len(self.by_id)} logs are open already",
                 fix="let topics share a log: mainstem topic alter TOPIC --layout shared; or raise limits.dedicated_logs_max",
             )
+        if self.replicated and ENGINES[engine].on_disk and not ENGINES[engine].has_segments:
+            raise InvalidArgument(
+                f"engine {engine} keeps its data on one machine, and this broker is one of a cluster",
+                fix="use the segment engine",
+            )
         path = self.path_of(log_id)
         options = EngineOptions(
             policy["segment_bytes"], shared=self.files, objects=self.objects, progress=_Progress(log_id)
@@ -119,7 +125,7 @@ class Logs:
             store,
             self._stamps,
             Reservation.open(path, self._disk),
-            durability=parse_durability(policy["durability"]),
+            durability=self.durability_of(policy["durability"]) if on_disk else parse_durability(policy["durability"]),
             index=index,
             first_offset=max(first_offset, int(start["offset"])) if start else first_offset,
             on_dirty=self._on_dirty,
@@ -147,6 +153,10 @@ class Logs:
         self.tier.check_known(path, state)
         wanted = policy.get("tier", "none") != "none" or self.tier.holds(log_id)
         return self.tier.attach(store, log_id, path) if wanted else store
+
+    def durability_of(self, text: str) -> Durability:
+        """What a policy says; where the disk is a cell's an ack always waits, as nothing else survives its machine."""
+        return SYNC if self.replicated else parse_durability(text)
 
     def limit_unsynced(self, bytes_max: int) -> None:
         self.limits.unsynced_bytes_max = bytes_max

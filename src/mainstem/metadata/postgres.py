@@ -11,7 +11,6 @@ While the server is away rounds wait and are tried again; `check_room` refuses n
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mainstem.metadata.postgres_session import PostgresSession, check_server
 from mainstem.metadata.rounds import RETRY_S, RoundStore, Write
 from mainstem.metadata.rows import Catalog
 from mainstem.metadata.sqlite import VERSION, changes_of
@@ -31,15 +31,11 @@ from mainstem.model.errors import (
     InvalidArgument,
     MainstemError,
     Overloaded,
-    StorageFault,
 )
 
 if TYPE_CHECKING:
     import asyncpg
 
-SERVER_VERSION_MIN = 15
-CONNECT_S = 10.0
-STATEMENT_S = 30.0
 MORE = """
 CREATE TABLE IF NOT EXISTS changes (seq BIGINT PRIMARY KEY, "table" TEXT NOT NULL, "key" TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (writer TEXT PRIMARY KEY, round BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL);
@@ -51,7 +47,6 @@ ROUND = (
     "INSERT INTO rounds (writer, round, at) VALUES ($1, $2, now()) "
     "ON CONFLICT (writer) DO UPDATE SET round = excluded.round, at = excluded.at"
 )
-FIX = "check that the server runs and takes connections: psql {dsn}"
 
 T = TypeVar("T")
 
@@ -61,11 +56,8 @@ class PostgresStore(RoundStore):
 
     def __init__(self, dsn: str, schema: str = "mainstem") -> None:
         super().__init__()
-        if not schema.isidentifier():
-            raise ConfigError(f"{schema!r} cannot be the name of a PostgreSQL schema")
-        self._dsn, self._schema = dsn, schema
-        self._loop = asyncio.new_event_loop()
-        self._connection: asyncpg.Connection[Any] | None = None
+        self._schema = schema
+        self._session = PostgresSession(dsn, schema)
         self._writer, self._round = uuid.uuid4().hex, 0
         self._unknown: list[MainstemError | None] | None = None  # of the round whose COMMIT was not answered
         self._thread.start()
@@ -78,43 +70,14 @@ class PostgresStore(RoundStore):
     # -- the connection
 
     def _use(self, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-        """Run with a connection; one that breaks is dropped, and trying again may help."""
-        import asyncpg
+        return self._session.use(run)
 
-        async def connected() -> T:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(
-                    self._dsn,
-                    timeout=CONNECT_S,
-                    command_timeout=STATEMENT_S,
-                    server_settings={"search_path": self._schema, "application_name": "mainstem"},
-                )
-            return await run(self._connection)
-
-        try:
-            return self._loop.run_until_complete(connected())
-        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
-            self._drop()
-            raise Overloaded(f"PostgreSQL does not answer: {_words(error)}", fix=FIX.format(dsn="DSN")) from error
-        except asyncpg.OperatorInterventionError as error:  # it is being stopped or started
-            self._drop()
-            raise Overloaded(f"PostgreSQL does not serve: {error}", fix=FIX.format(dsn="DSN")) from error
-        except asyncpg.PostgresError as error:
-            raise StorageFault(f"PostgreSQL refused a metadata change: {error}") from error
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+    async def _guard(self, connection: asyncpg.Connection[Any]) -> None:
+        """Inside each transaction that writes, before it does: a store that only one owner may write to refuses here."""
 
     def _prepare(self) -> None:
         async def prepare(connection: asyncpg.Connection[Any]) -> None:
-            version = connection.get_server_version()
-            if version.major < SERVER_VERSION_MIN:
-                raise ConfigError(
-                    f"PostgreSQL {version.major} is too old for metadata; {SERVER_VERSION_MIN} is the oldest that works",
-                    fix=f"use a server of version {SERVER_VERSION_MIN} or newer",
-                )
+            check_server(connection)
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", self._schema)
                 await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
@@ -151,6 +114,7 @@ class PostgresStore(RoundStore):
             await transaction.start()
             try:
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", self._schema)
+                await self._guard(connection)
                 outcomes = [await _apply(connection, write) for write in writes]
                 await connection.execute(ROUND, self._writer, self._round)
             except BaseException:
@@ -197,13 +161,21 @@ class PostgresStore(RoundStore):
                 "INSERT INTO sequences AS s (kind, reserved) VALUES ($1, $2) "
                 "ON CONFLICT (kind) DO UPDATE SET reserved = s.reserved + $3 RETURNING reserved"
             )
-            return int(await connection.fetchval(sql, sequence, 1 + count, count))
+            async with connection.transaction():
+                await self._guard(connection)
+                return int(await connection.fetchval(sql, sequence, 1 + count, count))
 
         return self._use(reserve)
 
     def _give_back_ids(self, sequence: str, first: int, end: int) -> None:
         sql = "UPDATE sequences SET reserved = $1 WHERE kind = $2 AND reserved = $3"
-        self._use(lambda connection: connection.execute(sql, first, sequence, end))
+
+        async def give_back(connection: asyncpg.Connection[Any]) -> None:
+            async with connection.transaction():
+                await self._guard(connection)
+                await connection.execute(sql, first, sequence, end)
+
+        self._use(give_back)
 
     def _copy(self, path: Path) -> None:
         """As an SQLite file: what a backup holds is the same wherever the metadata lived."""
@@ -224,13 +196,7 @@ class PostgresStore(RoundStore):
         path.chmod(0o600)
 
     def _shut(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                self._loop.run_until_complete(connection.close(timeout=CONNECT_S))
-            except Exception:  # the server is away: it forgets us by itself
-                connection.terminate()
-        self._loop.close()
+        self._session.close()
 
 
 async def _apply(connection: asyncpg.Connection[Any], write: Write) -> MainstemError | None:
@@ -289,7 +255,3 @@ async def _do(connection: asyncpg.Connection[Any], operation: Operation) -> None
 
 def _mark(number: int) -> str:
     return f"${number}"
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__

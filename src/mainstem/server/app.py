@@ -112,9 +112,13 @@ def tier_settings(config: Config) -> TierSettings | None:
 class App:
     """Start it, ask it for its ports, stop it. With `move_ports` a taken port is moved, and `notices` say so."""
 
-    def __init__(self, config: Config, *, move_ports: bool = False) -> None:
+    def __init__(
+        self, config: Config, *, move_ports: bool = False, broker: Broker | None = None, taken: Taken | None = None
+    ) -> None:
+        """`broker` and `taken`, its ports, are made here unless someone has them already."""
         self.config = config
-        self.broker = Broker(broker_options(config))
+        self.broker = broker or Broker(broker_options(config))
+        self._taken = taken
         self.servers: dict[str, Any] = {}
         self.ports: dict[str, int] = {}
         self.notices: list[str] = []
@@ -145,7 +149,7 @@ class App:
             directory, listeners = Path(self.config.data.directory), self.config.listeners
             if directory.exists():  # whoever uses it is the better explanation of a port that is taken
                 self._directory = DataDirectory(directory)
-            taken = take_ports(listeners, move=self._move_ports, tls=self._tls is not None)
+            taken = self._taken or take_ports(listeners, move=self._move_ports, tls=self._tls is not None)
             if self._directory is None:  # a broker that may not start creates nothing
                 check_bind(listeners, users=False)
             self._tell_ports(taken)

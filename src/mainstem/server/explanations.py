@@ -190,6 +190,11 @@ CATALOGUE = {
         "The registry names an object that is not in the store: someone deleted it, or a lifecycle rule did. Its offsets\n"
         "cannot be read, all others can. Put it back from a version or a copy of the bucket; the message names it.",
     ),
+    "MS-5010": Explanation(
+        "Another broker owns the cell",
+        "This broker was paused or cut off for longer than its lease, and another took over. It acknowledged nothing since\n"
+        "and starts over by itself. Often: pauses of the machine, or a slow way to PostgreSQL. See mainstem cluster status.",
+    ),
     "MS-6001": Explanation(
         "No broker answers",
         "Nothing listens at that address. Start one: mainstem up. Another address: --url http://HOST:PORT or\n"

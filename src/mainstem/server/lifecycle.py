@@ -31,12 +31,12 @@ def run(
 ) -> int:
     """Serve until a signal; returns the exit code."""
     set_up_logging(config)
-    _keep_freed_memory()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config, move_ports, announce, reload))
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Do not give memory back to the kernel after each large request, only to have every page of it zeroed again.
 
     Measured with 1 MB Kafka batches: half the CPU time per MB. At most TRIM_BYTES of freed memory stay ours.
@@ -59,7 +59,7 @@ async def _serve(
     gc.freeze()  # what was imported and recovered stays: do not look at it again
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     gc.enable()
-    stopping = _handle_signals(app, reload)
+    stopping = handle_signals(lambda: app, reload)
     announce(app, time.monotonic() - began)
     notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")
     await stopping.wait()
@@ -74,8 +74,8 @@ async def _serve(
     return 0
 
 
-def _handle_signals(app: App, reload: Callable[[], Config]) -> asyncio.Event:
-    """The event is set at TERM or INT; a second one does not wait any longer."""
+def handle_signals(app: Callable[[], App | None], reload: Callable[[], Config]) -> asyncio.Event:
+    """The event is set at TERM or INT; a second one does not wait any longer. HUP concerns the app there is by then."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -86,11 +86,13 @@ def _handle_signals(app: App, reload: Callable[[], Config]) -> asyncio.Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, _reload, app, reload)
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(app(), reload))
     return stopping
 
 
-def _reload(app: App, reload: Callable[[], Config]) -> None:
+def _reload(app: App | None, reload: Callable[[], Config]) -> None:
+    if app is None:
+        return
     notify("RELOADING=1")
     try:
         new = reload()

@@ -262,6 +262,23 @@ class TierStore:
 
 
 @dataclass(slots=True)
+class Cluster:
+    """More than one machine (docs/cluster.md): brokers with the same PostgreSQL and `tier.store` serve the same data."""
+
+    postgres: str = setting(
+        "", TEXT, "`postgresql://USER@HOST/DATABASE` (also `--cluster`); empty: this broker is alone."
+    )
+    name: str = setting("", TEXT, "This broker's name in the cluster; empty takes the machine's.")
+    host: str = setting("", TEXT, "Where other brokers and Kafka clients reach this one; empty: `listeners.host`.")
+    relay_port: int = setting(7071, count(0, 65_535), "Port for the other brokers; 0 takes any free one.")
+    single_postgres: bool = setting(
+        False,
+        FLAG,
+        "Take a PostgreSQL without a synchronous standby: what it loses is lost (also `--single-postgres`).",
+    )
+
+
+@dataclass(slots=True)
 class Limits:
     """What one client, or all of them, may take. Checked before memory is spent."""
 
@@ -445,6 +462,7 @@ class Config:
     data: Data = field(default_factory=Data)
     topics: Topics = field(default_factory=Topics)
     tier: TierStore = field(default_factory=TierStore)
+    cluster: Cluster = field(default_factory=Cluster)
     limits: Limits = field(default_factory=Limits)
     mqtt: Mqtt = field(default_factory=Mqtt)
     kafka: Kafka = field(default_factory=Kafka)
@@ -462,6 +480,7 @@ SECTIONS: dict[str, type] = {
     "data": Data,
     "topics": Topics,
     "tier": TierStore,
+    "cluster": Cluster,
     "limits": Limits,
     "mqtt": Mqtt,
     "kafka": Kafka,

@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
         "namespaces:namespace",
         "List, describe, add, alter and remove namespaces: the boundary between tenants.",
     ),
+    "cluster": ("cluster:cluster", "Brokers that serve the same data: status, ls, drain, move, doctor."),
     "top": ("watch:top", "What moves right now, each second."),
     "bench": ("bench:bench", "Load any broker by MQTT, Kafka or AMQP: how fast, how late, what was lost."),
     "check": ("doctor:check", "The broker's health in one line, for scripts."),

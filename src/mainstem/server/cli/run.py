@@ -73,6 +73,11 @@ def up(file: Path | None, ephemeral: bool, **given: Any) -> int:
 
 @click.command()
 @common_options
+@click.option(
+    "--cluster", metavar="URL", help="postgresql://...: serve the same data as others there. See docs/cluster.md."
+)
+@click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY: the object store (tier.store).")
+@click.option("--single-postgres", is_flag=True, help="The PostgreSQL has no synchronous standby, and that is meant.")
 def serve(file: Path | None, **given: Any) -> int:
     """Start a broker for production.
 
@@ -91,6 +96,12 @@ def flags_of(given: dict[str, Any]) -> list[str]:
         flags.append(f"listeners.host={given['host']}")
     if given.get("insecure_allow_anonymous"):
         flags.append("listeners.allow_anonymous=true")
+    if given.get("cluster"):
+        flags.append(f"cluster.postgres={given['cluster']}")
+    if given.get("store"):
+        flags.append(f"tier.store={given['store']}")
+    if given.get("single_postgres"):
+        flags.append("cluster.single_postgres=true")
     return [*flags, *given.get("flags", ())]
 
 
@@ -102,8 +113,13 @@ def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
     def load() -> Config:
         return load_config(file, os.environ, flags_of(given))
 
+    config = load()
     try:
-        return run(load(), move_ports=move_ports, announce=announce, reload=load)
+        if config.cluster.postgres:
+            from mainstem.server.cluster_node import run_node
+
+            return run_node(config, reload=load)
+        return run(config, move_ports=move_ports, announce=announce, reload=load)
     finally:
         gc.enable()
 

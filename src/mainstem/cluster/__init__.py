@@ -1,0 +1,1 @@
+"""More than one machine: cells with one fenced owner each, on PostgreSQL and an object store. See docs/cluster.md."""

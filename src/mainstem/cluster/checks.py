@@ -1,0 +1,103 @@
+"""What would lose data is refused before a broker takes part, each with its fix. `mainstem cluster doctor` asks the same."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from mainstem.cluster.membership import SKEW_S_MAX, Membership
+from mainstem.cluster.schema import SCHEMA, Identity, prepare
+from mainstem.metadata.postgres_session import PostgresSession
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
+
+if TYPE_CHECKING:
+    import asyncpg
+
+OWNER = "cluster"  # the object that says whose prefix it is
+
+
+def join(dsn: str, store: StoreSettings, *, single_postgres: bool) -> Identity:
+    """The cluster's identity, once everything it needs was seen to work. Waits."""
+    session = PostgresSession(dsn, SCHEMA)
+    try:
+        check_postgres(session, single_postgres=single_postgres)
+        identity = prepare(session, store.url.rstrip("/"))
+        check_store(store, identity)
+        return identity
+    finally:
+        session.close()
+
+
+def check_postgres(session: PostgresSession, *, single_postgres: bool) -> None:
+    async def ask(connection: asyncpg.Connection[Any]) -> dict[str, str]:
+        names = "synchronous_standby_names", "synchronous_commit", "fsync", "full_page_writes"
+        return {name: str(await connection.fetchval(f"SELECT current_setting('{name}')")) for name in names}
+
+    told = session.use(ask)
+    if told["synchronous_commit"] in ("off", "local"):
+        raise ConfigError(
+            f"PostgreSQL has synchronous_commit = {told['synchronous_commit']}: it forgets commits that it confirmed",
+            fix="ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf();",
+        )
+    if not told["synchronous_standby_names"] and not single_postgres:
+        raise ConfigError(
+            "PostgreSQL has no synchronous standby: what it confirmed is lost with its machine",
+            fix="set synchronous_standby_names, or say that it is meant: --single-postgres",
+        )
+
+
+def check_store(settings: StoreSettings, identity: Identity) -> None:
+    """It is the cluster's, and lets us write, read and delete."""
+    url = settings.url.rstrip("/")
+    if identity.store != url:
+        raise ConfigError(
+            f"the cluster's objects lie in {identity.store}, not in {url}", fix=f"--store {identity.store}"
+        )
+    store, check = ObjectStore(settings), f"check/{uuid.uuid4().hex}"
+    try:
+        store.put(check, b"mainstem\n")
+        if store.get(check, 0, 9) != b"mainstem\n":
+            raise ConfigError(f"{url}/{check}: what was written is not what is read", fix="mainstem doctor")
+        store.delete(check)
+        try:
+            owner = json.loads(store.get_all(OWNER))["id"]
+        except ObjectMissing:
+            store.put(OWNER, json.dumps({"id": identity.id}).encode())
+            owner = identity.id
+    except StoreAway as error:
+        raise ConfigError(f"the object store does not answer: {error.message}", fix="see that it runs") from error
+    if owner != identity.id:
+        raise ConfigError(
+            f"{url} belongs to another cluster ({owner})", fix=f"a prefix of its own for each cluster: --store {url}-2"
+        )
+
+
+def check_clock(membership: Membership) -> None:
+    skew_s = membership.skew_s()
+    if abs(skew_s) > SKEW_S_MAX:
+        raise ConfigError(
+            f"this machine's clock and PostgreSQL's are {abs(skew_s):.1f} s apart; {SKEW_S_MAX:.0f} s are the most allowed",
+            fix="timedatectl set-ntp true",
+        )
+
+
+def problems(dsn: str, store: StoreSettings, *, single_postgres: bool) -> list[tuple[str, str, str]]:
+    """(check, "" or what is wrong, fix), for a person to read."""
+    found: list[tuple[str, str, str]] = []
+
+    def clock() -> None:
+        check_clock(Membership(dsn, "doctor", lambda reason: None, lambda view: None))
+
+    for name, run in (
+        ("PostgreSQL, store", lambda: join(dsn, store, single_postgres=single_postgres)),
+        ("clock", clock),
+    ):
+        try:
+            run()
+        except MainstemError as error:
+            found.append((name, error.message, error.fix or ""))
+        else:
+            found.append((name, "", ""))
+    return found

@@ -1,0 +1,265 @@
+"""Who takes part and who owns what: rows of PostgreSQL, kept alive by one thread.
+
+A lease is a time of PostgreSQL's own clock (`cell.lease_until`), renewed each RENEW_S. The owner measures with its monotonic
+clock and counts from before the renewal was sent: after FENCE_S without one it stops by itself, before the lease, LEASE_S,
+can run out. The thread stops when the process is stopped (SIGSTOP), and finds that out when it goes on. None of this decides
+what is acked: that is the epoch, checked by every commit (`wal.py`). A taker may therefore be early without harm:
+
+    lease ran out                                    anyone takes the cell
+    the owner's address refuses connections          its process is gone: taken after REFUSED_S
+    `cell.wanted` names another                      the owner hands over; only that one takes it, for WANTED_S
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mainstem.cluster.schema import SCHEMA
+from mainstem.cluster.wal import Fenced
+from mainstem.metadata.postgres_session import PostgresSession
+from mainstem.model.errors import ConfigError, Overloaded, StorageFault
+
+if TYPE_CHECKING:
+    import asyncpg
+
+logger = logging.getLogger("mainstem.cluster")
+
+LEASE_S, FENCE_S, RENEW_S = 6.0, 4.5, 0.5
+HEARD_S = 10.0  # a broker not heard of for so long is away
+WANTED_S = 10
+STATEMENT_S = 2.0
+SKEW_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    name: str
+    node_id: int
+    host: str
+    relay_port: int
+    ports: dict[str, int]
+    version: str
+    draining: bool
+    alive: bool
+    heard_s: float  # ago
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    cell_id: int
+    name: str
+    owner: str | None
+    wanted: str | None
+    epoch: int
+    lease_s: float  # left; negative: ran out so long ago
+    reason: str
+    wal_seq: int
+    flushed_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster as it was a moment ago."""
+
+    brokers: dict[str, BrokerFacts]
+    cells: dict[int, CellFacts]
+
+    def owner_of(self, cell_id: int) -> BrokerFacts | None:
+        cell = self.cells.get(cell_id)
+        return self.brokers.get(cell.owner) if cell is not None and cell.owner else None
+
+
+async def look(connection: asyncpg.Connection[Any]) -> View:
+    brokers = await connection.fetch(
+        "SELECT *, extract(epoch FROM clock_timestamp() - seen)::float8 AS heard FROM broker ORDER BY node_id"
+    )
+    cells = await connection.fetch(
+        "SELECT c.*, l.wal_seq, l.flushed_seq, extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease"
+        " FROM cell c JOIN lane l USING (cell_id) ORDER BY cell_id"
+    )
+    return View({row["name"]: _broker(row) for row in brokers}, {row["cell_id"]: _cell(row) for row in cells})
+
+
+def _broker(row: Any) -> BrokerFacts:
+    return BrokerFacts(
+        row["name"],
+        row["node_id"],
+        row["host"],
+        row["relay_port"],
+        json.loads(row["ports"]),
+        row["version"],
+        row["draining"],
+        row["heard"] < HEARD_S,
+        row["heard"],
+    )
+
+
+def _cell(row: Any) -> CellFacts:
+    names = "cell_id", "name", "owner", "wanted", "epoch", "lease", "reason", "wal_seq", "flushed_seq"
+    return CellFacts(*(row[name] for name in names))
+
+
+class Membership:
+    """One broker's. `lost(reason)`: a cell is not ours any more, or may soon not be; `changed(view)` after each look; both
+    are called in its thread."""
+
+    def __init__(self, dsn: str, name: str, lost: Callable[[str], None], changed: Callable[[View], None]) -> None:
+        self.name, self.incarnation = name, uuid.uuid4().hex
+        self._dsn, self._lost, self._changed = dsn, lost, changed
+        self._session = PostgresSession(dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
+        self._calls = threading.Condition()
+        self._held: dict[int, tuple[int, float]] = {}  # cell → epoch, when it was last renewed (monotonic)
+        self._stopping = False
+        self.view = View({}, {})
+        self.node_id = 0
+        self.away = ""  # why PostgreSQL does not answer, while it does not
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+
+    # -- taking part
+
+    def register(self, host: str, relay_port: int, ports: dict[str, int], version: str) -> None:
+        """ConfigError where another broker of this name is alive."""
+
+        async def put(connection: asyncpg.Connection[Any]) -> int:
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE broker IN EXCLUSIVE MODE")
+                sql = (
+                    "SELECT host, relay_port, seen > clock_timestamp() - interval '3 s' AS alive FROM broker"
+                    " WHERE name = $1"
+                )
+                row = await connection.fetchrow(sql, self.name)
+                if row is not None and row["alive"] and (row["host"], row["relay_port"]) != (host, relay_port):
+                    raise ConfigError(
+                        f"a broker called {self.name} is at {row['host']}:{row['relay_port']} already",
+                        fix="give each broker a name of its own: --set cluster.name=NAME",
+                    )
+                sql = (
+                    "INSERT INTO broker (name, node_id, incarnation, host, relay_port, ports, version, seen) VALUES ($1,"
+                    " (SELECT coalesce(max(node_id), 0) + 1 FROM broker), $2, $3, $4, $5, $6, clock_timestamp())"
+                    " ON CONFLICT (name) DO UPDATE SET incarnation = $2, host = $3, relay_port = $4, ports = $5,"
+                    " version = $6, seen = clock_timestamp() RETURNING node_id"
+                )
+                given = self.name, self.incarnation, host, relay_port, json.dumps(ports), version
+                return int(await connection.fetchval(sql, *given))
+
+        self.node_id = self._session.use(put)
+        self.view = self._session.use(look)
+        self._thread.start()
+
+    def skew_s(self) -> float:
+        """How far this machine's clock is from PostgreSQL's. Before `register`."""
+
+        async def ask(connection: asyncpg.Connection[Any]) -> float:
+            before = time.time()
+            there = float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
+            return there - (before + time.time()) / 2
+
+        return self._session.use(ask)
+
+    def stop(self) -> None:
+        with self._calls:
+            self._stopping = True
+            self._calls.notify_all()
+        self._thread.join(STATEMENT_S * 2)
+
+    # -- cells; each of these waits for PostgreSQL on a connection of its own
+
+    def take(self, cell_id: int, epoch: int, reason: str, *, early: bool = False) -> int | None:
+        """Own the cell from now on: the new epoch, None if someone was quicker. `early`: although the lease holds."""
+
+        async def take(connection: asyncpg.Connection[Any]) -> int | None:
+            async with connection.transaction():
+                sql = (
+                    "UPDATE cell SET owner = $2, epoch = epoch + 1, wanted = NULL, taken = clock_timestamp(), reason = $4,"
+                    " lease_until = clock_timestamp() + $5 * interval '1 s' WHERE cell_id = $1 AND epoch = $3"
+                    " AND ($6 OR owner IS NULL OR lease_until < clock_timestamp()) RETURNING epoch"
+                )
+                given = cell_id, self.name, epoch, reason, LEASE_S, early
+                found = await connection.fetchval(sql, *given)
+                if found is not None:
+                    await connection.execute("UPDATE lane SET epoch = $2 WHERE cell_id = $1", cell_id, found)
+                return None if found is None else int(found)
+
+        began = time.monotonic()
+        taken: int | None = self._once(take)
+        if taken is not None:
+            with self._calls:
+                self._held[cell_id] = taken, began
+        return taken
+
+    def release(self, cell_id: int, reason: str) -> None:
+        """Everything is committed: anyone may take it now."""
+        with self._calls:
+            held = self._held.pop(cell_id, None)
+        if held is not None:
+            sql = (
+                "UPDATE cell SET owner = NULL, lease_until = clock_timestamp(), reason = $3"
+                " WHERE cell_id = $1 AND epoch = $2"
+            )
+            self._once(lambda connection: connection.execute(sql, cell_id, held[0], reason))
+
+    def _once(self, run: Callable[[asyncpg.Connection[Any]], Any]) -> Any:
+        session = PostgresSession(self._dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
+        try:
+            return session.use(run)
+        finally:
+            session.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._calls:
+                self._calls.wait(RENEW_S)
+                if self._stopping:
+                    break
+                held = dict(self._held)
+            try:
+                began = time.monotonic()
+                self._check_time(held)
+                self.view = self._session.use(lambda connection, held=held: self._beat(connection, held))  # type: ignore[misc]
+                self._note_renewed(held, began)
+                self.away = ""
+                self._changed(self.view)
+            except Overloaded as error:
+                if not self.away:
+                    logger.warning("%s", error)
+                self.away = error.message
+            except StorageFault as error:
+                self._lost(error.message)
+        self._session.close()
+
+    def _check_time(self, held: dict[int, tuple[int, float]]) -> None:
+        for cell_id, (_, renewed) in held.items():
+            silent = time.monotonic() - renewed
+            if silent > FENCE_S:
+                raise Fenced(
+                    f"the lease of cell {cell_id} was not renewed for {silent:.1f} s: it may be another's by now"
+                )
+
+    def _note_renewed(self, held: dict[int, tuple[int, float]], began: float) -> None:
+        self._check_time(held)  # the answer may have come too late to be worth anything
+        with self._calls:
+            for cell_id, (epoch, _) in held.items():
+                if cell_id in self._held:
+                    self._held[cell_id] = epoch, began
+
+    async def _beat(self, connection: asyncpg.Connection[Any], held: dict[int, tuple[int, float]]) -> View:
+        sql = "UPDATE broker SET seen = clock_timestamp() WHERE name = $1 AND incarnation = $2 RETURNING 1"
+        if await connection.fetchval(sql, self.name, self.incarnation) is None:
+            raise StorageFault(f"another process registered as broker {self.name}, or it was removed from the cluster")
+        for cell_id, (epoch, _) in held.items():
+            sql = (
+                "UPDATE cell SET lease_until = clock_timestamp() + $3 * interval '1 s' WHERE cell_id = $1 AND epoch = $2"
+                " RETURNING 1"
+            )
+            if await connection.fetchval(sql, cell_id, epoch, LEASE_S) is None and cell_id in self._held:
+                raise Fenced(f"another broker took cell {cell_id}")
+        return await look(connection)

@@ -1,0 +1,238 @@
+"""A cell's write-ahead log in PostgreSQL: one transaction a round, under the owner's epoch, and nothing acked before it.
+
+Whoever changes a file records the change (`record`, which never waits), whoever must know it durable waits for it
+(`wait`). One thread commits what was recorded, in order: while one round is on its way the next collects. Changes that
+nobody waits for follow within LINGER_S.
+
+The commit is the fence. It moves `lane.wal_seq` from its predecessor, in the epoch of this owner, or does nothing; a
+taker raises the epoch of the same row. So either the taker finds the row and replays it, or the old owner's commit changes
+nothing and it ends. Where the answer was lost the row tells: our epoch and our checksum under our number mean that it is
+committed, its absence that it may be sent again. A number's body never changes.
+
+While PostgreSQL is away a round is tried again without end; what collects meanwhile is bounded by the broker's limits of
+unsynced bytes, beyond which publishers wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.cluster.schema import SCHEMA, SLOTS, wal_table
+from mainstem.codec.batch import crc32c
+from mainstem.metadata.postgres_session import PostgresSession
+from mainstem.model.errors import Overloaded, StorageFault
+from mainstem.model.histogram import times_histogram
+from mainstem.storage.engine import Buffer
+
+if TYPE_CHECKING:
+    import asyncpg
+
+logger = logging.getLogger("mainstem.cluster")
+
+ROUND_BYTES_MAX = 8 << 20  # of one commit; a larger change goes alone
+LINGER_S = 0.2
+RETRY_S = 0.1
+CONNECT_S, STATEMENT_S = 3.0, 10.0
+
+
+class Fenced(StorageFault):
+    """Another broker owns the cell: nothing that is done here counts any more."""
+
+    code = "MS-5010"
+
+
+class CellWal:
+    """`lost(reason)` is called, in the log's thread, when the cell is not ours any more."""
+
+    def __init__(self, dsn: str, cell_id: int, epoch: int, seq: int, slot: int, lost: Callable[[str], None]) -> None:
+        """`seq` is the last one that was replayed."""
+        self._session = PostgresSession(dsn, SCHEMA, connect_s=CONNECT_S, statement_s=STATEMENT_S)
+        self._cell_id, self._epoch, self._lost = cell_id, epoch, lost
+        self.seq, self.slot = seq, slot
+        self._changes: deque[tuple[list[Buffer], int]] = deque()  # and their bytes
+        self._barriers: deque[int] = deque()  # positions where a round ends, and the tables take turns
+        self._barrier_seqs: dict[int, int] = {}
+        self._state = threading.Condition(threading.Lock())
+        self.recorded = self.committed = 0  # positions: how many changes
+        self._wanted = 0
+        self._oldest_s = 0.0
+        self._fault: StorageFault | None = None
+        self._stopping = False
+        self.pending_bytes = 0
+        self.bytes_since_image = 0
+        self.commits = 0
+        self.commit_ns = times_histogram()
+        self.away_since_s = 0.0  # while PostgreSQL does not answer: since when (monotonic)
+        self._thread = threading.Thread(target=self._run, name=f"wal-{cell_id}", daemon=True)
+        self._thread.start()
+
+    # -- for everyone
+
+    def record(self, head: bytes, data: Sequence[Buffer] = ()) -> int:
+        """The change's position. The data is copied: its owner may use the memory again."""
+        parts: list[Buffer] = [head, *map(bytes, data)]
+        size = sum(map(len, parts))
+        with self._state:
+            if not self._changes:
+                self._oldest_s = time.monotonic()
+                self._state.notify_all()  # the thread begins to count LINGER_S
+            self._changes.append((parts, size))
+            self.pending_bytes += size
+            self.bytes_since_image += size
+            self.recorded += 1
+            return self.recorded
+
+    def wait(self, position: int) -> None:
+        """Until everything recorded up to there is committed; as long as it takes. Raises Fenced where it never will."""
+        with self._state:
+            if self.committed >= position:
+                return
+            if position > self._wanted:
+                self._wanted = position
+                self._state.notify_all()
+            while self.committed < position:
+                if self._fault is not None:
+                    raise self._fault
+                self._state.wait(1.0)
+
+    def barrier(self, note: Callable[[], None]) -> int:
+        """A place between two rounds: `note` is called there, before anything else is recorded. Its position; what
+        comes later goes into the other table."""
+        with self._state:
+            note()
+            self._barriers.append(self.recorded)
+            self.bytes_since_image = 0
+            self._wanted = max(self._wanted, self.recorded)
+            self._state.notify_all()
+            return self.recorded
+
+    def seq_of(self, barrier: int) -> int:
+        """Waits until everything before the barrier is committed: the number of its last row."""
+        self.wait(barrier)
+        with self._state:
+            while barrier not in self._barrier_seqs:
+                if self._fault is not None:
+                    raise self._fault
+                self._state.wait(0.1)
+            return self._barrier_seqs.pop(barrier)
+
+    def close(self) -> None:
+        """Commit what was recorded, then end. Raises Fenced where that was not possible."""
+        try:
+            self.wait(self.recorded)
+        finally:
+            with self._state:
+                self._stopping = True
+                self._state.notify_all()
+            self._thread.join(STATEMENT_S)
+            if not self._thread.is_alive():
+                self._session.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                while not self._due():
+                    if self._stopping:
+                        return
+                    self._state.wait(LINGER_S if self._changes else None)
+                self._pass_barriers()
+                bodies, end = self._take()
+            if not bodies:
+                continue
+            try:
+                self._commit(b"".join(bodies))
+            except StorageFault as error:
+                with self._state:
+                    self._fault = error
+                    self._state.notify_all()
+                self._lost(error.message)
+                return
+            with self._state:
+                self.committed = end
+                self._pass_barriers()
+                self._state.notify_all()
+
+    def _due(self) -> bool:
+        if self._barriers and self._barriers[0] <= self.committed:
+            return True
+        return bool(self._changes) and (
+            self._wanted > self.committed or time.monotonic() - self._oldest_s >= LINGER_S or self._stopping
+        )
+
+    def _pass_barriers(self) -> None:
+        while self._barriers and self._barriers[0] <= self.committed:
+            self._barrier_seqs[self._barriers.popleft()] = self.seq
+            self.slot = (self.slot + 1) % SLOTS
+            self._state.notify_all()
+
+    def _take(self) -> tuple[list[Buffer], int]:
+        bodies: list[Buffer] = []
+        size, end = 0, self.committed
+        last = self._barriers[0] if self._barriers else self.recorded
+        while self._changes and end < last and (not bodies or size + self._changes[0][1] <= ROUND_BYTES_MAX):
+            parts, more = self._changes.popleft()
+            bodies += parts
+            size += more
+            end += 1
+        self.pending_bytes -= size
+        self._oldest_s = time.monotonic()
+        return bodies, end
+
+    def _commit(self, body: bytes) -> None:
+        seq, crc, table = self.seq + 1, crc32c(body), wal_table(self._cell_id, self.slot)
+        sql = (
+            "WITH own AS (UPDATE lane SET wal_seq = $3, slot = $6 WHERE cell_id = $1 AND epoch = $2 AND wal_seq = $3 - 1"
+            f" RETURNING 1) INSERT INTO {table} (seq, epoch, crc, body) SELECT $3, $2, $4, $5 FROM own RETURNING seq"
+        )
+        began_ns = time.monotonic_ns()
+
+        async def commit(connection: asyncpg.Connection[Any]) -> bool:
+            given = self._cell_id, self._epoch, seq, crc, body, self.slot
+            return await connection.fetchval(sql, *given) is not None or await self._is_ours(connection, seq, crc)
+
+        while True:
+            try:
+                if self._session.use(commit):
+                    break
+            except Overloaded as error:
+                self._wait_away(error)
+        if self.away_since_s:
+            logger.warning("PostgreSQL answers again after %.1f s", time.monotonic() - self.away_since_s)
+            self.away_since_s = 0.0
+        self.seq = seq
+        self.commits += 1
+        self.commit_ns.add(time.monotonic_ns() - began_ns)
+
+    async def _is_ours(self, connection: asyncpg.Connection[Any], seq: int, crc: int) -> bool:
+        """Nothing was changed: because it is committed already (True), because the one before is not the last (a fault),
+        or because the cell is another's (Fenced). False: send it again."""
+        lane = await connection.fetchrow("SELECT epoch, wal_seq FROM lane WHERE cell_id = $1", self._cell_id)
+        if lane is None or lane["epoch"] != self._epoch:
+            raise Fenced(
+                f"cell {self._cell_id} has epoch {lane and lane['epoch']}, ours is {self._epoch}: another broker took it"
+            )
+        if lane["wal_seq"] == seq - 1:
+            return False
+        for slot in range(SLOTS):
+            sql = f"SELECT epoch, crc FROM {wal_table(self._cell_id, slot)} WHERE seq = $1"
+            row = await connection.fetchrow(sql, seq)
+            if row is not None and (row["epoch"], row["crc"]) == (self._epoch, crc):
+                return True
+        raise StorageFault(
+            f"PostgreSQL is at {lane['wal_seq']} of cell {self._cell_id}'s write-ahead log and was at {seq - 1}: "
+            "it lost what it had committed",
+            fix="fail over only to a synchronous standby; docs/cluster.md says what to do now",
+        )
+
+    def _wait_away(self, error: Overloaded) -> None:
+        if not self.away_since_s:
+            self.away_since_s = time.monotonic()
+            logger.error("nothing is acknowledged while PostgreSQL is away: %s", error)
+        time.sleep(RETRY_S)

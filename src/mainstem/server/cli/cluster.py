@@ -1,0 +1,172 @@
+"""`cluster`: who takes part, who owns what, and the two things a person may ask for: drain and move.
+
+It asks PostgreSQL, not a broker: it answers while no broker does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
+from mainstem.server.cli.failures import EX_FAILED
+from mainstem.server.cli.output import json_option, print_rows
+from mainstem.server.cli.settings import default_file
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from mainstem.cluster.membership import View
+    from mainstem.server.settings import Config
+
+T = TypeVar("T")
+_Command = Callable[..., Any]
+
+
+def where(command: _Command) -> _Command:
+    options = [
+        click.option("--cluster", "url", metavar="URL", help="postgresql://...; default: cluster.postgres."),
+        click.option("--config", "file", type=click.Path(path_type=Path), envvar="MAINSTEM_CONFIG", metavar="FILE"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _config(url: str | None, file: Path | None, store: str | None = None) -> Config:
+    from mainstem.server.config import load_config
+
+    flags = [f"cluster.postgres={url}"] if url else []
+    config = load_config(default_file(file), os.environ, [*flags, *([f"tier.store={store}"] if store else [])])
+    if not config.cluster.postgres:
+        raise ConfigError("no cluster is named", fix="--cluster postgresql://..., or [cluster] postgres in the file")
+    return config
+
+
+def _ask(config: Config, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
+    from mainstem.cluster.schema import SCHEMA
+    from mainstem.metadata.postgres_session import PostgresSession
+
+    session = PostgresSession(config.cluster.postgres, SCHEMA)
+    try:
+        return session.use(run)
+    finally:
+        session.close()
+
+
+def _look(config: Config) -> View:
+    from mainstem.cluster.membership import look
+
+    return _ask(config, look)
+
+
+@click.group()
+def cluster() -> None:
+    """Brokers that serve the same data: who takes part and who owns what. See docs/cluster.md."""
+
+
+@cluster.command()
+@where
+@json_option
+def status(url: str | None, file: Path | None, as_json: bool) -> int:
+    """One line for each cell; exit code 1 if one has no owner."""
+    view = _look(_config(url, file))
+    rows = [
+        {
+            "cell": one.name,
+            "owner": one.owner if one.lease_s > 0 else None,
+            "epoch": one.epoch,
+            "lease_s": round(one.lease_s, 1),
+            "rows_since_image": one.wal_seq - one.flushed_seq,
+            "taken_because": one.reason,
+        }
+        for one in view.cells.values()
+    ]
+    print_rows(rows, ["cell", "owner", "epoch", "lease_s", "rows_since_image", "taken_because"], as_json=as_json)
+    return EX_FAILED if any(row["owner"] is None for row in rows) else 0
+
+
+@cluster.command("ls")
+@where
+@json_option
+def list_brokers(url: str | None, file: Path | None, as_json: bool) -> None:
+    """One line for each broker."""
+    view = _look(_config(url, file))
+    owned = {one.owner: one.name for one in view.cells.values() if one.lease_s > 0}
+    rows = [
+        {
+            "name": one.name,
+            "node_id": one.node_id,
+            "address": f"{one.host}:{one.relay_port}",
+            "state": ("draining" if one.draining else "alive") if one.alive else "away",
+            "heard_s": round(one.heard_s, 1),
+            "owns": owned.get(one.name, ""),
+            "version": one.version,
+        }
+        for one in view.brokers.values()
+    ]
+    print_rows(rows, ["name", "node_id", "address", "state", "heard_s", "owns", "version"], as_json=as_json)
+
+
+@cluster.command()
+@click.argument("broker")
+@click.option("--off", is_flag=True, help="It may own cells again.")
+@where
+def drain(broker: str, off: bool, url: str | None, file: Path | None) -> None:
+    """Have BROKER hand over what it owns and take nothing new; it goes on relaying."""
+    config = _config(url, file)
+    view = _look(config)
+    _known(view, broker)
+    others = [one for one in view.brokers.values() if one.alive and not one.draining and one.name != broker]
+    if not off and not others:
+        raise InvalidArgument(f"no other broker could take over from {broker}", fix="start another one first")
+    _ask(config, lambda c: c.execute("UPDATE broker SET draining = $2 WHERE name = $1", broker, not off))
+    click.echo(f"{broker} may own cells again" if off else f"{broker} is drained: mainstem cluster status shows when")
+
+
+@cluster.command()
+@click.argument("cell")
+@click.argument("broker")
+@where
+def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
+    """Have the owner of CELL hand it over to BROKER."""
+    config = _config(url, file)
+    view = _look(config)
+    _known(view, broker)
+    if not view.brokers[broker].alive or view.brokers[broker].draining:
+        raise InvalidArgument(f"{broker} takes nothing now: it is away or drained", fix="mainstem cluster ls")
+    if cell not in {one.name for one in view.cells.values()}:
+        raise NotFound(f"there is no cell {cell!r}", fix="mainstem cluster status")
+    _ask(config, lambda c: c.execute("UPDATE cell SET wanted = $2 WHERE name = $1", cell, broker))
+    click.echo(f"{cell} moves to {broker}: mainstem cluster status shows when")
+
+
+@cluster.command()
+@where
+@click.option("--store", metavar="URL", help="The object store; default: tier.store.")
+@click.option("--single-postgres", is_flag=True, help="The PostgreSQL has no synchronous standby, and that is meant.")
+def doctor(url: str | None, file: Path | None, store: str | None, single_postgres: bool) -> int:
+    """Check PostgreSQL, the object store and this machine's clock, with fixes. Exit code 1 if anything is wrong."""
+    from mainstem.cluster.checks import problems
+    from mainstem.server.app import tier_settings
+
+    config = _config(url, file, store)
+    tier = tier_settings(config)
+    if tier is None:
+        raise ConfigError("no object store is named", fix="--store s3://BUCKET/PREFIX")
+    single = single_postgres or config.cluster.single_postgres
+    found = problems(config.cluster.postgres, tier.store, single_postgres=single)
+    for name, wrong, fix in found:
+        click.echo(f"{'✖' if wrong else '✔'} {name:<22} {wrong or 'well'}")
+        if wrong and fix:
+            click.echo(f"  {'':<22} fix: {fix}")
+    return EX_FAILED if any(wrong for _, wrong, _ in found) else 0
+
+
+def _known(view: View, broker: str) -> None:
+    if broker not in view.brokers:
+        raise NotFound(f"no broker is called {broker!r}", fix="mainstem cluster ls")

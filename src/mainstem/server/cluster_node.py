@@ -1,0 +1,297 @@
+"""The life of a broker in a cluster: take part, relay, take the cell when it is free, serve it, hand it over or lose it.
+
+relaying    every listener is open; clients' bytes go to the owner
+taking      the epoch is ours: files are rebuilt, the broker recovers; clients wait
+serving     as a broker that is alone does
+over        handed over (drained, moved): everything is committed and released. Lost (another took it, the lease could
+            not be renewed): nothing more is said to anyone. Either way the process starts over in its place (exec), so
+            that nothing of the old owner lives on
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import platform
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mainstem import __version__
+from mainstem.cluster.cell import Cell
+from mainstem.cluster.checks import check_clock, join
+from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
+from mainstem.cluster.relay import Relay, RelayDoor
+from mainstem.cluster.schema import FIRST_CELL
+from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.server.app import App, broker_options, tier_settings
+from mainstem.server.cli.run import in_url
+from mainstem.server.lifecycle import GC_THRESHOLD, handle_signals, keep_freed_memory, loop_factory, set_up_logging
+from mainstem.server.listeners import Taken, ports_of, take_ports
+from mainstem.server.notify import notify
+from mainstem.server.protocols import HTTP, PROTOCOLS, load
+from mainstem.server.settings import Config
+from mainstem.server.tls import TWINS, make_context
+from mainstem.storage.directory import DataDirectory
+from mainstem.storage.engines import ENGINES
+
+logger = logging.getLogger("mainstem.cluster")
+
+REFUSED_S = 1.0  # the owner's address refuses connections for so long: its process is gone
+CONNECT_S = 0.5
+LOOK_S = 0.25
+
+
+def run_node(config: Config, *, reload: Callable[[], Config]) -> int:
+    """Serve until a signal; returns the exit code."""
+    set_up_logging(config)
+    keep_freed_memory()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(Node(config, reload).serve())
+
+
+def check_settings(config: Config) -> None:
+    """What a cell's files cannot hold is refused."""
+    if not config.tier.store:
+        raise ConfigError("a cluster needs an object store", fix="--store s3://BUCKET/PREFIX, or file:///DIRECTORY")
+    for name in (config.topics.engine, *(one.engine for one in config.policies.values() if one.engine)):
+        if ENGINES[name].on_disk and not ENGINES[name].has_segments:
+            raise ConfigError(f"the {name} engine keeps its data on one machine", fix="engine = segment in a cluster")
+    asking = [config.topics.tier, *(one.tier for one in config.policies.values())]
+    if "s3" in asking:
+        raise ConfigError(
+            'tier = "s3" is not for a cluster yet: sealed segments are stored anyway', fix='tier = "none"'
+        )
+
+
+class Node:
+    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+        self.config, self._reload = config, reload
+        self._tier = tier_settings(config)
+        self._directory = Path(config.data.directory).resolve()
+        self._name = config.cluster.name or platform.node()
+        self._app: App | None = None
+        self._cell: Cell | None = None
+        self._changed = asyncio.Event()
+        self._refused_since = 0.0
+
+    async def serve(self) -> int:
+        check_settings(self.config)
+        assert self._tier is not None
+        self._loop = asyncio.get_running_loop()
+        given = self.config.cluster
+        self._dsn, store = given.postgres, self._tier.store
+        identity = await asyncio.to_thread(join, self._dsn, store, single_postgres=given.single_postgres)
+        directory = self._claim_directory()
+        for one in PROTOCOLS:
+            for entry in one.doors:
+                load(entry.server)  # imported now, not while clients wait for a new owner
+        load(HTTP.server)
+        self._tls = make_context(self.config.tls)
+        taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None)
+        self._membership = Membership(self._dsn, self._name, self._lost, self._see)
+        await asyncio.to_thread(check_clock, self._membership)
+        self._relay = Relay(identity.secret, self._owner)
+        door = await self._loop.create_server(
+            lambda: RelayDoor(identity.secret, self._find), self.config.listeners.host, given.relay_port
+        )
+        self._tell_ports(taken, door)
+        fronts = await self._open_fronts(taken)
+        stopping = handle_signals(lambda: self._app, self._reload)
+        await asyncio.to_thread(self._membership.register, self._host, self._relay_port, self._ports, __version__)
+        self._announce_relaying()
+        code = await self._live(taken, fronts, stopping)
+        door.close()
+        directory.release()
+        return code
+
+    def _claim_directory(self) -> DataDirectory:
+        if (self._directory / "logs").exists():
+            raise ConfigError(
+                f"{self._directory} holds the data of a broker that is alone; a cluster's broker only keeps a cache",
+                fix="give an empty directory: --data DIR",
+            )
+        return DataDirectory(self._directory)
+
+    def _tell_ports(self, taken: Taken, door: asyncio.Server) -> None:
+        self._host = self.config.cluster.host or self.config.listeners.host
+        self._ports = dict(ports_of(taken))
+        self._relay_port = door.sockets[0].getsockname()[1]
+        kafka = self.config.kafka
+        kafka.advertised_host = kafka.advertised_host or self._host
+        kafka.advertised_port = kafka.advertised_port or self._ports.get("kafka", 0)
+        kafka.advertised_tls_port = kafka.advertised_tls_port or self._ports.get("kafkas", 0)
+
+    # -- what the membership's thread tells
+
+    def _see(self, view: View) -> None:
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def _lost(self, reason: str) -> None:
+        """In any thread: at once, and without a word to clients."""
+        logger.critical("this broker stops serving: %s. It starts over", reason)
+        start_over()
+
+    def _owner(self) -> BrokerFacts | None:
+        return self._membership.view.owner_of(FIRST_CELL)
+
+    def _find(self, listener: str) -> Any:
+        """Where a relayed client goes, if we serve."""
+        app = self._app
+        return app.servers.get(TWINS.get(listener, listener)) if app is not None and app.ready else None
+
+    # -- relaying
+
+    async def _open_fronts(self, taken: Taken) -> list[asyncio.Server]:
+        fronts = []
+        for name, one in taken.sockets.items():
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tls: ssl.SSLContext | None = self._tls if name in TWINS else None
+            make = self._relay.connection_for(name)
+            fronts.append(
+                await self._loop.create_server(make, sock=one.dup(), ssl=tls, backlog=self.config.listeners.backlog)
+            )
+        return fronts
+
+    def _announce_relaying(self) -> None:
+        lines = [f"Mainstem {__version__}  broker {self._name} of the cluster  relay port {self._relay_port}"]
+        for name, port in self._ports.items():
+            label = "console" if name in ("http", "https") else name
+            lines.append(f"  {label:<8} {name}://{in_url(self.config.listeners.host)}:{port}")
+        lines += ["Try:", "  mainstem cluster status"]
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+
+    # -- the cell
+
+    async def _live(self, taken: Taken, fronts: list[asyncio.Server], stopping: asyncio.Event) -> int:
+        stopped = self._loop.create_task(stopping.wait())
+        while not stopping.is_set():
+            changed = self._loop.create_task(self._changed.wait())
+            await asyncio.wait({stopped, changed}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            self._changed.clear()
+            cell = self._membership.view.cells.get(FIRST_CELL)
+            if cell is None or stopping.is_set():
+                continue
+            if self._app is None:
+                await self._try_to_take(cell, taken, fronts)
+            elif reason := self._reason_to_leave(cell):
+                await self._hand_over(reason)
+                start_over()
+        if self._app is not None:
+            notify("STOPPING=1")
+            await self._hand_over(f"{self._name} was stopped")
+        self._relay.close_all()
+        for front in fronts:
+            front.close()
+        self._membership.stop()
+        logger.info("stopped cleanly")
+        return 0
+
+    async def _try_to_take(self, cell: CellFacts, taken: Taken, fronts: list[asyncio.Server]) -> None:
+        reason, early = await self._reason_to_take(cell)
+        if not reason:
+            return
+        try:
+            epoch = await asyncio.to_thread(self._membership.take, FIRST_CELL, cell.epoch, reason, early=early)
+        except MainstemError as error:
+            logger.warning("the cell was not taken: %s", error)
+            return
+        if epoch is not None:
+            logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason)
+            await self._serve_cell(epoch, taken)
+            for front in fronts:
+                front.close()
+            fronts.clear()
+
+    async def _serve_cell(self, epoch: int, taken: Taken) -> None:
+        assert self._tier is not None
+        began = time.monotonic()
+        cell = Cell(self._dsn, self._tier.store, FIRST_CELL, epoch, self._directory)
+        found = await asyncio.to_thread(cell.rebuild)
+        options = replace(broker_options(self.config), tier=None)
+        broker = await asyncio.to_thread(cell.open, found, options, self._lost)
+        config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
+        app = App(config, broker=broker, taken=taken)
+        await app.start()
+        self._cell, self._app = cell, app
+        cell.start()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        gc.enable()
+        logger.warning("serving cell %d, epoch %d, after %.2f s", FIRST_CELL, epoch, time.monotonic() - began)
+        notify(f"READY=1\nSTATUS=serving cell {FIRST_CELL}, epoch {epoch}")
+
+    async def _reason_to_take(self, cell: CellFacts) -> tuple[str, bool]:
+        view, me = self._membership.view, self._name
+        mine = view.brokers.get(me)
+        others = [one for one in view.brokers.values() if one.name != me and one.alive and not one.draining]
+        if mine is None or (mine.draining and others):
+            return "", False
+        if cell.owner is None or cell.lease_s < 0:
+            wanted = view.brokers.get(cell.wanted or me)
+            if wanted is not None and wanted.name != me and wanted.alive and -cell.lease_s < WANTED_S:
+                return "", False
+            before = cell.reason if cell.owner is None else f"the lease of {cell.owner} ran out"
+            return before or "nobody owned it", False
+        if cell.owner == me:
+            return f"{me} was restarted", True
+        owner = view.brokers.get(cell.owner)
+        if owner is None or not await self._refuses(owner):
+            self._refused_since = 0.0
+            return "", False
+        self._refused_since = self._refused_since or time.monotonic()
+        return (
+            (f"{owner.name} refuses connections", True)
+            if time.monotonic() - self._refused_since > REFUSED_S
+            else ("", False)
+        )
+
+    async def _refuses(self, owner: BrokerFacts) -> bool:
+        """Its machine answers, and says that nobody listens."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, writer = await asyncio.open_connection(owner.host, owner.relay_port)
+            writer.close()
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        return False
+
+    def _reason_to_leave(self, cell: CellFacts) -> str:
+        view = self._membership.view
+        others = [
+            one.name for one in view.brokers.values() if one.name != self._name and one.alive and not one.draining
+        ]
+        if view.brokers[self._name].draining and others:
+            return f"{self._name} is drained"
+        if cell.wanted is not None and cell.wanted != self._name and cell.wanted in others:
+            return f"it is moved to {cell.wanted}"
+        return ""
+
+    async def _hand_over(self, reason: str) -> None:
+        """Say goodbye, commit everything, let go."""
+        assert self._app is not None
+        assert self._cell is not None
+        began = time.monotonic()
+        app, self._app = self._app, None
+        await app.stop()
+        await self._cell.close()
+        await asyncio.to_thread(self._membership.release, FIRST_CELL, reason)
+        logger.warning("handed cell %d over in %.2f s: %s", FIRST_CELL, time.monotonic() - began, reason)
+
+
+def start_over() -> None:
+    """Replace this process by a fresh one of the same command: what was open is closed, what was known forgotten."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

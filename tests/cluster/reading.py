@@ -1,0 +1,81 @@
+"""What a cluster holds, read by the clients of each protocol, to be judged by the ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import nats
+import pika
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.cluster.load import (
+    KAFKA_TOPIC,
+    MQTT_TOPIC,
+    QUEUE,
+    STREAM,
+    AmqpPublisher,
+    KafkaPublisher,
+    MqttPublisher,
+    NatsPublisher,
+    Publisher,
+)
+
+QUIET_S = 1.5
+
+
+def judge(publishers: list[Publisher], ports: dict[str, int]) -> dict[str, dict[str, list[str]]]:
+    """What was wrong, by protocol. MQTT and Kafka clients send again what was not answered: it may be there twice."""
+    found = {}
+    for one in publishers:
+        if isinstance(one, AmqpPublisher):
+            payloads = read_queue(ports["amqp"])
+        elif isinstance(one, NatsPublisher):
+            payloads = asyncio.run(read_stream(ports["nats"]))
+        else:
+            topic = KAFKA_TOPIC if isinstance(one, KafkaPublisher) else MQTT_TOPIC.replace("/", ".")
+            payloads = [value for _, value in read_topic(ports["kafka"], topic)]
+        problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, KafkaPublisher | MqttPublisher))
+        if problems:
+            found[one.name] = problems
+    return found
+
+
+def read_topic(port: int, topic: str) -> list[tuple[int, bytes]]:
+    """All of its one partition, by Kafka: offsets and values."""
+    servers = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "judge", "log_level": 0}
+    consumer = Consumer({**servers, "enable.auto.commit": False, "enable.partition.eof": True})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        records: list[tuple[int, bytes]] = []
+        while (message := consumer.poll(20)) is not None:
+            if message.error() is None:
+                records.append((message.offset(), message.value()))
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                return records
+        raise AssertionError(f"no end of {topic} was told")
+    finally:
+        consumer.close()
+
+
+def read_queue(port: int) -> list[bytes]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+    try:
+        channel, payloads = connection.channel(), []
+        for method, _, body in channel.consume(QUEUE, inactivity_timeout=QUIET_S):
+            if method is None:
+                return payloads
+            payloads.append(body)
+        return payloads
+    finally:
+        connection.close()
+
+
+async def read_stream(port: int) -> list[bytes]:
+    client = await nats.connect(f"nats://127.0.0.1:{port}")
+    try:
+        js = client.jetstream()
+        total = (await js.stream_info(STREAM)).state.messages
+        subscription = await js.subscribe("events.>", ordered_consumer=True)
+        return [(await subscription.next_msg(timeout=10)).data for _ in range(total)]
+    finally:
+        await client.close()
