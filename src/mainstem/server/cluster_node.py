@@ -107,6 +107,7 @@ class Node:
         stopping = handle_signals(lambda: self._app, self._reload)
         await asyncio.to_thread(self._membership.register, self._host, self._relay_port, self._ports, __version__)
         self._announce_relaying()
+        gc.enable()
         code = await self._live(taken, fronts, stopping)
         door.close()
         directory.release()
@@ -226,7 +227,6 @@ class Node:
         cell.start()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 50)
-        gc.enable()
         logger.warning("serving cell %d, epoch %d, after %.2f s", FIRST_CELL, epoch, time.monotonic() - began)
         notify(f"READY=1\nSTATUS=serving cell {FIRST_CELL}, epoch {epoch}")
 
