@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from mainstem.admin.topics import find
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.reading import PartitionReader
+from mainstem.broker.schemas.enforcement import Shown
 from mainstem.broker.turns import SLICE_NS, Turns
 from mainstem.broker.views import View, ViewSlot
 from mainstem.log.away import when_local
@@ -46,28 +47,30 @@ class Source:
 
     label: str
     readers: dict[int, Reader]
+    shown: Callable[[bytes], Shown | None]  # of values that a serialiser wrote
 
 
 def open_source(
     namespace: Namespace, *, topic: str = "", view: str = "", topic_filter: str = "", denied: Sequence[bytes] = ()
 ) -> Source:
     """Exactly one of the three. A filter is a view without a name. A view shows nothing that is denied to its reader."""
+    shown = shown_in(namespace)
     if topic:
         found = find(namespace, topic.encode())
-        return Source(topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions})
+        return Source(topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions}, shown)
     if view:
         named = namespace.views.get(view.encode())
         if named is None:
             raise NotFound(f"there is no view {view}", fix="mainstem view ls")
         hidden = named.hidden(denied)
         slots = ((number, named.slot(number, hidden)) for number in range(len(named.slots)))
-        return Source(view, {number: slot for number, slot in slots if slot is not None})
+        return Source(view, {number: slot for number, slot in slots if slot is not None}, shown)
     if not topic_filter:
         raise InvalidArgument("say what to read: topic, view or filter")
     check_filter(topic_filter.encode())
     unnamed = View(namespace, 0, b"", topic_filter.encode(), None, {}, 0)
     logs = (log for log, _ in namespace.logs_of(unnamed.filter))
-    return Source(topic_filter, {number: ViewSlot(unnamed, log) for number, log in enumerate(logs)})
+    return Source(topic_filter, {number: ViewSlot(unnamed, log) for number, log in enumerate(logs)}, shown)
 
 
 def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dict[int, int]:
@@ -151,7 +154,7 @@ async def read_page(
     found.sort(key=lambda pair: pair[1].stamp)
     for number, record in found[limit:]:  # read, but not shown: they come with the next page
         after[number] = min(after[number], record.offset)
-    return [record_facts(number, record) for number, record in found[:limit]], after
+    return [record_facts(number, record, source.shown) for number, record in found[:limit]], after
 
 
 def _holds(record: Record, needle: bytes) -> bool:
@@ -163,7 +166,14 @@ def _holds(record: Record, needle: bytes) -> bool:
     )
 
 
-def record_facts(partition: int, record: Record) -> dict[str, Any]:
+def shown_in(namespace: Namespace) -> Callable[[bytes], Shown | None]:
+    return namespace.broker.schemas.of(namespace).enforcement.shown
+
+
+def record_facts(
+    partition: int, record: Record, shown: Callable[[bytes], Shown | None] | None = None
+) -> dict[str, Any]:
+    """`shown`: a value that a serialiser wrote is told as its schema reads it, beside its bytes."""
     value = record.value
     facts: dict[str, Any] = {
         "topic": _text(record.topic),
@@ -177,6 +187,9 @@ def record_facts(partition: int, record: Record) -> dict[str, Any]:
         "size": len(value or b""),
     }
     facts.update(value_facts(value))
+    if shown is not None and value is not None and value[:1] == b"\0" and (found := shown(value)) is not None:
+        raw = base64.b64encode(value).decode()
+        facts.update({"format": "json", "value": found.json, "value_base64": raw, "schema": found.facts()})
     return facts
 
 

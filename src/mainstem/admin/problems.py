@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from mainstem.broker.schemas.faults import SchemaFault
 from mainstem.model.errors import (
     AlreadyExists,
     ClientFault,
@@ -36,6 +37,8 @@ STATUS: tuple[tuple[type[MainstemError], int], ...] = (  # the first that fits
 
 
 def status_of(error: MainstemError) -> int:
+    if isinstance(error, SchemaFault):
+        return error.status
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 

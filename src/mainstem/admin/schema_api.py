@@ -23,8 +23,9 @@ from starlette.routing import Route
 
 from mainstem.admin.calls import audit
 from mainstem.admin.problems import status_of
-from mainstem.admin.rights import admit, may, require
+from mainstem.admin.rights import admit, require
 from mainstem.admin.running import Running
+from mainstem.admin.schema_rights import sees
 from mainstem.broker.access import Principal
 from mainstem.broker.operations import NEEDS
 from mainstem.broker.schemas import faults
@@ -37,7 +38,6 @@ from mainstem.model.errors import MainstemError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 ROOTS = ("subjects", "schemas", "compatibility", "config", "mode", "contexts", "associations")
-READING = ("schema.describe", "topic.consume", "topic.publish")  # each lets a caller see a topic's schemas
 Handler = Callable[..., Awaitable[Any]]
 
 
@@ -68,8 +68,7 @@ class Call:
         admit(self.running.broker, self.principal, NEEDS["schema.configure-all"], self.namespace.name)
 
     def sees(self, subject: str) -> bool:
-        topic = topic_of_subject(subject)
-        return any(may(self.running, self.principal, NEEDS[one], self.namespace, topic) for one in READING)
+        return sees(self.running, self.principal, self.namespace, subject)
 
     def require_sight(self, subject: str) -> None:
         if not self.sees(subject):

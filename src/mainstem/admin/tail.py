@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from mainstem.admin.messages import record_facts
+from mainstem.admin.messages import record_facts, shown_in
 from mainstem.broker.live import RecordRef, Sink
 from mainstem.broker.namespace import Namespace
 from mainstem.log.log import Log
@@ -29,6 +29,7 @@ class Tail(Sink):
         check_filter(self._filter)
         self._space = namespace
         self._allowed = allowed
+        self._shown = shown_in(namespace)
         self._rows: deque[tuple[Log, int, dict[str, Any]]] = deque()
         self._logs: set[Log] = set()
         self._dropped = 0
@@ -67,7 +68,7 @@ class Tail(Sink):
         else:
             log = record.log
             assert log is not None
-            self._rows.append((log, record.offset, record_facts(0, record.copy())))
+            self._rows.append((log, record.offset, record_facts(0, record.copy(), self._shown)))
             if log not in self._logs:
                 self._logs.add(log)
                 log.stable_listeners.append(self._wake)

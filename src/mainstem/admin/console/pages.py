@@ -26,6 +26,7 @@ from mainstem.admin.console.details import (
     user_page,
     view_page,
 )
+from mainstem.admin.console.schemas import schema_page, schemas_page
 from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
 from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
@@ -254,6 +255,8 @@ PAGES = (
     Page("/messages", "Messages", "messages.html", messages_page, "topic.consume"),
     Page("/search", "Search", "search.html", search_page, "search.run"),
     Page("/trace", "Trace", "trace.html", trace_page, "trace.list"),
+    Page("/registry", "Schemas", "schemas.html", schemas_page, "schema.list"),
+    Page("/subject", "Schema", "schema.html", schema_page, "schema.describe", under="/registry"),
     Page("/views", "Views & queues", "views.html", views_page, "view.list"),
     Page("/cursors", "Cursors", "cursors.html", cursors_page, "cursor.list"),
     Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, "pipeline.list"),

@@ -7,7 +7,9 @@ refused unread: they are checked on the loop, where nothing may take long. What 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from mainstem.broker.schemas.records import Version
 from mainstem.broker.schemas.values import HEAD_SIZE, Codec, Misfit, Unchecked, compiled, schema_id_of
@@ -24,6 +26,19 @@ REASON = b"ms-schema-misfit"  # header of a dead letter
 VALUE_BYTES_MAX = 256 << 10
 SCHEMA_BYTES_MAX = 128 << 10  # with its references: it is compiled on the loop
 CODECS_MAX = 1_000
+
+
+class Shown(NamedTuple):
+    """A value as its schema reads it."""
+
+    id: int
+    kind: str
+    versions: list[tuple[str, int]]  # that have this schema
+    json: str
+
+    def facts(self) -> dict[str, Any]:
+        subject, version = self.versions[0] if self.versions else ("", 0)
+        return {"id": self.id, "type": self.kind, "subject": subject, "version": version}
 
 
 class Enforcement:
@@ -73,6 +88,18 @@ class Enforcement:
             if one.subject == subject:
                 return one, value[HEAD_SIZE:]
         raise Misfit(f"schema id {found} is not a version of {subject}")
+
+    def shown(self, value: bytes) -> Shown | None:
+        """A value in the wire format as JSON, with its schema; None where it is none: a leading zero proves nothing."""
+        found = schema_id_of(value)
+        if found is None or found not in self._registry.state.ids or len(value) > VALUE_BYTES_MAX:
+            return None
+        try:
+            text = msgspec.json.encode(self.codec(found).framed(value[HEAD_SIZE:])).decode()
+        except (Misfit, Unchecked, TypeError, ValueError):
+            return None
+        users = self._registry.state.users(found, deleted=True)
+        return Shown(found, self._registry.state.ids[found].kind, [(one.subject, one.version) for one in users], text)
 
     def codec(self, schema_id: int) -> Codec:
         """Also for readers that show decoded values."""

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
     "pub": ("messages:pub", "Publish by mqtt://, kafka:// or amqp://."),
     "sub": ("messages:sub", "Consume by mqtt://, kafka:// or amqp://, live or from history."),
     "topic": ("topics:topic", "List, describe, create, alter and remove topics."),
+    "schema": ("schemas:schema", "List, describe, add, check and remove schemas of the registry."),
     "view": ("topics:view", "List, describe, create and remove views: named filters over everything stored."),
     "queue": ("queues:queue", "List, describe, create, alter, purge and remove queues."),
     "group": ("queues:group", "List, describe, create, reset and remove consumer groups."),

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import click
 
+from mainstem.broker.schemas.faults import SchemaFault
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.server.cli.contexts import chosen_url
 from mainstem.server.cli.failures import Unreachable, WrongPeer
@@ -185,6 +186,8 @@ def segment(name: str) -> str:
 def _raise_problem(status: int, data: bytes) -> None:
     try:
         problem = json.loads(data)
+        if "error_code" in problem:  # of the schema registry, in its clients' words
+            raise MainstemError(problem["message"], fix="mainstem schema ls", code=SchemaFault.code)
         message, code, fix = problem["detail"], problem["code"], problem.get("fix", "")
         if status == 401:
             fix = "--url http://USER:PASSWORD@HOST:PORT, or MAINSTEM_USER and MAINSTEM_PASSWORD"

@@ -240,16 +240,17 @@ def _filled(message: Message, number: int) -> Message:
 @click.option("--json", "as_json", is_flag=True, help="JSON lines with topic, key, value, headers, offset.")
 @click.option("--format", "template", metavar="TEMPLATE", help="For example '{{topic}} {{key}} {{value}}'.")
 @click.option("--verbose", "-v", is_flag=True, help="Topic, key and headers beside the value.")
+@click.option("--decode", is_flag=True, help="Show values of the schema registry's serialisers as JSON.")
 @click.option(
     "--url",
     "url_of_api",
     envvar="MAINSTEM_URL",
     default="http://127.0.0.1:7070",
     metavar="URL",
-    help="The broker's HTTP address; asked only where MQTT or AMQP are to count back (--from -10).",
+    help="The broker's HTTP address; asked where MQTT or AMQP are to count back (--from -10), and with --decode.",
 )
 @tls_options
-def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: str, **shown: Any) -> None:
+def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: str, decode: bool, **shown: Any) -> None:
     """Consume from URL and print what arrives, live or from history.
 
     \b
@@ -278,6 +279,8 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
             if wanted and (message.topic, message.facts.get("offset")) not in wanted:
                 continue  # of the same moment, and older
             wanted.clear()
+            if decode:
+                _decode(url_of_api, message)
             click.echo(_show(message, **shown))
             seen += 1
             if count is not None and seen >= count:
@@ -332,6 +335,20 @@ def _count_back(url: str, address: Address, count: int) -> tuple[Start, set[tupl
         return Start("latest"), set()
     spelled = (lambda topic: amqp_key(topic.encode()).decode()) if amqp else str
     return Start("stamp", found[0]["stamp"] // 1000), {(spelled(one["topic"]), one["offset"]) for one in found}
+
+
+def _decode(url: str, message: Message) -> None:
+    """What begins like a serialised value is asked for; what is none stays as it is."""
+    if message.value is None or message.value[:1] != b"\0" or len(message.value) < 5:
+        return
+    import base64
+
+    from mainstem.server.cli.api import Api
+
+    (found,) = Api(url).post("/v1/decode", {"values": [base64.b64encode(message.value).decode()]})["items"]
+    if found is not None:
+        message.value = found["json"].encode()
+        message.facts["schema"] = f"{found['subject']} {found['version']}"
 
 
 def _show(message: Message, as_json: bool, template: str | None, verbose: bool) -> str | bytes:

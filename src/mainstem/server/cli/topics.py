@@ -11,6 +11,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show, show_time_ns
+from mainstem.server.cli.schemas import infer
 from mainstem.server.protocols import by_name
 from mainstem.storage.engines import ENGINES
 
@@ -77,6 +78,9 @@ def _suggestion(name: str) -> str:
 @click.group()
 def topic() -> None:
     """List, describe, create, alter and remove topics. Names are spelled as in MQTT: sensors/kitchen/temp."""
+
+
+topic.add_command(infer)
 
 
 @topic.command("ls")
