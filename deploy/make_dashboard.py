@@ -1,4 +1,4 @@
-"""Writes deploy/grafana-dashboard.json from this list of panels: python deploy/make_dashboard.py"""
+"""Writes the dashboards of this folder from these lists of panels: python deploy/make_dashboard.py"""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ PANELS = (  # title, unit, width of 24, ((expression, legend), ...)
         ),
     ),
     ("Append", "s", 8, quantiles("mainstem_append_seconds")),
+    ("Publish until ack", "s", 8, quantiles("mainstem_ack_seconds")),
+    ("Publish until live delivery", "s", 8, quantiles("mainstem_deliver_seconds")),
     ("Group commit: time", "s", 8, (*quantiles("mainstem_fsync_seconds"), mean("mainstem_fsync_seconds"))),
     ("Group commit: records", "short", 8, (*quantiles("mainstem_fsync_records"), mean("mainstem_fsync_records"))),
     (
@@ -86,16 +88,91 @@ PANELS = (  # title, unit, width of 24, ((expression, legend), ...)
 )
 
 
+OBJECTS = (  # of /metrics/per-object
+    (
+        "Records by topic",
+        "ops",
+        12,
+        (('topk(20, rate(mainstem_topic_records_total{namespace=~"$namespace"}[1m]))', "{{topic}}"),),
+    ),
+    (
+        "Records by namespace",
+        "ops",
+        12,
+        (('rate(mainstem_namespace_records_total{namespace=~"$namespace"}[1m])', "{{namespace}}"),),
+    ),
+    (
+        "Ready by queue",
+        "short",
+        8,
+        (('topk(20, mainstem_each_queue_messages{namespace=~"$namespace",state="ready"})', "{{queue}}"),),
+    ),
+    (
+        "Unacked by queue",
+        "short",
+        8,
+        (('topk(20, mainstem_each_queue_messages{namespace=~"$namespace",state="unacked"})', "{{queue}}"),),
+    ),
+    (
+        "Dead letters by queue",
+        "short",
+        8,
+        (('topk(20, mainstem_each_queue_messages{namespace=~"$namespace",state="dead"}) > 0', "{{queue}}"),),
+    ),
+    (
+        "Lag by cursor",
+        "short",
+        12,
+        (('topk(20, mainstem_cursor_lag_messages{namespace=~"$namespace"})', "{{protocol}} {{cursor}}"),),
+    ),
+    (
+        "Held by cursor",
+        "bytes",
+        12,
+        (('topk(20, mainstem_cursor_held_bytes{namespace=~"$namespace"}) > 0', "{{protocol}} {{cursor}}"),),
+    ),
+    ("Stored by namespace", "bytes", 8, (('mainstem_namespace_bytes{namespace=~"$namespace"}', "{{namespace}}"),)),
+    ("Largest logs", "bytes", 8, (("topk(20, mainstem_log_bytes)", "log {{log}} ({{engine}})"),)),
+    (
+        "Quotas: share used",
+        "percentunit",
+        8,
+        (("topk(20, mainstem_quota_used / mainstem_quota_limit)", "{{kind}} {{name}} {{quota}}"),),
+    ),
+    ("Flows: lag", "short", 12, (("mainstem_flow_lag_messages", "{{pipeline}} {{flow}}"),)),
+    ("Flows: dead letters", "ops", 12, (("rate(mainstem_flow_dead_letters_total[5m])", "{{pipeline}} {{flow}}"),)),
+)
+DATASOURCE = {"name": "datasource", "type": "datasource", "query": "prometheus"}
+NAMESPACE = {
+    "name": "namespace",
+    "type": "query",
+    "datasource": {"type": "prometheus", "uid": "${datasource}"},
+    "query": "label_values(mainstem_namespace_bytes, namespace)",
+    "includeAll": True,
+    "allValue": ".*",
+    "multi": True,
+    "refresh": 2,
+}
+
+
 def dashboard() -> dict[str, Any]:
+    return made("Mainstem", "mainstem", PANELS, [DATASOURCE])
+
+
+def objects() -> dict[str, Any]:
+    return made("Mainstem: topics, queues, namespaces", "mainstem-objects", OBJECTS, [DATASOURCE, NAMESPACE])
+
+
+def made(title: str, uid: str, listed: Any, variables: list[dict[str, Any]]) -> dict[str, Any]:
     panels, x, y = [], 0, 0
-    for number, (title, unit, width, targets) in enumerate(PANELS, 1):
+    for number, (name, unit, width, targets) in enumerate(listed, 1):
         if x + width > 24:
             x, y = 0, y + 8
         panels.append(
             {
                 "id": number,
                 "type": "timeseries",
-                "title": title,
+                "title": name,
                 "datasource": {"type": "prometheus", "uid": "${datasource}"},
                 "gridPos": {"x": x, "y": y, "w": width, "h": 8},
                 "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
@@ -107,15 +184,16 @@ def dashboard() -> dict[str, Any]:
         )
         x += width
     return {
-        "title": "Mainstem",
-        "uid": "mainstem",
+        "title": title,
+        "uid": uid,
         "schemaVersion": 39,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "templating": {"list": variables},
         "panels": panels,
     }
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("grafana-dashboard.json").write_text(json.dumps(dashboard(), indent=2) + "\n")
+    for name, made_of in (("grafana-dashboard.json", dashboard), ("grafana-objects.json", objects)):
+        Path(__file__).with_name(name).write_text(json.dumps(made_of(), indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -222,3 +223,20 @@ def test_flows_of_pipelines_are_told_by_state_and_each_by_its_name(broker: Broke
     ):
         labels = {"namespace": "/", "pipeline": "devices", "flow": "f"}
         assert value(broker, f"mainstem_flow_{name}", "/metrics/per-object", **labels) == wanted, name
+
+
+def test_traffic_is_told_by_topic_queue_and_namespace_and_latency_in_histograms(broker: Broker) -> None:
+    httpx.post(f"{broker.http_url}/v1/queues", json={"name": "jobs", "filter": "jobs/#"}).raise_for_status()
+    publish(broker, "jobs/a", "one")
+    eventually(lambda: value(broker, "mainstem_ack_seconds_count") > 0, True)
+    path = "/metrics/per-object"
+    assert value(broker, "mainstem_each_queue_messages", path, namespace="/", queue="jobs", state="ready") == 1
+    assert value(broker, "mainstem_namespace_records_total", path, namespace="/") >= 1
+    assert value(broker, "mainstem_namespace_bytes", path, namespace="/") > 0
+    app, loop = broker.app, broker.loop
+    assert app is not None
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(DEADLINE_S)
+    publish(broker, "jobs/a", "two", "three")
+    asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(DEADLINE_S)
+    assert value(broker, "mainstem_topic_records_total", path, namespace="/", topic="jobs/a") == 2

@@ -15,6 +15,7 @@ import resource
 import shutil
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from mainstem import __version__
@@ -54,7 +55,8 @@ async def metrics_text(running: Running, *, per_object: bool = False, wanted: Co
     flows = await _flows(running)
     found += _pipelines(flows)
     if per_object:
-        found += [*_logs(stats), *_quotas(running), *_each_flow(flows)]
+        found += [*_logs(stats), *_namespaces(running, stats), *_quotas(running), *_each_flow(flows)]
+        found.append(await _queues(running))
         found += [samples async for samples in _cursors(running)]
     return text_of([samples for samples in found if not wanted or samples[0] in wanted])
 
@@ -120,6 +122,7 @@ def _traffic(running: Running) -> Iterator[Samples]:
         ("mainstem_connections_total", "connections_total"),
     ):
         yield by_label(name, "protocol", {protocol: counters[counter] for protocol, counters in totals.items()})
+    yield one("mainstem_traces_skipped_total", running.broker.tracer.skipped)
     yield one("mainstem_unsent_bytes", running.unsent.bytes)
     yield one("mainstem_unfinished_bytes", running.unfinished.bytes)
     yield one("mainstem_unfinished_cut_total", running.unfinished.cut_total)
@@ -162,6 +165,8 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
     yield one("mainstem_appended_records_total", meters.records)
     yield histogram("mainstem_fsync_seconds", committer.sync_ns, NS)
     yield histogram("mainstem_fsync_records", committer.sync_records)
+    yield histogram("mainstem_ack_seconds", broker.ticker.ack_ns, NS)
+    yield histogram("mainstem_deliver_seconds", broker.ticker.deliver_ns, NS)
     yield one("mainstem_unsynced_records", sum(log.written - log.stable for log, _ in stats))
     yield one("mainstem_unsynced_bytes", sum(log.unsynced_bytes for log, _ in stats))
     yield one("mainstem_publishers_held", int(broker.ticker.pressed))
@@ -304,6 +309,35 @@ def _logs(stats: list[tuple[Log, Stat]]) -> Iterator[Samples]:
     yield "mainstem_log_bytes", [("", labels, stat.size_bytes) for labels, _, stat in shown]
     yield "mainstem_log_segments", [("", labels, len(stat.parts)) for labels, _, stat in shown]
     yield "mainstem_log_stable_offset", [("", labels, log.stable) for labels, log, _ in shown]
+
+
+def _namespaces(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Samples]:
+    """Traffic by topic, of those that the history follows, and by namespace."""
+    topics = list(running.history.figures.totals.items())
+    yield (
+        "mainstem_topic_records_total",
+        [("", {"namespace": namespace, "topic": topic}, total) for (namespace, topic), total in topics],
+    )
+    sizes = {log: stat.size_bytes for log, stat in stats}
+    shown = [
+        ({"namespace": one.name}, list(one.logs())) for one in islice(running.broker.namespaces.values(), OBJECTS_MAX)
+    ]
+    yield (
+        "mainstem_namespace_records_total",
+        [("", labels, sum(log.written for log in logs)) for labels, logs in shown],
+    )
+    yield "mainstem_namespace_bytes", [("", labels, sum(sizes.get(log, 0) for log in logs)) for labels, logs in shown]
+
+
+async def _queues(running: Running) -> Samples:
+    found: list[Sample] = []
+    for number, queue in enumerate(islice(list(queue_service(running).by_id.values()), OBJECTS_MAX)):
+        labels = {"namespace": queue.namespace.name, "queue": queue.name}
+        for state, count in (("ready", queue.ready), ("unacked", queue.unacked), ("dead", queue.dead_count)):
+            found.append(("", {**labels, "state": state}, count))
+        if number % TURN_OBJECTS == TURN_OBJECTS - 1:
+            await asyncio.sleep(0)
+    return "mainstem_each_queue_messages", found
 
 
 def _quotas(running: Running) -> Iterator[Samples]:

@@ -19,7 +19,9 @@ exist, what is below `/metrics/` names single objects and is for admins:
 | `/metrics/detailed?family=NAME` | the named families only (repeatable), per object where they are |
 
 Nothing is counted per message for them: protocols count plain integers, a write or a sync of a log fills a histogram, and
-all else is looked up when someone asks. `deploy/grafana-dashboard.json` is a dashboard of it.
+all else is looked up when someone asks. `deploy/grafana-dashboard.json` is a dashboard of the broker,
+`deploy/grafana-objects.json` one of topics, queues, cursors and namespaces (scrape `/metrics/per-object`), and
+`deploy/alerts.yml` has rules for Prometheus.
 """
 
 
