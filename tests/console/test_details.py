@@ -142,3 +142,61 @@ def test_the_way_of_a_message_is_reached_from_the_message(page: Page, http: http
     page.locator("#traces a").first.click()
     expect(page.locator(".way li").first).to_contain_text("fragile")
     assert http.get("/trace?topic=parcel/traced&at=soon").status_code == 400
+
+
+def test_dead_letters_are_chosen_and_discarded(page: Page, broker: Broker, http: httpx.Client) -> None:
+    http.post("/v1/queues", json={"name": "letters", "filter": "letters/#"}).raise_for_status()
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for value in (b"one", b"two", b"three"):
+            channel.basic_publish("amq.topic", "letters.a", value)
+            method, _, _ = channel.basic_get("letters")
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.queue_declare("letters", passive=True)
+    page.goto("/queue?name=letters")
+    page.get_by_role("button", name="Discard chosen").click()
+    expect(page.locator(".toast")).to_contain_text("choose some first")
+    page.locator("#dead tr", has_text="two").locator("input[type=checkbox]").check()
+    page.get_by_role("button", name="Discard chosen").click()
+    expect(page.locator("#dead tbody tr")).to_have_count(2)
+    page.locator("#dead tr", has_text="three").locator("input[type=checkbox]").check()
+    page.get_by_role("button", name="Redrive chosen").click()
+    expect(page.locator("#dead tbody tr")).to_have_count(1)
+    assert http.get("/v1/queues/letters").json()["ready"] == 1
+    page.on("dialog", lambda dialog: dialog.accept("letters"))
+    page.get_by_role("button", name="Discard all").click()
+    expect(page.locator("#dead")).to_have_count(0)
+    answer = http.post("/v1/queues/letters/discard", json={"positions": ["7"]})
+    assert answer.status_code == 404
+
+
+def test_messages_go_both_ways_as_columns_hex_and_again(page: Page, http: httpx.Client) -> None:
+    for number in range(120):
+        body = {"topic": "paged/a", "value_json": {"n": number, "who": "kim"}, "headers": {"h": "1"}}
+        http.post("/v1/messages", json=body).raise_for_status()
+    page.goto("/messages?topic=paged/a&from=-50")
+    expect(page.locator("#messages tr").first).to_contain_text('"n": 70')
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("#messages tr").first).to_contain_text('"n": 20')
+    expect(page.locator("#messages tr")).to_have_count(50)
+    page.get_by_role("link", name="Newer").click()
+    expect(page.locator("#messages tr").first).to_contain_text('"n": 70')
+    page.get_by_role("button", name="JSON as columns").click()
+    expect(page.locator("th.column")).to_have_text(["n", "who"])
+    expect(page.locator("#messages tr").first.locator("td.column").first).to_have_text("70")
+    page.get_by_role("button", name="JSON as columns").click()
+    page.locator("#messages summary").first.click()
+    expect(page.locator("#messages .value").first).to_contain_text('{\n  "n": 70,')
+    page.get_by_role("button", name="hex").first.click()
+    expect(page.locator("#messages .value").first).to_contain_text("00000000  7b 22")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="download").first.click()
+    assert saved.value.path().read_bytes() == b'{"n": 70, "who": "kim"}'
+    page.get_by_role("button", name="publish again").first.click()
+    page.locator("#publish [name=value]").fill('{"n": 1000}')
+    page.locator("#publish").get_by_role("button", name="Publish").click()
+    expect(page.locator(".toast")).to_contain_text("durable")
+    newest = http.get("/v1/messages?topic=paged/a&from=-1").json()["items"][0]
+    assert newest["value"] == '{"n": 1000}'
+    assert ["h", "1"] in newest["headers"]

@@ -102,10 +102,10 @@ def _offset(given: int) -> int:
     return given
 
 
-def offset_back(reader: Reader, count: int) -> int:
+def offset_back(reader: Reader, count: int, end: int | None = None) -> int:
     """The smallest offset with at most `count` records from it to the end, found by counting, not by reading."""
-    low, high = reader.start_offset, reader.stable_offset
-    end = high
+    low, high = reader.start_offset, reader.stable_offset if end is None else min(end, reader.stable_offset)
+    end = high = max(low, high)
     if reader.count(low, end) <= count:
         return low
     while low < high:
@@ -215,6 +215,12 @@ def value_facts(value: bytes | None) -> dict[str, Any]:
 
 def encode_position(offsets: dict[int, int]) -> str:
     return ":".join(f"{number}.{offset}" for number, offset in offsets.items())
+
+
+def page_before(source: Source, offsets: dict[int, int], limit: int) -> dict[int, int] | None:
+    """Where the page before these offsets begins; None where there is none."""
+    begin = {number: offset_back(reader, limit, offsets.get(number, 0)) for number, reader in source.readers.items()}
+    return begin if any(at < offsets.get(number, 0) for number, at in begin.items()) else None
 
 
 def at_end(source: Source, offsets: dict[int, int], partition: int | None = None) -> bool:

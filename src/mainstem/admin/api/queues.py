@@ -8,6 +8,7 @@ from typing import Any
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.cursors import dead_row, queue_row, queues_of
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
+from mainstem.broker.queues.dead_letters import discard
 from mainstem.broker.queues.opening import check_taker, opening_rights
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
@@ -109,11 +110,40 @@ async def list_dead(call: Call) -> Any:
 async def redrive_queue(call: Call) -> Any:
     """Nothing is copied: their state is forgotten, so they are ready again."""
     queue = named_queue(call)
-    position = call.number("position", -1) if call.query.get("position") else call.body.get("position")
-    redriven = queue.redrive(None if position is None else [position])
-    if position is not None and not redriven:
-        raise NotFound(f"queue {queue.name} has no dead letter at {position}", fix=f"mainstem queue dead {queue.name}")
+    positions = _positions(call)
+    redriven = queue.redrive(positions)
+    _check_found(queue, positions, redriven)
     return {"redriven": redriven}
+
+
+async def discard_dead(call: Call) -> Any:
+    """They are settled; the records stay in the log."""
+    queue = named_queue(call)
+    positions = _positions(call)
+    discarded = discard(queue, positions)
+    _check_found(queue, positions, discarded)
+    return {"discarded": discarded}
+
+
+def _positions(call: Call) -> list[int] | None:
+    """Those that are named, one or several; None: all."""
+    if call.query.get("position"):
+        return [call.number("position", -1)]
+    if call.body.get("position") is not None:
+        return [call.body["position"]]
+    given = call.body.get("positions")
+    if given is None:
+        return None
+    try:
+        return [int(one) for one in given]
+    except (ValueError, TypeError):
+        raise InvalidArgument("positions are whole numbers, or texts of them") from None
+
+
+def _check_found(queue: Queue, positions: list[int] | None, found: int) -> None:
+    if positions is not None and not found:
+        told = ", ".join(map(str, positions[:3])) or "no position"
+        raise NotFound(f"queue {queue.name} has no dead letter at {told}", fix=f"mainstem queue dead {queue.name}")
 
 
 async def delete_queue(call: Call) -> Any:
@@ -130,6 +160,12 @@ QUEUE_LIMITS = (
     Field("deliveries_max", "integer", "Attempts before a message is dead-lettered; 0 is no limit."),
     Field("lock_ms", "integer", "How long a consumer that pulls may hold a message; 30,000 by default."),
     Field("dead_letter_exchange", "string", "Where dead letters are published; without, the queue keeps them."),
+)
+
+POSITION_QUERY = (Field("position", "integer", "As in the body, for who cannot write 64 bits in JSON."),)
+POSITIONS = (
+    Field("position", "integer", "Only this one, by the position that the list tells."),
+    Field("positions", "array", "Only these; as texts, where JSON has no 64 bits."),
 )
 
 OPERATIONS = (
@@ -181,8 +217,18 @@ OPERATIONS = (
         redrive_queue,
         "Dead letters a queue keeps become ready again, their attempts forgotten.",
         "queue.redrive",
-        query=(Field("position", "integer", "As in the body, for who cannot write 64 bits in JSON."),),
-        body=(Field("position", "integer", "Only this one, by the position that the list tells."),),
+        query=POSITION_QUERY,
+        body=POSITIONS,
+        names="name",
+    ),
+    Operation(
+        "POST",
+        "/v1/queues/{name:path}/discard",
+        discard_dead,
+        "Dead letters a queue keeps are forgotten; the records stay in the log.",
+        "queue.purge",
+        query=POSITION_QUERY,
+        body=POSITIONS,
         names="name",
     ),
     Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", "queue.describe", names="name"),

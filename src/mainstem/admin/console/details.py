@@ -15,12 +15,15 @@ from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_fac
 from mainstem.admin.rights import admit
 from mainstem.admin.way import way_of
 from mainstem.broker.access import Action
+from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.opening import check_taker
+from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 
 DEAD_SHOWN = 50
 TRACES_SHOWN = 100
+READERS_SHOWN = 50
 
 
 def _name(call: Call) -> str:
@@ -43,6 +46,19 @@ async def queue_page(call: Call) -> dict[str, Any]:
         for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
     ]
     return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings}
+
+
+def topic_readers(namespace: Namespace, topic: bytes) -> list[dict[str, str]]:
+    """Queues, sessions and groups that take a topic."""
+    now = namespace.broker.stamps.next
+    queues = [("queue", one.name) for one in queues_of_record(namespace, topic, now)]
+    sessions = [("session", _text(one.client_id)) for one in sessions_of_record(namespace, topic, now)]
+    groups = [("group", one.name) for one in groups_of_record(namespace, topic, 0, 0)]
+    return [{"kind": kind, "name": name} for kind, name in islice((*queues, *sessions, *groups), READERS_SHOWN)]
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
 
 
 async def trace_page(call: Call) -> dict[str, Any]:

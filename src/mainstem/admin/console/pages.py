@@ -22,17 +22,19 @@ from mainstem.admin.console.details import (
     namespace_page,
     queue_page,
     session_page,
+    topic_readers,
     trace_page,
     user_page,
     view_page,
 )
 from mainstem.admin.console.schemas import schema_page, schemas_page
 from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
-from mainstem.admin.messages import at_end, encode_position, open_source, read_page, start_offsets
+from mainstem.admin.messages import at_end, encode_position, open_source, page_before, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.access import Action
+from mainstem.broker.queues.queue import Queue
 from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import literal_filter
 from mainstem.storage.engines import ENGINES
@@ -142,7 +144,21 @@ async def topic_page_facts(call: Call) -> dict[str, Any]:
         percent = round(100 * size / total, 2)
         shares.append({"at": at, "percent": percent, "colour": ENGINES[engine].colour if engine in ENGINES else "http"})
         at += percent
-    return {**facts, "shares": shares}
+    oldest_ms = await oldest_time_ms(call, facts["name"])
+    keeps_ms = facts["settings"]["retention_ms"]["value"]
+    leaves_ms = oldest_ms + keeps_ms if oldest_ms is not None and keeps_ms >= 0 else None
+    readers = topic_readers(call.namespace, name)
+    return {**facts, "shares": shares, "oldest_ms": oldest_ms, "leaves_ms": leaves_ms, "readers": readers}
+
+
+async def oldest_time_ms(call: Call, topic: str) -> int | None:
+    """Of the first record that is left; None where there is none, or it is not for this reader."""
+    if not call.allows(Action.CONSUME, topic.encode()):
+        return None
+    source = open_source(call.namespace, topic=topic)
+    begin = start_offsets(source, "earliest", now_ms=0, limit=1)
+    found, _ = await read_page(call.running.broker.turns, source, begin, limit=1)
+    return found[0]["time_ms"] if found else None
 
 
 async def messages_page(call: Call) -> dict[str, Any]:
@@ -159,6 +175,7 @@ async def messages_page(call: Call) -> dict[str, Any]:
         "label": topic or view or topic_filter,
         "items": [],
         "next": None,
+        "previous": None,
         "chart_url": "",
         "tail_filter": topic_filter,
     }
@@ -176,6 +193,8 @@ async def messages_page(call: Call) -> dict[str, Any]:
     rows, after = await read_page(call.running.broker.turns, source, offsets, limit=MESSAGES, contains=contains)
     facts["items"] = rows
     facts["next"] = None if at_end(source, after) else encode_position(after)
+    before = page_before(source, offsets, MESSAGES)
+    facts["previous"] = None if before is None else encode_position(before)
     if field:
         subject = {"topic": topic, "view": view, "filter": topic_filter}
         facts["chart_url"] = "/v1/series?" + urlencode({**{k: v for k, v in subject.items() if v}, "field": field})
@@ -190,14 +209,22 @@ async def search_page(call: Call) -> dict[str, Any]:
 
 async def views_page(call: Call) -> dict[str, Any]:
     namespace = call.namespace
-    service = queue_service(call.running)
-    named = sorted(service.of(namespace), key=lambda one: one.name)
-    queues = [one for one in named if call.may(one.name, "queue.describe")]
-    views = [view for name, view in sorted(namespace.views.items()) if call.allows(Action.DESCRIBE, name)]
+    service, after, search = queue_service(call.running), call.query.get("after", ""), call.query.get("find", "")
+    named = sorted((one for one in service.of(namespace) if one.name > after and search in one.name), key=_name_of)
+    queues = list(islice((one for one in named if call.may(one.name, "queue.describe")), ROWS + 1))
+    sorted_views = sorted(name for name in namespace.views if search.encode() in name)
+    views = [namespace.views[name] for name in sorted_views if call.allows(Action.DESCRIBE, name)] if not after else []
     return {
         "views": [view_row(view) for view in views[:ROWS]],
         "queues": [queue_row(queue) for queue in queues[:ROWS]],
+        "find": search,
+        "after": after,
+        "next": queues[ROWS - 1].name if len(queues) > ROWS else None,
     }
+
+
+def _name_of(queue: Queue) -> str:
+    return queue.name
 
 
 async def cursors_page(call: Call) -> dict[str, Any]:

@@ -62,6 +62,10 @@ def show_plain_time(ms: int) -> str:
 
 
 def show_setting(value: Any, key: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == "":
+        return "–"
     if value == -1 and key.endswith(("_ms", "_bytes")):
         return "unlimited"
     if key.endswith("_ms") and isinstance(value, int) and value > 0:
@@ -103,6 +107,10 @@ def make_environment() -> jinja2.Environment:
         key=show_key,
     )
     return environment
+
+
+def _with(path: str, query: dict[str, str], name: str, value: str | None) -> str:
+    return f"{path}?{urlencode({**query, name: value})}" if value else ""
 
 
 class Console:
@@ -177,6 +185,7 @@ class Console:
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),
             "next_url": f"{page.path}?{urlencode(following)}" if facts.get("next") else "",
+            "previous_url": _with(page.path, query, "from", facts.get("previous")),
             "now_text": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         return self._environment.get_template(page.template).render(context)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mainstem.broker.queues.exchanges import carbon_copies
@@ -250,3 +251,10 @@ def goes_round(deaths: list[dict[str, Value]], target: str) -> bool:
         if fields.get("queue") == target:
             return True
     return False
+
+
+def discard(queue: Queue, positions: Sequence[int] | None = None) -> int:
+    """Dead letters that the queue keeps are settled for good; the records stay in the log. How many there were."""
+    count = sum(len(level.cursor.drop_dead(positions)) for level in queue.levels)
+    queue.queues.journal_changes(queue)
+    return count

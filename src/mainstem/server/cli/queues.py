@@ -147,6 +147,19 @@ def queue_redrive(name: str, position: int | None, url: str) -> None:
     click.echo(f"{counted(answer['redriven'], 'message')} of {name} ready again")
 
 
+@queue.command("discard")
+@click.argument("name")
+@click.option("--position", type=int, multiple=True, help="Only this one (repeatable), as `mainstem queue dead` tells.")
+@yes_option
+@url_option
+def queue_discard(name: str, position: tuple[int, ...], yes: bool, url: str) -> None:
+    """Forget dead letters that a queue keeps. The records stay in the log."""
+    confirm(f"Forget {counted(len(position), 'dead letter') if position else 'all dead letters'} of {name}?", yes)
+    body = {"positions": [str(one) for one in position]} if position else {}
+    answer = Api(url).post(f"/v1/queues/{segment(name)}/discard", body)
+    click.echo(f"{counted(answer['discarded'], 'dead letter')} of {name} discarded")
+
+
 @queue.command("rm")
 @click.argument("name")
 @yes_option

@@ -34,6 +34,10 @@ function bodyOf(form) {
   const body = {};
   for (const [name, value] of new FormData(form)) {
     if (value === "" || name.startsWith("_")) continue;
+    if ("chosen" in form.dataset) {
+      (body[name] ??= []).push(value);
+      continue;
+    }
     const field = form.elements[name];
     if (name === "headers") {
       body.headers = value.split("\n").filter(Boolean).map((line) => {
@@ -58,11 +62,16 @@ document.addEventListener("submit", async (event) => {
   const named = form.dataset.confirm;
   if (named && prompt(`Type ${named} to confirm`) !== named) return;
   const method = form.dataset.method ?? "POST";
+  const path = event.submitter?.dataset.instead ?? form.dataset.api;
+  if ("chosen" in form.dataset && ![...new FormData(form)].length) {
+    toast("choose some first", true);
+    return;
+  }
   const button = $("button:not([type=button])", form);
   if (button) button.disabled = true;
   try {
     const asks = method === "GET" ? `?${new URLSearchParams(new FormData(form))}` : "";
-    const answer = await call(method, form.dataset.api + asks, /GET|DELETE/.test(method) ? undefined : bodyOf(form));
+    const answer = await call(method, path + asks, /GET|DELETE/.test(method) ? undefined : bodyOf(form));
     if (form.dataset.shows) $("output", form).textContent = answer[form.dataset.shows];
     form.dispatchEvent(new CustomEvent("answered", { detail: answer, bubbles: true }));
     if (form.dataset.done) toast(form.dataset.done);
