@@ -171,9 +171,7 @@ def bytes_by_engine(topic: Topic) -> dict[str, int]:
 
 
 def engine_name(log: Log) -> str:
-    """From the class: SegmentEngine → segment. One with a tier is what stands behind it."""
-    engine = log.engine.local if isinstance(log.engine, TieredEngine) else log.engine
-    return type(engine).__name__.removesuffix("Engine").lower()
+    return log.engine_name
 
 
 def local_and_remote(log: Log) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from mainstem.broker.catch_up import Pump
 from mainstem.broker.commits import Commit
 from mainstem.broker.coordinator import Coordinator
 from mainstem.broker.declaring import Declaring
+from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.delayed import Delayed
 from mainstem.broker.deletion import Deletion
 from mainstem.broker.groups.classic import GroupLimits
@@ -142,6 +143,9 @@ class Broker(Declaring):
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
             await loop.run_in_executor(None, self.logs.tier.claim)
             self.logs.objects = ObjectLogs(self.logs.tier)
+        self.logs.closed.load()
+        self.logs.remembered = (DELAYED_TOPIC,)
+        self.logs.on_index_lost = self._wake_maintenance
         self.tiering = Tiering(self)
         self.search_indexing = SearchIndexing(self)
         self.deletion = Deletion(self)
@@ -228,7 +232,7 @@ class Broker(Declaring):
         self.delayed.close()
         self.session_keeper.close()
         self.ticker.drain()
-        logs = list(self.logs.by_id.values())
+        logs = [log for log in self.logs.by_id.values() if not log.is_asleep]
         await self._finish_objects()
         await self.ticker.settle([log for log in logs if log.durability.acks_wait and not log.refusal])
         self.ticker.stop()
@@ -236,6 +240,8 @@ class Broker(Declaring):
             with suppress(StoreAway):  # nothing of it was acked: `Logs.close` tells
                 log.sync()
                 log.mark_stable(log.written)
+        if all(log.stable == log.written for log in logs):
+            self.session_keeper.all_is_stable()
         self.journal.close()
         self.logs.close()
         if self.logs.tier is not None:
@@ -276,7 +282,7 @@ class Broker(Declaring):
             try:
                 self.maintenance.watch_space()
                 self.ticker.checkpoint_quiet()
-                logs = list(self.logs.by_id.values())
+                logs = [log for log in self.logs.by_id.values() if not log.is_asleep]
                 lowered = [log for log in logs if log.lower_reservation()]
                 await loop.run_in_executor(None, self._reserve_ahead, logs, lowered)
                 if self.journal.snapshot_due():
@@ -382,7 +388,12 @@ class Broker(Declaring):
             shared = log_row.kind in ("stem", LOG_KIND)
             offset = 0 if shared else first.get(log_row.id, 0)
             log = self.logs.open(
-                log_row.id, engine=log_row.engine, shared=shared, policy=log_row.policy, first_offset=offset
+                log_row.id,
+                engine=log_row.engine,
+                shared=shared,
+                policy=log_row.policy,
+                first_offset=offset,
+                topic_of=self.namespace(log_row.namespace).topic_of,
             )
             if shared:
                 policy, namespace = Policy().with_changes(log_row.policy), self.namespace(log_row.namespace)
@@ -397,9 +408,9 @@ class Broker(Declaring):
         self._open_topics(catalog)
         for namespace in self.namespaces.values():
             for stem in namespace.stems.values():
-                assert stem.index is not None
-                rebuild_index(stem, stem.index, namespace.topic_of)
-            namespace.stem(namespace.defaults)
+                if not stem.is_asleep:
+                    assert stem.index is not None
+                    rebuild_index(stem, stem.index, namespace.topic_of)
         self._open_views(catalog)
 
     def _open_topics(self, catalog: Catalog) -> None:

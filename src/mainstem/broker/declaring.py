@@ -83,8 +83,6 @@ class Declaring:
         namespace.stems[key or policy.stem_key()] = log
         log.refusal = namespace.refusal
         namespace.stem_policies[log] = policy
-        assert log.index is not None
-        log.index.on_lost = self._wake_maintenance
         for view in namespace.views.values():
             view.add_slots()
 

@@ -149,7 +149,7 @@ class Delayed:
         """After the journal: index what was written since, then wait for what is due."""
         heapify(self._heap)
         for namespace in self._broker.namespaces.values():
-            if any(stem.index is not None and stem.index.topics.find(TOPIC) for stem in namespace.stems.values()):
+            if any(stem.remembers(TOPIC) for stem in namespace.stems.values()):
                 sink = self._listen(namespace)
                 sink.live, sink.position = False, self._indexed.get(namespace.name, 0) + 1
                 self._broker.pump.resume(sink, [TOPIC])

@@ -105,7 +105,7 @@ class Maintenance:
         for partition in topic.partitions:
             for span in list(partition.spans):
                 if not span.shared:
-                    if span.end is not None:
+                    if span.end is not None and not span.log.is_asleep:
                         span.log.engine.roll()  # nobody writes it any more
                     await self._try_keep(namespace, span.log, topic.policy)
         self._broker.drop_empty_spans(namespace, topic)
@@ -121,6 +121,10 @@ class Maintenance:
     async def keep(self, namespace: Namespace, log: Log, policy: Policy) -> None:
         """Seal what is old, compact what is to be compacted, drop what may go."""
         now_ns = self._broker.clock.now_ns()
+        if log.is_asleep and not retention.may_be_due(
+            log, policy.cleanup, now_ns, policy.retention_ms, policy.retention_bytes
+        ):
+            return
         segment_ms = policy.segment_ms
         if policy.compaction_lag_max_ms > 0 and "compact" in policy.cleanup:
             segment_ms = (

@@ -380,7 +380,7 @@ class Namespace:
     @property
     def topic_count(self) -> int:
         """Declared ones, and those that lie in a stem."""
-        return len(self.topics) + sum(len(stem.index.topics) for stem in self.stems.values() if stem.index is not None)
+        return len(self.topics) + sum(stem.topic_count for stem in self.stems.values())
 
     def find_topic(self, topic: bytes) -> Topic | None:
         """A declared topic, or one that lives in a stem as if it were declared with one partition; None if unknown."""

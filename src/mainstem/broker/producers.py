@@ -302,6 +302,11 @@ class Producers:
         """
         self._logs[log.id] = log
         stored_end = log.engine.stat().end_offset
+        if log.is_asleep:  # the clean stop that closed it kept all that it says
+            if not log.is_shared:
+                self.of(log, 0)
+            self._stored_ends[log.id] = stored_end
+            return
         states = {topic_id: state for (log_id, topic_id), state in self._partitions.items() if log_id == log.id}
         for state in states.values():
             state.drop_from(stored_end)

@@ -238,6 +238,10 @@ class SessionKeeper:
             self._candidate = None
             self.sessions.save_checkpoint(stamp, self.unreleased())
 
+    def all_is_stable(self) -> None:
+        """A clean stop, before the last snapshot: that has all that records say, so the next start looks at none."""
+        self.sessions.checkpoint = max(self.sessions.checkpoint, self._broker.ticker.head_stamp)
+
     # -- recovery --------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
@@ -251,8 +255,8 @@ class SessionKeeper:
         self.sessions.write_derived(self._broker.ticker.head_stamp, more=any(retained))
         self.sessions.recovered(self._broker.clock.now_ns(), self._recover_session)
         self.wills.start()
-        for namespace in self._broker.namespaces.values():
-            queues = self._broker.queues.of(namespace)
+        for queues in self._broker.queues.used():
+            namespace = queues.namespace
             shared = [one for one in queues if one.name.startswith(SHARE_PREFIX.decode())]
             for queue in [one for one in shared if (namespace.name, one.name) not in self._shares]:
                 queues.delete(queue)  # its members were connections, and are gone

@@ -93,6 +93,11 @@ class Appended:
 
 
 class Log:
+    is_asleep = False  # see `sleeping.py`
+    engine: Engine
+    index: TopicIndex | None
+    engine_name = ""
+
     def __init__(
         self,
         log_id: int,
@@ -172,6 +177,19 @@ class Log:
         """Of a log of one topic: the records in [start, end). What compaction took out is counted all the same."""
         start = max(start, self.start_offset)
         return max(0, end - start - self._reservation.missing(start, end))
+
+    @property
+    def is_shared(self) -> bool:
+        return self.index is not None
+
+    @property
+    def topic_count(self) -> int:
+        """Of a shared log."""
+        return len(self.index.topics) if self.index is not None else 0
+
+    def remembers(self, topic: bytes) -> bool:
+        """Whether a shared log holds one of the topics that are remembered while it sleeps (`Logs.remembered`)."""
+        return self.index is not None and bool(self.index.topics.find(topic))
 
     # -- appending -------------------------------------------------------------------------------------------------
 

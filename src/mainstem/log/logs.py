@@ -6,6 +6,7 @@
 <data>/logs/<id>/times       the newest time in each sealed part (derived)
 <data>/logs/<id>/topics/     a shared log's topic index (derived: rebuilt when it is missing or damaged)
 <data>/logs/<id>.removed     of a deleted topic; its files are being unlinked
+<data>/logs/closed, opened   what is known of logs that are not open (`sleeping.py`)
 <data>/lost/<id>/            what no topic names (`lost.py`)
 """
 
@@ -18,7 +19,8 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,7 @@ from mainstem.log.durability import SYNC, Durability, parse_durability
 from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
 from mainstem.log.meters import Meters
+from mainstem.log.sleeping import Asleep, ClosedLogs, SleepingLog
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
 from mainstem.model.errors import ConfigError, DiskFull, InvalidArgument, Overloaded, StorageFault
@@ -83,22 +86,28 @@ class Logs:
         self.tier: Tier | None = None  # where old parts may lie; set before logs are opened
         self.objects: ObjectLogs | None = None  # with a tier: what the logs of the engine `object` share
         self.replicated = False  # the disk's promise is kept by other machines; set before logs are opened
+        self.closed = ClosedLogs(directory, disk)
+        self.remembered: tuple[bytes, ...] = ()  # topics of which a log that sleeps still knows whether it has them
+        self.on_index_lost: Callable[[], None] = lambda: None  # a stretch of a topic index is damaged, in any thread
         self.by_id: dict[int, Log] = {}
 
     def path_of(self, log_id: int) -> Path:
         return self._directory / str(log_id)
 
-    def open(self, log_id: int, *, engine: str, shared: bool, policy: dict[str, Any], first_offset: int = 0) -> Log:
-        """Recover and open one log, or make it where there is none."""
-        try:
-            return self._open(log_id, engine, shared, policy, first_offset)
-        except OSError as error:
-            path = self.path_of(log_id)
-            if is_full(error):
-                raise DiskFull(f"{path}: no space to open a log: {error}", fix=FIX) from error
-            raise StorageFault(f"{path}: cannot open the log: {error}") from error
+    def open(
+        self,
+        log_id: int,
+        *,
+        engine: str,
+        shared: bool,
+        policy: dict[str, Any],
+        first_offset: int = 0,
+        topic_of: dict[int, bytes] | None = None,
+    ) -> Log:
+        """Recover and open one log, or make it where there is none. One that a clean stop closed sleeps on.
 
-    def _open(self, log_id: int, engine: str, shared: bool, policy: dict[str, Any], first_offset: int) -> Log:
+        `topic_of`: names of topics by their ids, for one that is opened when all are known.
+        """
         if not shared and len(self.by_id) >= self.limits.dedicated_logs_max:
             raise Overloaded(
                 f"{len(self.by_id)} logs are open already",
@@ -109,6 +118,41 @@ class Logs:
                 f"engine {engine} keeps its data on one machine, and this broker is one of a cluster",
                 fix="use the segment engine",
             )
+        initialise = partial(self._initialise, engine, shared, policy, first_offset)
+        known = self.closed.take(log_id) if self._may_sleep() else None
+        if known is not None:
+            wake = partial(self._wake, initialise, topic_of or {})
+            log: Log = SleepingLog(log_id, known, parse_durability(policy["durability"]), wake, shared=shared)
+        else:
+            log = Log.__new__(Log)
+            log.id = log_id
+            initialise(log)
+        log.engine_name = engine
+        self.by_id[log_id] = log
+        return log
+
+    def _may_sleep(self) -> bool:
+        """Not where others write files of a log, too."""
+        return self.tier is None and not self.replicated
+
+    def _wake(self, initialise: Callable[[Log], None], topic_of: dict[int, bytes], log: Log) -> None:
+        self.closed.open(log.id)
+        initialise(log)
+        if log.index is not None:
+            rebuild_index(log, log.index, topic_of)
+
+    def _initialise(self, engine: str, shared: bool, policy: dict[str, Any], first_offset: int, log: Log) -> None:
+        log_id = log.id
+        try:
+            self._open(log, engine, shared, policy, first_offset)
+        except OSError as error:
+            path = self.path_of(log_id)
+            if is_full(error):
+                raise DiskFull(f"{path}: no space to open a log: {error}", fix=FIX) from error
+            raise StorageFault(f"{path}: cannot open the log: {error}") from error
+
+    def _open(self, log: Log, engine: str, shared: bool, policy: dict[str, Any], first_offset: int) -> None:
+        log_id = log.id
         path = self.path_of(log_id)
         options = EngineOptions(
             policy["segment_bytes"], shared=self.files, objects=self.objects, progress=_Progress(log_id)
@@ -120,7 +164,10 @@ class Logs:
         start = state.get(START) if on_disk else None
         names = TopicTrie(self.limits.topics_max)
         index = TopicIndex.open(path / "topics" if on_disk else None, names) if shared else None
-        log = Log(
+        if index is not None:
+            index.on_lost = lambda: self.on_index_lost()
+        Log.__init__(
+            log,
             log_id,
             store,
             self._stamps,
@@ -135,8 +182,6 @@ class Logs:
         )
         log.on_disk = on_disk
         log.unsynced_bytes_max = self.limits.unsynced_bytes_max
-        self.by_id[log_id] = log
-        return log
 
     def _with_tier(self, store: Engine, log_id: int, state: FileState, policy: dict[str, Any]) -> Engine:
         """The engine, or one that stands in front of it and finds the parts that lie in the object store."""
@@ -195,11 +240,25 @@ class Logs:
 
     def close(self) -> None:
         """What keeps one log from being marked clean keeps no other."""
+        """A full disk keeps a log from being marked clean; the others are all the same."""
+        closed: dict[int, Asleep] = {}
         for log in self.by_id.values():
+            if log.is_asleep:
+                continue
             try:
+                known = None if log.held else Asleep.of(log, log.engine.stat(), 0, self.remembered)
                 log.close()
             except Overloaded as error:  # a full disk, or an object store that does not answer
+                if known is not None and known.end_offset == log.next_offset:
+                    closed[log.id] = replace(known, directory_time=self.closed.time_of(log.id))
+            except DiskFull as error:
                 logger.error("log %d is not closed cleanly, the next start recovers it: %s", log.id, error)
+        if not self._may_sleep():
+            closed, self.closed.asleep = {}, {}
+        try:
+            self.closed.keep(closed)
+        except OSError as error:
+            logger.warning("the next start opens every log: %s", error)
         self.by_id.clear()
 
 

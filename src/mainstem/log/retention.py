@@ -76,6 +76,16 @@ def plan(log: Log, *, now_ns: int, retention_ms: int, retention_bytes: int, hold
     return Plan(start, drop_before, tuple(rewrite), forget_before, tuple(held))
 
 
+def may_be_due(log: Log, cleanup: Sequence[str], now_ns: int, retention_ms: int, retention_bytes: int) -> bool:
+    """Whether a log that sleeps must be opened: there is something to compact, or its oldest part is too old or too much."""
+    stat = log.engine.stat()
+    if not stat.parts or stat.start_offset == stat.end_offset:
+        return False
+    too_old = retention_ms >= 0 and stat.parts[0].last_stamp < now_ns - retention_ms * 1_000_000
+    too_much = retention_bytes >= 0 and stat.size_bytes > retention_bytes
+    return "compact" in cleanup or too_old or too_much or stat.parts[0].end_offset <= log.low_mark
+
+
 def _expired(parts: Sequence[Part], now_ns: int, retention_ms: int, retention_bytes: int, low_mark: int) -> list[Part]:
     """The oldest sealed parts that time, size or a deletion lets go, in order."""
     total = sum(part.size_bytes for part in parts)

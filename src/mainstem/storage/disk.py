@@ -71,6 +71,9 @@ class Disk(Protocol):
 
     def free_bytes(self, directory: Path) -> int: ...
 
+    def directory_time(self, directory: Path) -> int:
+        """Another number whenever a name in the directory came, went or was replaced; -1 if it is not there."""
+
 
 def choose_sync() -> Callable[[int], None]:
     """fdatasync. macOS has none, and its fsync stops at the disk's own cache; F_FULLFSYNC goes on to the disk."""
@@ -164,6 +167,12 @@ class RealDisk:
     def free_bytes(self, directory: Path) -> int:
         stat = os.statvfs(directory)
         return stat.f_bavail * stat.f_frsize
+
+    def directory_time(self, directory: Path) -> int:
+        try:
+            return os.stat(directory).st_mtime_ns  # noqa: PTH116
+        except FileNotFoundError:
+            return -1
 
 
 REAL_DISK = RealDisk()

@@ -246,6 +246,10 @@ class FaultyDisk:
     def free_bytes(self, directory: Path) -> int:
         return self._capacity_bytes - sum(_blocks(len(file.seen)) for file in self._names.values())
 
+    def directory_time(self, directory: Path) -> int:
+        """Always the same: what a broker finds out by it alone is not simulated."""
+        return 0
+
     # Inside
 
     def _step(self, operation: str) -> None:

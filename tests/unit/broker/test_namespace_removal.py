@@ -51,7 +51,7 @@ def traces(broker: Broker, name: str) -> dict[str, int]:
 
 
 def directories(path: Path) -> set[str]:
-    return {one.name for one in (path / "logs").iterdir()}
+    return {one.name for one in (path / "logs").iterdir() if one.is_dir()}
 
 
 NOTHING = {"sessions": 0, "groups": 0, "offsets": 0, "queues": 0, "retained": 0, "delayed": 0}

@@ -166,7 +166,7 @@ class Figures:
     def _find_busy(self, namespace: Namespace) -> None:
         everything = View(namespace, 0, b"", b"#", None, {}, 0)
         for log in list(namespace.stems.values()):
-            if self._tails.get(log.id) == log.stable:
+            if log.is_asleep or self._tails.get(log.id) == log.stable:
                 continue
             self._tails[log.id] = log.stable
             begin = max(log.start_offset, log.stable - TAIL_RECORDS)

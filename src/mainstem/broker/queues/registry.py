@@ -90,6 +90,10 @@ class QueueService:
             found = self._namespaces[namespace.name] = Queues(self, namespace)
         return found
 
+    def used(self) -> list[Queues]:
+        """Of the namespaces where anyone ever asked for them."""
+        return list(self._namespaces.values())
+
     def forget_namespace(self, name: str) -> Iterator[None]:
         """It is removed: so are its queues. What the journal tells of them means nobody from then on."""
         found = self._namespaces.pop(name, None)
