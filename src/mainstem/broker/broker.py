@@ -143,7 +143,7 @@ class Broker(Declaring):
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
             await loop.run_in_executor(None, self.logs.tier.claim)
             self.logs.objects = ObjectLogs(self.logs.tier)
-        self.logs.closed.load()
+        self.logs.load_closed()
         self.logs.remembered = (DELAYED_TOPIC,)
         self.logs.on_index_lost = self._wake_maintenance
         self.tiering = Tiering(self)

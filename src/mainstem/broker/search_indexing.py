@@ -81,6 +81,9 @@ class SearchIndexing:
         for log in logs:
             if self._stopping.is_set():
                 return
+            if log.is_asleep and _is_indexed(log.engine.stat(), root / str(log.id)):
+                kept.add(str(log.id))
+                continue
             engine = log.engine.local if isinstance(log.engine, TieredEngine) else log.engine
             if isinstance(engine, FileParts) and not log.removed:
                 kept.add(str(log.id))
@@ -122,3 +125,9 @@ class SearchIndexing:
 def _lower_priority() -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+def _is_indexed(stat: Stat, folder: Path) -> bool:
+    """Whether nothing is left to do for a log, as far as can be told without opening it."""
+    parts = [part for part in stat.parts if part.sealed and part.size_bytes]
+    return all((folder / f"{Path(part.name).stem}{SUFFIX}").exists() for part in parts)

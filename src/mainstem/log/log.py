@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.log")
 
 KIND_DATA, KIND_STATE, KIND_MARKER = 1, 2, 3
-STATE_SLOT = 15  # of `gathers`; the slots below are origins
+GATHERS = 16  # open batches that a log may have: one of each origin, and
+STATE_SLOT = 15  # the journal's
 UNSYNCED_BYTES_MAX = 64 << 20
 FRAME_STAMPS_MAX = 1 << 32  # no frame takes more
 
@@ -126,8 +127,10 @@ class Log:
         self.held_counts: dict[int, int] = {}  # base offset of a part cut down to held records → how many were kept
         self.on_dirty = on_dirty
         self.meters = meters or Meters()
-        self.gathers: list[Gather | None] = [None] * 16
-        self._gathered = [(0, 0)] * 16  # bytes and records of each origin's last batch: about what the next will take
+        self.gathers: list[Gather | None] = [None] * GATHERS
+        self._gathered = [
+            (0, 0)
+        ] * GATHERS  # bytes and records of each origin's last batch: about what the next will take
         self.stable_listeners: list[Callable[[Log], None]] = []
         self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
         self._stamps = stamps

@@ -119,7 +119,7 @@ class Logs:
                 fix="use the segment engine",
             )
         initialise = partial(self._initialise, engine, shared, policy, first_offset)
-        known = self.closed.take(log_id) if self._may_sleep() else None
+        known = self.closed.take(log_id)
         if known is not None:
             wake = partial(self._wake, initialise, topic_of or {})
             log: Log = SleepingLog(log_id, known, parse_durability(policy["durability"]), wake, shared=shared)
@@ -130,6 +130,11 @@ class Logs:
         log.engine_name = engine
         self.by_id[log_id] = log
         return log
+
+    def load_closed(self) -> None:
+        """Before any is opened."""
+        if self._may_sleep():
+            self.closed.load()
 
     def _may_sleep(self) -> bool:
         """Not where others write files of a log, too."""
@@ -240,21 +245,17 @@ class Logs:
 
     def close(self) -> None:
         """What keeps one log from being marked clean keeps no other."""
-        """A full disk keeps a log from being marked clean; the others are all the same."""
-        closed: dict[int, Asleep] = {}
+        closed, sleeps = dict[int, Asleep](), self._may_sleep()
         for log in self.by_id.values():
             if log.is_asleep:
                 continue
             try:
-                known = None if log.held else Asleep.of(log, log.engine.stat(), 0, self.remembered)
+                known = Asleep.of(log, log.engine.stat(), self.remembered) if sleeps and not log.held else None
                 log.close()
-            except Overloaded as error:  # a full disk, or an object store that does not answer
                 if known is not None and known.end_offset == log.next_offset:
                     closed[log.id] = replace(known, directory_time=self.closed.time_of(log.id))
-            except DiskFull as error:
+            except Overloaded as error:  # a full disk, or an object store that does not answer
                 logger.error("log %d is not closed cleanly, the next start recovers it: %s", log.id, error)
-        if not self._may_sleep():
-            closed, self.closed.asleep = {}, {}
         try:
             self.closed.keep(closed)
         except OSError as error:

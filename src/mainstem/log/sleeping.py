@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.log.durability import Durability
-from mainstem.log.log import Log
+from mainstem.log.log import GATHERS, Log
 from mainstem.model.errors import CorruptFrame, DiskFull, StorageFault
 from mainstem.storage.ballast import FIX
 from mainstem.storage.disk import Disk, is_full, read_all, write_all
@@ -48,14 +48,14 @@ class Asleep:
     parts: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, log: Log, stat: Stat, directory_time: int, remembered: Iterable[bytes]) -> Asleep | None:
-        """Of a log that is about to be closed; None: open it at the next start."""
+    def of(cls, log: Log, stat: Stat, remembered: Iterable[bytes]) -> Asleep | None:
+        """Of a log that is about to be closed, which changes its directory again; None: open it at the next start."""
         if len(stat.parts) > PARTS_MAX or not log.on_disk or log.removed:
             return None
         topics = log.index.topics if log.index is not None else None
         known = tuple(name.decode() for name in remembered if topics is not None and topics.find(name))
         return cls(
-            directory_time,
+            0,
             log.start_offset,
             log.next_offset,
             log.epoch,
@@ -187,6 +187,7 @@ class SleepingLog(Log):
         self.low_mark, self.removed, self.held = 0, False, False
         self.refusal, self.hidden = None, None
         self.unsynced_bytes = 0
+        self.gathers = [None] * GATHERS
         if not shared:
             self.index = None
         self.engine: Any = _SleepingEngine(self, known.stat())
@@ -233,7 +234,7 @@ class SleepingLog(Log):
                 f"{kept['next_offset']} in epoch {kept['epoch']}: its files were changed",
                 fix="delete the file logs/closed in the data directory and start again",
             )
-        for name in ("start_offset", "low_mark", "refusal", "hidden", "last_stamp"):
+        for name in ("start_offset", "low_mark", "refusal", "hidden", "last_stamp", "gathers"):  # routes have the last
             setattr(self, name, kept[name])
         del self._known, self._initialise
         self.__class__ = Log  # type: ignore[assignment]  # the point of it
