@@ -3,7 +3,8 @@ from typing import Any
 
 from mainstem.broker.namespace import Namespace
 from mainstem.log._gather import TopicRef
-from mainstem.log.log import Appended, Log
+from mainstem.log.appended import Appended
+from mainstem.log.log import Log
 from mainstem.model.record import Header, Record
 
 FULL: int

@@ -20,8 +20,9 @@ from typing import Protocol
 
 from mainstem.broker.live import Dispatcher
 from mainstem.broker.turns import SLICE_NS
+from mainstem.log.appended import Appended
 from mainstem.log.committer import Committer, end_process
-from mainstem.log.log import Appended, Log
+from mainstem.log.log import Log
 from mainstem.model.errors import StorageFault
 from mainstem.model.histogram import times_histogram
 

@@ -15,12 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mainstem.codec.batch import make_frame, read_batch_head
 from mainstem.codec.control import kafka_marker_batch
+from mainstem.log.appended import Appended
 from mainstem.log.away import may_wait, pool
 from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
@@ -35,7 +35,7 @@ from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEng
 from mainstem.storage.reservation import BLOCK_MIN, Pace
 
 if TYPE_CHECKING:
-    from mainstem.codec.batch import BatchHead, SealedFrame
+    from mainstem.codec.batch import BatchHead
     from mainstem.log.stamps import Stamps
     from mainstem.log.topic_index import TopicIndex
     from mainstem.storage.flusher import Flusher, FlushLine
@@ -69,28 +69,6 @@ class Hidden(Protocol):
         """Aborted transactions that reach into the offsets; empty for almost all reads."""
 
     def is_aborted(self, producer_id: int, offset: int) -> bool: ...
-
-
-@dataclass(slots=True, eq=False)
-class Appended:
-    """One frame on its way: what is written, and what live delivery needs of it."""
-
-    log: Log
-    data: list[Buffer]
-    ref: FrameRef
-    ticket: Ticket
-    kind: int
-    origin: int
-    gather: Gather | None = None  # the broker's own batch: its routes, one per record
-    sealed: SealedFrame | None = None
-    route: TopicRef | None = None  # a batch a client made: one topic for all of it
-    numbers: bytes = b""
-    stamps_more: int = 0  # beyond one for each offset: a marker's, for what it makes visible
-    held: tuple[Buffer, int] | None = None  # batch and topic id, until its log may be written
-
-    @property
-    def stamp_end(self) -> int:
-        return self.ref.stamp + self.ref.count + self.stamps_more
 
 
 class Log:
