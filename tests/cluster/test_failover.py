@@ -13,16 +13,7 @@ import pytest
 from tests.cluster.kit import Cluster
 from tests.cluster.load import start_all
 from tests.cluster.reading import judge
-from tests.contract.postgres_server import PostgresServer, binaries
-
-pytestmark = pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server is installed (apt install postgresql)")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.remove()
+from tests.contract.postgres_server import PostgresServer
 
 
 @pytest.fixture

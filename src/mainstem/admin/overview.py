@@ -64,6 +64,7 @@ def health(running: Running) -> list[dict[str, Any]]:
             "reason": "users exist" if broker.access.users else "no user yet: every login is accepted",
         },
         _loop_health(running),
+        *([running.cluster.health()] if running.cluster is not None else []),
     ]
     return checks
 

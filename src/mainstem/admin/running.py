@@ -25,6 +25,7 @@ class Running(Protocol):
     unfinished: Any  # protocols.unfinished.Unfinished
     unsent: Any  # protocols.unsent.Unsent, read by name like the configuration
     asking: Any  # admin.asking.Asking: who answers questions to the log
+    cluster: Any  # cluster.figures.Figures where the broker is one of several, else None
     ready: bool
     protocols: dict[str, str]  # listener → the protocol its clients are counted under
 

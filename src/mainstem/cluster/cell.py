@@ -22,7 +22,7 @@ from mainstem.cluster.schema import SCHEMA, metadata_schema
 from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.metadata.postgres import PostgresStore
 from mainstem.metadata.postgres_session import PostgresSession
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import Overloaded
 from mainstem.storage.tier.store import StoreSettings
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ logger = logging.getLogger("mainstem.cluster")
 
 IMAGE_BYTES = 64 << 20  # of changes since the last one
 IMAGE_S = 600.0  # with any change
+UNFLUSHED_BYTES_MAX = 1 << 30
 LOOK_S = 1.0
 
 
@@ -59,6 +60,7 @@ class Cell:
         self._dsn, self._root = dsn, directory / f"cell-{cell_id}"
         self.objects = CellObjects(store, cell_id)
         self._images: asyncio.Task[None] | None = None
+        self._refusing = False
 
     def rebuild(self) -> Rebuilt:
         """In a thread."""
@@ -76,12 +78,13 @@ class Cell:
 
     def open(self, found: Rebuilt, options: BrokerOptions, lost: Callable[[str], None]) -> Broker:
         self.wal = CellWal(self._dsn, self.cell_id, self.epoch, found.seq, found.slot, lost)
-        self.wal.bytes_since_image = found.replayed_bytes
+        self.wal.recorded_bytes = found.replayed_bytes
         disk = CellDisk(self._root, self.wal, self.objects, found.files)
         self.images = ImageMaker(self._dsn, self.cell_id, self.epoch, self._root, self.wal, disk, self.objects)
         self.images.named = found.named
         store = CellStore(self._dsn, self.cell_id, self.epoch, lost)
-        return Broker(replace(options, data=self._root, disk=disk, replicated=True), store=store)
+        self._broker = Broker(replace(options, data=self._root, disk=disk, replicated=True), store=store)
+        return self._broker
 
     def start(self) -> None:
         """The broker serves: images may be made."""
@@ -95,15 +98,37 @@ class Cell:
         await asyncio.to_thread(self.wal.close)
 
     async def _keep_images(self) -> None:
-        made_s = time.monotonic()
+        made_s, making = time.monotonic(), None
         while True:
             await asyncio.sleep(LOOK_S)
-            size = self.wal.bytes_since_image
-            if size < IMAGE_BYTES and (not size or time.monotonic() - made_s < IMAGE_S):
-                continue
-            try:
-                await asyncio.to_thread(self.images.run)
-                made_s = time.monotonic()
-            except MainstemError as error:
-                self.wal.bytes_since_image += size
-                logger.error("no image was made, the write-ahead log grows; it is tried again: %s", error)
+            self._watch_unflushed()
+            if making is not None and making.done():
+                if (error := making.exception()) is None:
+                    made_s = time.monotonic()
+                else:
+                    logger.error("no image was made, the write-ahead log grows; it is tried again: %s", error)
+                making = None
+            size = self.unflushed_bytes
+            if making is None and (size >= IMAGE_BYTES or (size and time.monotonic() - made_s >= IMAGE_S)):
+                making = asyncio.get_running_loop().run_in_executor(None, self.images.run)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Of the log in PostgreSQL: what no image holds."""
+        return self.wal.recorded_bytes - self.images.flushed_bytes
+
+    def _watch_unflushed(self) -> None:
+        """A store that takes no images must not fill PostgreSQL: publishers are refused, readers are not."""
+        over = self.unflushed_bytes > UNFLUSHED_BYTES_MAX
+        if over == self._refusing or self._broker.maintenance.space_low:  # that refusal says more
+            return
+        refusal = None
+        if over:
+            refusal = Overloaded(
+                f"{self.unflushed_bytes >> 20} MiB of changes are in no image: the object store takes none",
+                fix="see why: mainstem cluster doctor",
+            )
+        logger.warning("publishes are %s", f"refused: {refusal}" if over else "taken again: an image was made")
+        self._refusing = over
+        for log in self._broker.logs.by_id.values():
+            log.refusal = refusal

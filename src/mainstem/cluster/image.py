@@ -53,9 +53,11 @@ class ImageMaker:
         self._root, self._wal, self._disk, self._objects = root, wal, disk, objects
         self.named: set[str] = set()  # objects of the last image, itself included
         self.made = 0
+        self.flushed_bytes = 0  # recorded before the last one
 
     def run(self) -> None:
         barrier, files = self._disk.capture()
+        recorded_bytes = self._wal.recorded_bytes  # a little more than before the barrier, at most
         seq = self._wal.seq_of(barrier)
         listed: list[tuple[str, int, str]] = []
         contents: list[bytes] = []
@@ -68,7 +70,7 @@ class ImageMaker:
         packed = json.dumps(head, separators=(",", ":")).encode()
         key = self._objects.put("images", b"".join([len(packed).to_bytes(4, "big"), packed, *contents]))
         self._commit(seq, key)
-        self.made += 1
+        self.made, self.flushed_bytes = self.made + 1, recorded_bytes
         self._delete_unnamed({key, *(one[2] for one in listed if one[2])})
 
     def _keep(self, path: str, file: File) -> bytes | None:

@@ -64,7 +64,7 @@ class CellWal:
         self._fault: StorageFault | None = None
         self._stopping = False
         self.pending_bytes = 0
-        self.bytes_since_image = 0
+        self.recorded_bytes = 0
         self.commits = 0
         self.commit_ns = times_histogram()
         self.away_since_s = 0.0  # while PostgreSQL does not answer: since when (monotonic)
@@ -83,7 +83,7 @@ class CellWal:
                 self._state.notify_all()  # the thread begins to count LINGER_S
             self._changes.append((parts, size))
             self.pending_bytes += size
-            self.bytes_since_image += size
+            self.recorded_bytes += size
             self.recorded += 1
             return self.recorded
 
@@ -106,7 +106,6 @@ class CellWal:
         with self._state:
             note()
             self._barriers.append(self.recorded)
-            self.bytes_since_image = 0
             self._wanted = max(self._wanted, self.recorded)
             self._state.notify_all()
             return self.recorded

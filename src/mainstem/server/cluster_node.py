@@ -27,6 +27,7 @@ from typing import Any
 from mainstem import __version__
 from mainstem.cluster.cell import Cell
 from mainstem.cluster.checks import check_clock, join
+from mainstem.cluster.figures import Figures
 from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
 from mainstem.cluster.relay import Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
@@ -223,6 +224,7 @@ class Node:
         config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
         app = App(config, broker=broker, taken=taken)
         await app.start()
+        app.cluster = Figures(cell, self._membership, self._relay)
         self._cell, self._app = cell, app
         cell.start()
         gc.freeze()

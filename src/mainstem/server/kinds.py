@@ -138,6 +138,9 @@ SIZE_OR_UNLIMITED = Kind(
     _show_unless_unlimited(show_size_bytes),
 )
 TEXT = Kind("text", _text, str)
+ADDRESS = Kind(
+    "address", _text, lambda value: re.sub(r"(://[^:@/]*:)[^@/]*@", r"\1***@", value)
+)  # no password is shown
 AMOUNT = Kind("number", _amount, str)
 NAMES = Kind("list of texts", _names, ", ".join)
 DURABILITY = Kind("`sync`, `interval:<ms>`, `os`, `none`", _durability, str)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainstem.server.kinds import (
+    ADDRESS,
     AMOUNT,
     DURABILITY,
     DURATION,
@@ -266,7 +267,10 @@ class Cluster:
     """More than one machine (docs/cluster.md): brokers with the same PostgreSQL and `tier.store` serve the same data."""
 
     postgres: str = setting(
-        "", TEXT, "`postgresql://USER@HOST/DATABASE` (also `--cluster`); empty: this broker is alone."
+        "",
+        ADDRESS,
+        "`postgresql://USER@HOST/DATABASE` (also `--cluster`); empty: this broker is alone. The password is in `PGPASSWORD` "
+        "or a password file.",
     )
     name: str = setting("", TEXT, "This broker's name in the cluster; empty takes the machine's.")
     host: str = setting("", TEXT, "Where other brokers and Kafka clients reach this one; empty: `listeners.host`.")

@@ -51,6 +51,7 @@ async def metrics_text(running: Running, *, per_object: bool = False, wanted: Co
     logs = list(running.broker.logs.by_id.values())
     stats = await asyncio.to_thread(_stats, logs)
     found = [*_process(running), *_traffic(running), *_storage(running, stats), *_tier(running)]
+    found += _cluster(running)
     found += [samples async for samples in _consumers(running)]
     flows = await _flows(running)
     found += _pipelines(flows)
@@ -245,6 +246,23 @@ def _tier(running: Running) -> Iterator[Samples]:
     yield one("mainstem_tier_fault", int(tier.fault is not None))
     yield one("mainstem_tier_cache_bytes", tier.cache.bytes)
     yield one("mainstem_tier_cost_month", tier.cost_month())
+
+
+def _cluster(running: Running) -> Iterator[Samples]:
+    """Names without values where the broker is alone."""
+    figures = running.cluster
+    if figures is None:
+        yield from ((family.name, []) for family in FAMILIES["Cluster"])
+        return
+    yield one("mainstem_cluster_epoch", figures.cell.epoch)
+    yield by_label("mainstem_cluster_brokers", "state", figures.brokers)
+    yield one("mainstem_cluster_commits_total", figures.wal.commits)
+    yield histogram("mainstem_cluster_commit_seconds", figures.wal.commit_ns, NS)
+    yield one("mainstem_cluster_pending_bytes", figures.wal.pending_bytes)
+    yield one("mainstem_cluster_unflushed_bytes", figures.cell.unflushed_bytes)
+    yield one("mainstem_cluster_images_total", figures.images.made)
+    yield one("mainstem_cluster_postgres_away_seconds", figures.postgres_away_s)
+    yield one("mainstem_cluster_relayed_clients", figures.relayed)
 
 
 async def _consumers(running: Running) -> AsyncIterator[Samples]:

@@ -178,6 +178,19 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
             "What a month costs at the prices of `[tier]`: what is stored now, requests as often as since the start.",
         ),
     ),
+    "Cluster": (
+        Family("mainstem_cluster_epoch", "gauge", "The epoch in which this broker owns its cell."),
+        Family("mainstem_cluster_brokers", "gauge", "Brokers of the cluster.", ("state",)),
+        Family("mainstem_cluster_commits_total", "counter", "Rounds committed to PostgreSQL."),
+        Family("mainstem_cluster_commit_seconds", "histogram", "How long each took, tries included."),
+        Family("mainstem_cluster_pending_bytes", "gauge", "Changes on their way to PostgreSQL."),
+        Family("mainstem_cluster_unflushed_bytes", "gauge", "Changes in PostgreSQL that no image holds yet."),
+        Family("mainstem_cluster_images_total", "counter", "Images stored."),
+        Family(
+            "mainstem_cluster_postgres_away_seconds", "gauge", "For how long PostgreSQL has not answered; 0: it does."
+        ),
+        Family("mainstem_cluster_relayed_clients", "gauge", "Clients here that another broker serves."),
+    ),
     "Consumers": (
         Family("mainstem_topics", "gauge", "Topics."),
         Family("mainstem_views", "gauge", "Views."),
