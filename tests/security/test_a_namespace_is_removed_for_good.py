@@ -114,7 +114,9 @@ def test_every_client_of_it_is_told_and_none_of_its_neighbours(broker: Broker, r
     while left_nats.recv(4096):
         pass
     rows = root.get("/v1/connections").json()["items"]
-    assert {row["namespace"] for row in rows} - {""} == {"right"}  # of left's producer, which tries to log in again, none
+    assert {row["namespace"] for row in rows} - {""} == {
+        "right"
+    }  # of left's producer, which tries to log in again, none
     right_amqp.channel().basic_publish("amq.topic", "news", b"still here")
     assert right_mqtt.message().payload == b"still here"
     right_nats.sendall(b"PING\r\n")

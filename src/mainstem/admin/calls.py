@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,12 @@ from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
 from mainstem.broker.access import Action, Principal
+from mainstem.broker.audit import DONE, FAILED, REFUSED
+from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
 from mainstem.log.away import RUNS_MAX, brought
-from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, Overloaded
+from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized, Overloaded
 from mainstem.storage.engine import NotLocal
 
 logger = logging.getLogger("mainstem.audit")
@@ -134,15 +137,16 @@ def check_ordinary(name: bytes) -> None:
 
 def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        call: Call | None = None
         try:
             call = await _call_of(running, operation, request)
             result = await _answered(operation, call)
         except MainstemError as error:
             if operation.method != "GET":
-                audit(request, f"refused: {error.code}")
+                audit(running.broker, request, operation.needs, error, call.body if call is not None else {})
             return problem_of(error)
         if operation.method != "GET":
-            audit(request, "done")
+            audit(running.broker, request, operation.needs, None, call.body)
         return result if isinstance(result, Response) else json_response(result)
 
     return answer
@@ -160,12 +164,48 @@ async def _answered(operation: Operation, call: Call) -> Any:
     raise Overloaded("it reads too much that lies in the object store", fix="ask for less: ?limit=")
 
 
-def audit(request: Request, outcome: str) -> None:
+TOLD = (
+    "name",
+    "filter",
+    "allow",
+    "actions",
+    "kind",
+    "match",
+    "roles",
+    "rules",
+    "namespace",
+    "also",
+    "quota",
+    "to",
+    "settings",
+)
+READING = ("topic.publish", "query.run", "search.run")  # by a POST, and no change that an admin makes
+
+
+def audit(
+    broker: Broker, request: Request, operation: str, error: MainstemError | None, body: Mapping[str, Any] | None = None
+) -> None:
     """Who changed what from where, and how it ended; line breaks cannot forge another entry."""
     principal = request.scope["state"].get("principal")
     address = request.client.host if request.client is not None else ""
     name = principal.name if principal is not None else "-"
+    outcome = "done" if error is None else f"refused: {error.code}"
     logger.info("%r from %s: %s %r %s", name, address, request.method, request.url.path, outcome)
+    if operation in READING:
+        return
+    said = {key: value for key, value in (body or {}).items() if key in TOLD and value is not None}
+    asked = request.query_params.get("namespace", "")
+    filters = request.query_params.get("filter", "")
+    broker.audit.note(
+        principal,
+        operation,
+        " ".join(filter(None, (request.url.path, filters, json.dumps(said) if said else ""))),
+        outcome=DONE if error is None else REFUSED if isinstance(error, NotAuthorized) else FAILED,
+        why="" if error is None else error.message,
+        address=address,
+        protocol="http",
+        namespace=asked if asked in broker.namespaces else "",
+    )
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -175,6 +215,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 async def _call_of(running: Running, operation: Operation, request: Request) -> Call:
     principal = request.scope["state"].get("principal") or Principal("anonymous")
     query, path = _known(dict(request.query_params), operation), dict(request.path_params)
+    principal = running.broker.access.within(principal, query.get("namespace", ""))
     call = Call(running, principal, query, path, operation.need)
     admit(running.broker, principal, operation.need, query.get("namespace", ""))
     call.login = request.scope["state"].get("login", ("", ""))

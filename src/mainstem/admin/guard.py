@@ -4,7 +4,8 @@
 - a request that changes something (one GET of RabbitMQ's does) must not come from a foreign Origin, and must say
   application/json if it has a body, which no form of another page can do without asking first;
 - nobody may frame us, and our own pages may load nothing but our own files;
-- once users exist, everything but the health checks (and, if so configured, the metrics) needs a login.
+- once users exist, or tokens or certificates tell who somebody is, everything but the health checks (and, if so
+  configured, the metrics) needs a login.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import binascii
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -22,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.broker.access import Principal
+from mainstem.broker.identity.login import Shown
 from mainstem.model.errors import MainstemError, NotAuthorized
 
 logger = logging.getLogger("mainstem.audit")
@@ -62,7 +65,7 @@ class Guard:
             except MainstemError as error:
                 refusal = self._login_wanted(error)
                 if "authorization" in headers:  # a browser's first try has none; that is no failure
-                    name = _basic_login(headers["authorization"])[0]
+                    name = _login_in(headers["authorization"])[0]
                     logger.warning("a login as %r from %s failed", name[:128], _address(scope))
         guarded = _with_headers(send, static=scope["path"].startswith(STATIC))
         if refusal is not None:
@@ -107,11 +110,18 @@ class Guard:
         path = scope["path"]
         if path in HEALTH or (path == METRICS and self._running.config.http.metrics_public):
             return None
-        if access.users and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
+        shown = Shown(address=_address(scope), protocol="http", certificate=scope["state"].get("certificate"))
+        if "authorization" not in headers:
+            known = self._running.broker.identity.login_now(shown)
+            if known is not None:
+                return known
+        if not access.open and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
             raise NotAuthorized("a login is needed", fix="http://USER:PASSWORD@HOST:PORT")
-        name, password = _basic_login(headers.get("authorization", ""))
+        name, password, bearer = _login_in(headers.get("authorization", ""))
         scope["state"]["login"] = (name, password.decode(errors="replace"))
-        return await access.login(name, password, _address(scope))
+        return await self._running.broker.identity.login(
+            replace(shown, name=name, password=password, token_only=bearer)
+        )
 
     def _login_wanted(self, error: MainstemError) -> Response:
         if status_of(error) != 403:
@@ -144,15 +154,18 @@ def _address(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else ""
 
 
-def _basic_login(header: str) -> tuple[str, bytes]:
+def _login_in(header: str) -> tuple[str, bytes, bool]:
+    """Name, password, and whether that is a bearer's token."""
     scheme, _, token = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return "", token.strip().encode(errors="replace"), True
     if scheme.lower() != "basic":
-        return "", b""
+        return "", b"", False
     try:
         name, _, password = base64.b64decode(token, validate=True).partition(b":")
-        return name.decode(), password
+        return name.decode(), password, False
     except (binascii.Error, UnicodeDecodeError):
-        return "", b""
+        return "", b"", False
 
 
 def _bounded(receive: Receive, bytes_max: int) -> Receive:

@@ -33,7 +33,7 @@ from mainstem.broker.access import Principal
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
 from mainstem.broker.queues.registry import Queues
-from mainstem.model.errors import ClientFault, InvalidArgument, NotAuthorized, NotFound
+from mainstem.model.errors import ClientFault, InvalidArgument, MainstemError, NotAuthorized, NotFound
 from mainstem.model.pattern import Pattern
 
 PAGE_SIZE_MAX = 500
@@ -80,17 +80,21 @@ def rabbit_routes(running: Running) -> list[Route]:
     async def answer(request: Request) -> Response:
         raw = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
         path = [unquote(part) for part in raw.removeprefix("/api/").strip("/").split("/")]
+        failure: MainstemError | None = None
         try:
             body = json.loads(await request.body() or b"null")
             status, document = await _dispatch(Call(running, request, path, body), request.method)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             status, document = 400, {"error": "bad_request", "reason": f"the body is not JSON: {error}"}
         except ClientFault as error:
+            failure = error
             status = 404 if isinstance(error, NotFound) else 401 if isinstance(error, NotAuthorized) else 400
             names = {404: "Object Not Found", 401: "not_authorised", 400: "bad_request"}
             document = {"error": names[status], "reason": error.message}
         if request.method != "GET":
-            audit(request, "done" if status < 400 else f"refused: {status}")
+            if failure is None and status >= 400:
+                failure = InvalidArgument(str(status))
+            audit(running.broker, request, f"api {request.method}", failure)
         content = b"" if document is None else json.dumps(document, default=str).encode()
         return Response(content, status, media_type="application/json")
 

@@ -37,6 +37,7 @@ from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
@@ -44,6 +45,7 @@ from mainstem.model.errors import (
     InvalidArgument,
     MainstemError,
     MessageTooLarge,
+    NotAuthorized,
     NotFound,
     OffsetOutOfRange,
 )
@@ -86,14 +88,16 @@ def _answering(broker: Broker, handler: Handler, need: Need) -> Callable[[Reques
     async def answer(request: Request) -> Response:
         principal: Principal = request.scope["state"].get("principal") or Principal("anonymous")
         try:
-            namespace = admit(broker, principal, need, request.query_params.get("namespace", ""))
+            asked = request.query_params.get("namespace", "")
+            principal = broker.access.within(principal, asked)
+            namespace = admit(broker, principal, need, asked)
             response = await handler(request, namespace)
         except MainstemError as error:
             if need.operation in AUDITED:
-                audit(request, f"refused: {error.code}")
+                audit(broker, request, need.operation, error)
             return problem_of(error)
         if need.operation in AUDITED:
-            audit(request, "done")
+            audit(broker, request, need.operation, None)
         return response
 
     return answer
@@ -190,6 +194,11 @@ class _ScanApi(_Api):
     async def frames(self, request: Request, namespace: Namespace) -> Response:
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
+        kept = namespace.topics.get(AUDIT_TOPIC)
+        if kept is not None and _number(request, "log") in [one.log.id for one in kept.partitions]:
+            principal = request.scope["state"].get("principal")
+            if principal is None or not principal.admin:
+                raise NotAuthorized("$audit is for admins")
         try:
             data, after = await self._plans.frames(namespace, _number(request, "log"), start, end, bytes_max)
         except OffsetOutOfRange as error:  # the caller needs the numbers, not only the words

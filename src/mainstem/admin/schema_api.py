@@ -347,10 +347,10 @@ def schema_routes(running: Running) -> list[Route]:
             result = await handler(Call(running, request, await _body(request)), *arguments)
         except MainstemError as error:
             if request.method != "GET":
-                audit(request, f"refused: {error.code}")
+                audit(running.broker, request, f"schema {request.method}", error)
             return _problem(error)
         if request.method != "GET":
-            audit(request, "done")
+            audit(running.broker, request, f"schema {request.method}", None)
         return result if isinstance(result, Response) else _answer(200, result)
 
     methods = ["GET", "POST", "PUT", "DELETE"]

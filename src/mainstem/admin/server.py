@@ -87,6 +87,9 @@ class HttpConnection(HttpToolsProtocol):
         self._reading = self._in_body = False  # a request began and is not whole; its head is
         self._due_s = door.second + HEAD_S_MAX
         self._refusal: Refusal | None = None
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, "certificate": certificate}
         super().connection_made(CountedTransport(transport, door.counters))  # type: ignore[arg-type]
         self.watches_only = not door.admit(self)
 

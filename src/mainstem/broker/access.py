@@ -3,13 +3,14 @@
 Rules of this file:
 
 - Until a user exists every login is accepted where the listener allows it (loopback, or the operator said so), and may
-  do everything. From the first user on, nobody gets in without a login.
+  do everything. From the first user on, or once tokens or certificates tell who somebody is, nobody gets in without.
+- Who somebody is tells `identity/`. A token may bring roles and rules; they count beside those of the user it names.
 - A user may do what a rule (see `rules.py`) allows and none denies: deny wins, no rule is no. An admin may do everything.
   The rules of its roles are a user's too, and those of the role `*` are everybody's.
 - A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is
   checked again.
-- A user belongs to a namespace that exists: where it does not, no user is added to it and nobody of it gets in, so that
-  nobody ever lands in somebody else's. (An admin gets in by HTTP, which asks for the namespace call by call.)
+- A user belongs to one or more namespaces that exist: where one does not, no user is added to it and nobody of it gets
+  in, so that nobody ever lands in somebody else's. (An admin gets in by HTTP, which asks for the namespace call by call.)
 - User names are single topic levels without wildcards.
 - A queue is ruled as the queue it is and, as ever, by the topic of its name; an exchange likewise. Either may allow, either
   may deny.
@@ -20,22 +21,18 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ipaddress
-import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mainstem.broker.credentials import ScramVerifier, make_credentials, scram_verifier, verify_password
+from mainstem.broker.identity.passwords import make_credentials
 from mainstem.broker.quotas import NO_LIMITS, Limits
-from mainstem.broker.rules import PATTERN, Names
+from mainstem.broker.rules import AUDIT_TOPIC, PATTERN, Names
 from mainstem.broker.rules import Action as Action
 from mainstem.broker.rules import Kind as Kind
 from mainstem.broker.rules import Rule as Rule
-from mainstem.broker.throttle import Throttle
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model.clock import Clock, SystemClock
@@ -44,16 +41,15 @@ from mainstem.model.plain_text import hidden_character
 from mainstem.model.topic_filter import filter_levels, literal_filter
 
 DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
-VERIFIED_MAX = 10_000  # logins verified lately, so that a storm of reconnects does not hash
-VERIFIED_MS = 300_000
 ROLES_MAX = 1_000
+NAMESPACES_MAX = 100  # of a user
 RULES_MAX = 1_000  # of a user
 SCHEMAS_TOPIC = b"_schemas"
+BROKERS_OWN = (SCHEMAS_TOPIC, AUDIT_TOPIC)
 WRITES = (Action.PUBLISH, Action.CREATE, Action.CONFIGURE, Action.DELETE)
 EVERYBODY = "*"  # the role that every user has
-HASHING_MAX = 2  # logins hashed at once; the rest wait
 Hashed = dict[str, Any]  # what is kept of a password
-_USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
+USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +61,12 @@ class Principal:
     admin: bool = False
     anonymous: bool = False  # let in because no user exists yet
     client: str = ""  # the client's id, where a rule of this user asks for it (`Access.of_client`)
+    roles: tuple[str, ...] = ()  # that its token names, beside the user's own
+    rules: tuple[Rule, ...] = ()  # as its token says
+    by_token: bool = False
+    stranger: bool = False  # by a token, and the broker itself knows no user of this name
+    namespaces: tuple[str, ...] = ()  # of a stranger: those it may choose from
+    expires_s: int = field(default=0, compare=False)  # since 1970; 0: its login does not end by itself
 
     def __hash__(self) -> int:
         return hash(self.name)  # a text keeps its own: principals are looked up for each delivery
@@ -83,11 +85,17 @@ class User:
     rules: list[Rule] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
     quota: Limits = NO_LIMITS
+    also: list[str] = field(default_factory=list)  # namespaces that it may choose instead of its own
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (self.namespace, *self.also)
 
     def to_document(self) -> dict[str, Any]:
         quota = {"quota": self.quota.to_document()} if self.quota != NO_LIMITS else {}
         return {
             **quota,
+            **({"also": self.also} if self.also else {}),
             "user_namespace": self.namespace,
             "admin": self.admin,
             "credentials": self.credentials,
@@ -103,7 +111,6 @@ class Access:
         items: Iterable[Item] = (),
         *,
         clock: Clock | None = None,
-        failures_max: int = 10,
         namespaces: Container[str] = ("/",),
     ) -> None:
         self._store = store
@@ -118,63 +125,39 @@ class Access:
         }
         self.version = 0
         self.listeners: list[Callable[[], None]] = []
-        self.throttle = Throttle(failures_max)
-        self.failures_total = 0
+        self.known_elsewhere = False  # whether tokens or certificates tell who somebody is
         self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
         self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
-        self._verified: dict[bytes, int] = {}  # keyed digest of name and password → until when
-        self._secret = os.urandom(32)
-        self._hashing = asyncio.Semaphore(HASHING_MAX)
 
     @property
     def open(self) -> bool:
-        """No user exists: every login is accepted where the listener allows it."""
-        return not self.users
+        """No user exists, here or elsewhere: every login is accepted where the listener allows it."""
+        return not self.users and not self.known_elsewhere
 
-    # -- logging in
+    # -- who is let in, and stays; `identity/login.py` asks
 
-    def login_now(self, name: str, password: bytes) -> Principal | None:
-        """The answer if it costs nothing (no users yet, or verified lately), else None: await `login`."""
-        if self.open:
-            return Principal(name or "anonymous", admin=True, anonymous=True) if not hidden_character(name) else None
-        user = self.users.get(name)
-        until = self._verified.get(self._digest(name, password), 0)
-        if user is None or until <= self._now_ms() or not self._has_namespace(user):
-            return None
-        return self.principal(user)
-
-    async def login(self, name: str, password: bytes, address: str = "") -> Principal:
-        """NotAuthorized for a wrong name or password alike; Overloaded after too many of them."""
-        known = self.login_now(name, password)
-        if known is not None:
-            return known
-        if hidden_character(name):
-            raise NotAuthorized(f"a user name with the character {hidden_character(name)}")
-        self.throttle.check(address, name, self._now_ms())
-        user = self.users.get(name)
-        credentials = user.credentials if user is not None else None
-        async with self._hashing:
-            right = await asyncio.to_thread(verify_password, credentials, password)
-        if not right or user is None or self.users.get(name) is not user:
-            await asyncio.sleep(self._count_failure(address, name))
-            raise NotAuthorized("wrong user name or password")
-        self.throttle.succeeded(address, name)
-        if len(self._verified) >= VERIFIED_MAX:
-            self._verified.clear()
-        self._verified[self._digest(name, password)] = self._now_ms() + VERIFIED_MS
-        return self.principal(user)
-
-    def principal(self, user: User) -> Principal:
-        """NotAuthorized where the user's namespace does not exist."""
-        if not self._has_namespace(user):
+    def principal(self, user: User, namespace: str = "") -> Principal:
+        """In the namespace it chose, or its first. NotAuthorized where that does not exist, or is not the user's."""
+        chosen = namespace or user.namespace
+        if chosen not in user.namespaces and not user.admin:
+            raise NotAuthorized(f"user {user.name} does not belong to namespace {chosen!r}")
+        if not self.has_namespace(chosen) and not (user.admin and not namespace):
             raise NotAuthorized(
-                f"user {user.name} belongs to namespace {user.namespace!r}, which does not exist",
-                fix=f"mainstem namespace add {user.namespace}",
+                f"user {user.name} belongs to namespace {chosen!r}, which does not exist",
+                fix=f"mainstem namespace add {chosen}",
             )
-        return _principal_of(user)
+        return Principal(user.name, chosen, user.admin)
 
-    def _has_namespace(self, user: User) -> bool:
-        return user.admin or user.namespace in self._namespaces
+    def has_namespace(self, name: str) -> bool:
+        return name in self._namespaces
+
+    def within(self, principal: Principal, namespace: str) -> Principal:
+        """The same in another namespace, where it belongs to that too; else as it is."""
+        if namespace in ("", principal.namespace) or not self.has_namespace(namespace):
+            return principal
+        user = self.users.get(principal.name)
+        named = user.namespaces if user is not None else principal.namespaces
+        return replace(principal, namespace=namespace) if namespace in named else principal
 
     def stranded(self) -> list[User]:
         """Users whose namespace does not exist."""
@@ -184,45 +167,28 @@ class Access:
         """Whether who logged in as this would still be let in as this; a changed password alone sends nobody away."""
         if principal.anonymous:
             return self.open
+        if principal.expires_s and principal.expires_s <= self._clock.now_ns() // 1_000_000_000:
+            return False
         user = self.users.get(principal.name)
-        return user is not None and self._has_namespace(user) and _principal_of(user) == replace(principal, client="")
-
-    def scram(self, name: str, mechanism: str, address: str = "") -> ScramVerifier:
-        """For Kafka's SASL/SCRAM; an unknown user has one that nothing fits. Overloaded after too many failures."""
-        self.throttle.check(address, name, self._now_ms())
-        user = self.users.get(name)
-        return scram_verifier(user.credentials if user is not None else None, mechanism, name)
-
-    async def scram_done(self, name: str, right: bool, address: str = "") -> Principal:
-        self.throttle.check(address, name, self._now_ms())
-        user = self.users.get(name)
-        if not right or user is None:
-            await asyncio.sleep(self._count_failure(address, name))
-            raise NotAuthorized("wrong user name or password")
-        self.throttle.succeeded(address, name)
-        return self.principal(user)
-
-    def _digest(self, name: str, password: bytes) -> bytes:
-        return hmac.digest(self._secret, name.encode() + b"\0" + password, hashlib.sha256)
-
-    def _count_failure(self, address: str, name: str) -> float:
-        """Returns how many seconds late the answer should be."""
-        self.failures_total += 1
-        return self.throttle.failed(address, name, self._now_ms())
-
-    def _now_ms(self) -> int:
-        return self._clock.monotonic_ns() // 1_000_000
+        if principal.stranger:
+            return user is None and self.has_namespace(principal.namespace)
+        if user is None or (user.admin != principal.admin and not principal.by_token):
+            return False
+        return user.admin or (principal.namespace in user.namespaces and self.has_namespace(principal.namespace))
 
     # -- deciding
 
     def rules_of(self, principal: Principal) -> Iterator[tuple[str, Rule]]:
         """Each with whose it is: the user's own first, then those of its roles, then everybody's."""
         user = self.users.get(principal.name)
-        if user is None:
+        if user is None and not principal.stranger:
             return
-        for rule in user.rules:
-            yield f"user {user.name}", rule
-        for role in (*user.roles, EVERYBODY):
+        for rule in user.rules if user is not None else ():
+            yield f"user {principal.name}", rule
+        for rule in principal.rules:
+            yield f"token of {principal.name}", rule
+        own = user.roles if user is not None else ()
+        for role in (*dict.fromkeys((*own, *principal.roles)), EVERYBODY):
             for rule in self.roles.get(role, ()):
                 yield f"role {role}", rule
 
@@ -233,8 +199,8 @@ class Access:
         return replace(principal, client=client_id)
 
     def allows(self, principal: Principal, action: Action, topic: bytes) -> bool:
-        """Whether this action is allowed on this very topic. The registry alone writes its own, for everybody."""
-        if topic == SCHEMAS_TOPIC and action in WRITES:
+        """Whether this action is allowed on this very topic. Registry and audit alone write their own, for everybody."""
+        if topic in BROKERS_OWN and action in WRITES:
             return False
         if principal.admin:
             return True
@@ -274,7 +240,7 @@ class Access:
         if principal.admin:
             return False
         levels, names = filter_levels(topic_filter), principal.names
-        return any(
+        return levels[0] == AUDIT_TOPIC or any(
             rule.overlaps_topics(levels, names)
             for _, rule in self.rules_of(principal)
             if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
@@ -282,6 +248,8 @@ class Access:
 
     def denies(self, principal: Principal, action: Action, topic: bytes) -> bool:
         """Whether a rule denies this very topic; what no rule speaks of is not denied."""
+        if topic in BROKERS_OWN and action in WRITES:
+            return True
         if principal.admin:
             return False
         key = (principal, f"deny {action}", topic)
@@ -290,7 +258,7 @@ class Access:
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
             levels, names = filter_levels(literal_filter(topic)), principal.names
-            decision = self._decisions[key] = any(
+            decision = self._decisions[key] = topic == AUDIT_TOPIC or any(
                 rule.covers_topics(levels, names)
                 for _, rule in self.rules_of(principal)
                 if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
@@ -304,6 +272,8 @@ class Access:
         levels, names = filter_levels(topic_filter), principal.names
         rules = [(whose, rule) for whose, rule in self.rules_of(principal) if rule.kind is Kind.TOPIC]
         rules = [(whose, rule) for whose, rule in rules if action in rule.actions]
+        if levels[0] == AUDIT_TOPIC:
+            return False, ["$audit is for admins"]
         denying = [
             f"{whose}: {rule}" for whose, rule in rules if not rule.allow and rule.overlaps_topics(levels, names)
         ]
@@ -321,7 +291,7 @@ class Access:
             for _, rule in self.rules_of(principal)
             if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
         )
-        return tuple(sorted({one for one in found if one is not None}))
+        return tuple(sorted({AUDIT_TOPIC, *(one for one in found if one is not None)}))
 
     def judges(self, principal: Principal, action: Action, kind: Kind, name: str) -> bool | None:
         """What the rules of a kind other than topics say of an object; None if none speaks of it."""
@@ -353,6 +323,8 @@ class Access:
 
     def _decide(self, principal: Principal, action: Action, levels: list[bytes]) -> bool:
         allowed, names = False, principal.names
+        if levels[0] == AUDIT_TOPIC:
+            return False
         for _, rule in self.rules_of(principal):
             if action not in rule.actions or rule.kind is not Kind.TOPIC:
                 continue
@@ -368,15 +340,26 @@ class Access:
         """Of a new password; what `add_user` and `set_password` take instead of it where the loop must not wait."""
         return await asyncio.to_thread(_hashed, password)
 
-    def add_user(self, name: str, password: str | Hashed, *, admin: bool = False, namespace: str = "/") -> Written:
-        if not _USER_NAME.fullmatch(name) or hidden_character(name):
+    def add_user(
+        self,
+        name: str,
+        password: str | Hashed,
+        *,
+        admin: bool = False,
+        namespace: str = "/",
+        also: Iterable[str] = (),
+        rules: Iterable[Rule] = (),
+    ) -> Written:
+        if not USER_NAME.fullmatch(name) or hidden_character(name):
             raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
         if name in self.users:
             raise AlreadyExists(f"user {name} exists", fix=f"mainstem user passwd {name}")
         if not self.users and not admin:
             raise InvalidArgument("the first user must be an admin", fix=f"mainstem user add {name} --admin")
-        self._check_namespace(namespace)
-        return self._keep(User(name, namespace, admin, _hashed(password)))
+        first, *more = dict.fromkeys((namespace, *also))
+        for one in (first, *more):
+            self._check_namespace(one)
+        return self._keep(User(name, first, admin, _hashed(password), list(rules), also=more))
 
     def set_password(self, name: str, password: str | Hashed) -> Written:
         user = self.user(name)
@@ -387,27 +370,46 @@ class Access:
 
     def set_namespace(self, name: str, namespace: str) -> Written:
         """Who is logged in as this user has to leave, and comes back into the other namespace."""
-        user = self.user(name)
-        self._check_namespace(namespace)
-        return self._keep(replace(user, namespace=namespace))
+        return self.set_namespaces(name, [namespace])
+
+    def set_namespaces(self, name: str, namespaces: list[str]) -> Written:
+        """The first is where it lands if it does not choose; who is in one that is no longer its own has to leave."""
+        if not 0 < len(namespaces) <= NAMESPACES_MAX:
+            raise InvalidArgument(f"a user belongs to 1 to {NAMESPACES_MAX} namespaces")
+        for one in namespaces:
+            self._check_namespace(one)
+        first, *also = dict.fromkeys(namespaces)
+        return self._keep(replace(self.user(name), namespace=first, also=also))
+
+    def renew_credentials(self, name: str, credentials: Hashed) -> Written:
+        """The same password in a better form: nobody is told, and who is logged in stays."""
+        self.users[name] = user = replace(self.user(name), credentials=credentials)
+        return self._store.put_item(ItemKind.USER, "", name, user.to_document())
 
     def _check_namespace(self, namespace: str) -> None:
         if namespace not in self._namespaces:
             raise NotFound(f"there is no namespace {namespace!r}", fix=f"mainstem namespace add {namespace}")
 
-    def forget_users(self, names: Iterable[str]) -> None:
-        """They went with their namespace, which removed them from the metadata."""
+    def forget_users(self, names: Iterable[str], namespace: str) -> None:
+        """They went with their namespace, which removed them from the metadata; who chose it among others stays."""
         for name in names:
             self.users.pop(name, None)
-        self._verified.clear()
+        self.users |= {user.name: user for user in self.left_by(namespace)}
         self.changed()
+
+    def left_by(self, namespace: str) -> list[User]:
+        """Those who may choose this namespace among others, as they are without it."""
+        return [
+            replace(user, also=[one for one in user.also if one != namespace])
+            for user in self.users.values()
+            if namespace in user.also
+        ]
 
     def remove_user(self, name: str) -> Written:
         user = self.user(name)
         if user.admin and sum(other.admin for other in self.users.values()) == 1 and len(self.users) > 1:
             raise InvalidArgument(f"{name} is the last admin; remove the other users first")
         del self.users[name]
-        self._verified.clear()
         self.changed()
         return self._store.delete_item(ItemKind.USER, "", name)
 
@@ -449,7 +451,7 @@ class Access:
 
     def put_role(self, name: str, rules: list[Rule]) -> Written:
         """Made, or given other rules. `*` is everybody's."""
-        if name != EVERYBODY and not _USER_NAME.fullmatch(name):
+        if name != EVERYBODY and not USER_NAME.fullmatch(name):
             raise InvalidName(f"role name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
         if name not in self.roles and len(self.roles) >= ROLES_MAX:
             raise Overloaded(f"there are {ROLES_MAX} roles already", fix="mainstem role rm NAME")
@@ -478,9 +480,6 @@ class Access:
 
     def _keep(self, user: User) -> Written:
         self._store.check_room()
-        before = self.users.get(user.name)
-        if before is None or before.credentials is not user.credentials:  # other rules leave a password as it was
-            self._verified.clear()
         self.users[user.name] = user
         self.changed()
         return self._store.put_item(ItemKind.USER, "", user.name, user.to_document())
@@ -495,13 +494,9 @@ class Access:
 
 
 def _hashed(password: str | Hashed) -> Hashed:
-    if not password:
+    if password == "":
         raise InvalidArgument("a password must have at least one character")
     return make_credentials(password.encode()) if isinstance(password, str) else password
-
-
-def _principal_of(user: User) -> Principal:
-    return Principal(user.name, user.namespace, user.admin)
 
 
 def _user_of(item: Item) -> User:
@@ -509,7 +504,7 @@ def _user_of(item: Item) -> User:
     rules = [Rule.of_document(rule) for rule in body["rules"]]
     namespace, admin, credentials = body["user_namespace"], body["admin"], body["credentials"]
     quota = Limits.of_document(body.get("quota") or {})
-    return User(item.name, namespace, admin, credentials, rules, body.get("roles", []), quota)
+    return User(item.name, namespace, admin, credentials, rules, body.get("roles", []), quota, body.get("also", []))
 
 
 def _with_rule(rules: list[Rule], rule: Rule, whose: str) -> list[Rule]:

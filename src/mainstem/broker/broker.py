@@ -18,6 +18,7 @@ from typing import Any
 
 from mainstem.broker.access import Access
 from mainstem.broker.archives import Archives
+from mainstem.broker.audit import Audit, AuditOptions
 from mainstem.broker.catch_up import Pump
 from mainstem.broker.commits import Commit
 from mainstem.broker.coordinator import Coordinator
@@ -26,6 +27,7 @@ from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.delayed import Delayed
 from mainstem.broker.deletion import Deletion
 from mainstem.broker.groups.classic import GroupLimits
+from mainstem.broker.identity.login import Identity, IdentityOptions
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Dispatcher
 from mainstem.broker.maintenance import Maintenance
@@ -94,6 +96,8 @@ class BrokerOptions:
     cluster_id: str = ""  # empty: one is made
     lost_kept_ms: int = 7 * 86_400_000  # a log without records that no topic names
     tier: TierSettings | None = None  # where sealed segments may go
+    identity: IdentityOptions = field(default_factory=IdentityOptions)
+    audit: AuditOptions = field(default_factory=AuditOptions)
     disk: Disk = REAL_DISK  # of logs and journal; what is derived from them lies in plain files
     replicated: bool = False  # that disk's promise is kept by other machines (`cluster/disk.py`)
 
@@ -132,6 +136,8 @@ class Broker(Declaring):
         self.store: MetadataStore = self._store or SqliteStore(data / "metadata.sqlite", self.ballast)
         catalog = self.store.load()
         self.access = Access(self.store, catalog.items, clock=self.clock, namespaces=self.namespaces)
+        self.identity = Identity(self.access, self.options.identity, clock=self.clock)
+        self.audit = Audit(self, self.options.audit)
         self.owners = Owners(self.store, self.access, catalog.items)
         self.ticker = Ticker(loop, self.dispatcher, self._make_committer)
         self.turns = Turns()
@@ -211,7 +217,7 @@ class Broker(Declaring):
         work.append(self.search_indexing.run())
         if self.logs.tier is not None:
             work.append(self.tiering.run())
-        work += [self.removal.finish(), self.quotas.run(), self.tracer.run()]
+        work += [self.removal.finish(), self.quotas.run(), self.tracer.run(), self.audit.run()]
         self._background = [loop.create_task(one) for one in work]
 
     async def close(self) -> None:
@@ -226,6 +232,7 @@ class Broker(Declaring):
             self.logs.tier.stop()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.schemas.close()
+        await self.audit.write()
         await self.pump.close()
         self.queues.close()
         self.streams.close()

@@ -14,6 +14,7 @@ from mainstem.broker.commits import Commit
 from mainstem.broker.live import Route
 from mainstem.broker.policy import STEMS_MAX, Policy
 from mainstem.broker.queues.exchange_names import DEFAULT, key_of
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.broker.views import View
 from mainstem.log.log import Log
@@ -142,7 +143,7 @@ class Declaring:
         self._check_tier(policy)
         self.store.check_room()
         before = namespace.find_topic(name)
-        if before is None:
+        if before is None and name != AUDIT_TOPIC:
             self.quotas.check_topics(namespace)
         self.ticker.write_now()  # what was gathered for the old log belongs before the seam
         if not policy.dedicated:

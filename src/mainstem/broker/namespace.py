@@ -14,6 +14,7 @@ from mainstem.broker.live import Delivery, Route, Sink
 from mainstem.broker.namespace_settings import NamespaceSettings
 from mainstem.broker.policy import Policy, policy_of
 from mainstem.broker.quotas import NAMESPACE
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.schemas.enforcement import DEAD, DEAD_LETTER, REASON, dead_letter_topic, invalid_record, misfit_of
 from mainstem.broker.topics import Partition, Span, Topic
 from mainstem.log.gather import Ticket
@@ -357,6 +358,8 @@ class Namespace:
         self.route_clears += 1
 
     def policy(self, topic: bytes) -> Policy:
+        if topic == AUDIT_TOPIC:
+            return self.broker.audit.policy(self.defaults)
         return policy_of(topic, self.defaults, self._rules)
 
     def stem(self, policy: Policy) -> Log:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainstem.broker.deletion import LOW
 from mainstem.broker.queues.exchanges import PREDECLARED
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.log.log import Log
 from mainstem.metadata.rows import ItemKind, LogRow
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound, Overloaded
@@ -63,7 +64,7 @@ class NamespaceRemoval:
         broker, name = self._broker, namespace.name
         queues, keeper, coordinator = broker.queues.of(namespace), broker.session_keeper, broker.coordinator
         found = {
-            "topics": namespace.topic_count,
+            "topics": namespace.topic_count - (AUDIT_TOPIC in namespace.topics),
             "views": len(namespace.views),
             "streams": len(broker.streams.of(namespace).by_name),
             "queues": sum(1 for _ in queues),
@@ -157,10 +158,12 @@ class NamespaceRemoval:
                 store.delete_items(kind, name)
             for user in self._users(name):
                 store.delete_item(ItemKind.USER, "", user)
+            for one in broker.access.left_by(name):
+                store.put_item(ItemKind.USER, "", one.name, one.to_document())
             store.put_value(REMOVING + name, b"")
             store.delete_namespace_row(name)
         await written
-        broker.access.forget_users(self._users(name))
+        broker.access.forget_users(self._users(name), name)
         return logs
 
     def _users(self, name: str) -> list[str]:

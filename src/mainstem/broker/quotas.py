@@ -23,6 +23,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.model.errors import InvalidArgument, QuotaExceeded
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class Quotas:
     def check_topics(self, namespace: Namespace) -> None:
         """Before a topic is made."""
         limit = namespace.settings.quota.topics_max
-        if limit and namespace.topic_count >= limit:
+        if limit and namespace.topic_count - (AUDIT_TOPIC in namespace.topics) >= limit:
             self._raise(namespace, "topics_max")
 
     def check_queues(self, namespace: Namespace, there: int) -> None:

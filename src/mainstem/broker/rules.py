@@ -26,6 +26,7 @@ from mainstem.model.topic_filter import MANY, ONE, check_filter, covers, filter_
 
 PATTERN, LITERAL, PREFIX = MATCHES = ("pattern", "literal", "prefix")
 NAME_CHARACTERS_MAX = 1024
+AUDIT_TOPIC = b"$audit"  # of every namespace: its admins read it, nobody publishes to it (`audit.py`)
 _UNSAFE = frozenset("/+#*>%")
 
 

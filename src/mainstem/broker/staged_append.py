@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.codec.batch import (
     FRAME_HEAD_SIZE,
     KIND_DATA,
@@ -96,6 +97,9 @@ async def append_staged(
 
 def _append(namespace: Namespace, item: StagedBatch, number: int, place: int) -> Ticket | None:
     topic = namespace.topics.get(item.topic)
+    if item.topic == AUDIT_TOPIC:  # refused where tasks ask for it; this one did not ask
+        logger.warning("rows for %r were staged, which is the broker's own; they are left out", item.topic)
+        return None
     if topic is None and not item.names_topic:
         logger.warning("topic %r was deleted after rows for it were staged; they go with it", item.topic)
         return None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mainstem.broker.access import SCHEMAS_TOPIC
+from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
 from mainstem.broker.schemas.enforcement import invalid_record, misfit_of
 from mainstem.broker.staged_append import append_staged, appended_already, durable
@@ -174,6 +175,8 @@ class Staging:
         check_topic(canonical)
         if canonical == SCHEMAS_TOPIC:
             raise NotAuthorized(f"{name!r} is the schema registry's own", fix="register schemas by its HTTP API")
+        if canonical == AUDIT_TOPIC:
+            raise NotAuthorized(f"{name!r} is the broker's own: nobody writes to it")
         if canonical in namespace.views:
             raise InvalidName(f"{name!r} is a view; write to a topic that it shows")
         topic = namespace.topics.get(canonical)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ from mainstem.broker.access import Principal
 from mainstem.broker.quotas import Member
 from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
+from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
+from mainstem.protocols.login import Expiries
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 
@@ -34,7 +37,6 @@ CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
 HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
-HOLD_QUEUE = 4  # a request of its own must finish first
 HOLD_QUOTA = 256  # it has published more than its quota (`broker/quotas.py`)
 BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 
@@ -140,6 +142,7 @@ class Deadlines:
 class Server:
     """What all connections of one protocol share. Protocols subclass it to add the broker and their limits."""
 
+    protocol = ""  # that its clients speak, as logs and audits name it; the wiring sets it
     reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
     turn_bytes_max = 0  # of all clients between two ticks, where they are read in place; 0: what a turn brings
 
@@ -150,6 +153,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.deadlines = Deadlines()
+        self.expiries = Expiries()
         self.admission: Admission | None = None  # limits by address, if the wiring sets them
         self.unsent = Unsent()  # the wiring sets one for all protocols
         self.unfinished = Unfinished()  # as it does here
@@ -161,6 +165,7 @@ class Server:
         while True:
             await asyncio.sleep(1)
             self.deadlines.advance(int(loop.time() - started))
+            self.expiries.end_due(time.time())
             self.unsent.review()
 
     def set_tight(self, tight: bool) -> None:
@@ -176,6 +181,11 @@ class Server:
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):
             connection.close(reason)
+
+    def let_go(self) -> None:
+        """The loop is about to end: it must not wait for peers that were told goodbye and stay."""
+        for connection in list(self.connections):
+            connection.abort()
 
 
 class Connection(asyncio.Protocol):
@@ -350,6 +360,10 @@ class Connection(asyncio.Protocol):
         """Who it is; None before its login."""
         return None
 
+    def keep_login(self, principal: Principal) -> None:
+        """It was let in as this, for as long as this holds."""
+        self.server.expiries.set(self, principal.expires_s)
+
     def end_login(self) -> None:
         self.close(LOGIN_ENDED)
 
@@ -484,6 +498,7 @@ class Connection(asyncio.Protocol):
         server.unsent.forget(self)
         server.unfinished.forget(self)
         server.deadlines.forget(self)
+        server.expiries.forget(self)
         if self.member is not None:
             self.member.leave()
         if self in server.connections:

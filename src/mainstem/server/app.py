@@ -15,13 +15,17 @@ from mainstem.admin.connections import connections_in
 from mainstem.admin.history.keeper import History
 from mainstem.admin.otlp import OtlpExporter
 from mainstem.admin.rates import Rates
+from mainstem.broker.audit import AuditOptions
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.groups.classic import GroupLimits
+from mainstem.broker.identity.login import IdentityOptions
+from mainstem.broker.identity.tokens import TokenOptions
 from mainstem.broker.policy import Policy
 from mainstem.broker.session_keeper import SessionLimits
 from mainstem.log.logs import LogLimits
 from mainstem.model.errors import ConfigError, Overloaded
 from mainstem.protocols.admission import Admission
+from mainstem.protocols.connection import Server
 from mainstem.protocols.reactor import Listener, let_go, listen
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
@@ -69,8 +73,38 @@ def broker_options(config: Config) -> BrokerOptions:
     )
     directory, lost_kept_ms = Path(config.data.directory), config.data.lost_kept_ms
     return BrokerOptions(
-        directory, defaults, rules, limits, groups, sessions, kafka.cluster_id, lost_kept_ms, tier_settings(config)
+        directory,
+        defaults,
+        rules,
+        limits,
+        groups,
+        sessions,
+        kafka.cluster_id,
+        lost_kept_ms,
+        tier_settings(config),
+        identity_options(config),
+        AuditOptions(config.audit.enabled, config.audit.file, config.audit.retention_ms),
     )
+
+
+def identity_options(config: Config) -> IdentityOptions:
+    given = config.jwt
+    tokens = TokenOptions(
+        given.keys,
+        given.issuer,
+        given.audience,
+        given.algorithms,
+        given.user_claim,
+        given.namespace_claim,
+        given.roles_claim,
+        given.rules_claim,
+        given.admin_role,
+        given.namespace,
+        given.users == "known",
+        given.leeway_ms / 1000,
+        given.keys_max_age_ms / 1000,
+    )
+    return IdentityOptions(tokens, config.tls.client_users, config.limits.login_failures_max)
 
 
 def tier_settings(config: Config) -> TierSettings | None:
@@ -152,14 +186,14 @@ class App:
                 self._directory = DataDirectory(directory)
             taken = self._taken or take_ports(listeners, move=self._move_ports, tls=self._tls is not None)
             if self._directory is None:  # a broker that may not start creates nothing
-                check_bind(listeners, users=False)
+                check_bind(listeners, users=bool(self.config.jwt.keys or self.config.tls.client_users))
             self._tell_ports(taken)
             self._directory = self._directory or DataDirectory(directory)
             await self.broker.open()
             if self._otlp is not None:
                 self.broker.tracer.exporters.append(self._otlp.put)
             self.apply_live_settings()
-            check_bind(listeners, users=bool(self.broker.access.users))
+            check_bind(listeners, users=not self.broker.access.open)
             self._tell_stranded()
             self._make_servers()
             applied = self.broker.recover_journal()
@@ -218,6 +252,9 @@ class App:
         if self._otlp is not None:
             self._otlp.stop()
         await self.broker.close()
+        for server in self.servers.values():
+            if isinstance(server, Server):
+                server.let_go()
         let_go(self._listeners)
         if self._directory is not None:
             self._directory.release()
@@ -229,7 +266,7 @@ class App:
         self._admission.per_address_rate = limits.connections_per_address_rate
         self.unsent.bytes_max = limits.output_bytes_total_max
         self.unfinished.bytes_max = limits.input_bytes_total_max
-        self.broker.access.throttle.free = limits.login_failures_max
+        self.broker.identity.throttle.free = limits.login_failures_max
         self.broker.ticker.unsynced_bytes_max = limits.unsynced_bytes_max
         self.broker.logs.limit_unsynced(limits.unsynced_bytes_per_log_max)
         self.broker.maintenance.space_low_bytes = self.config.data.space_low_bytes
@@ -267,6 +304,7 @@ class App:
             if not self._listens(name):
                 continue  # switched off: its state is the broker's, and goes on
             self.servers[name] = load(door.server)(self.broker, self.config)
+            self.servers[name].protocol = self.protocols[name]
             self.servers[name].admission = self._admission
             self.servers[name].unsent = self.unsent
             self.servers[name].unfinished = self.unfinished

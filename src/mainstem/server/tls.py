@@ -1,8 +1,8 @@
 """TLS: one certificate for all listeners, read at the start and again on SIGHUP.
 
 A listener with TLS is the plain one's twin on a port of its own (mqtts, wss, kafkas, ...): the same server behind
-it, so that limits, counters and logins are the same. With `client_ca` nobody connects without a certificate it signed; who
-a client is still tells its login.
+it, so that limits, counters and logins are the same. With `client_ca` nobody connects without a certificate it signed,
+unless they are optional; who a client is tells its login, or by rules of `client_users` that certificate.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ TWINS = {door.tls_name: door.name for door in doors()}  # listener → whose ser
 
 def make_context(tls: Tls) -> ssl.SSLContext | None:
     """None where no certificate is configured: then no listener has TLS."""
+    if not tls.certificate and (tls.key or tls.client_ca):
+        _refuse("[tls] has a key or client_ca, but no certificate", 'certificate = "FILE" in [tls]')
+    if tls.client_users and not tls.client_ca:
+        _refuse("[tls] has client_users, but no client_ca that could have signed them", 'client_ca = "FILE" in [tls]')
     if not tls.certificate:
-        if tls.key or tls.client_ca:
-            _refuse("[tls] has a key or client_ca, but no certificate", 'certificate = "FILE" in [tls]')
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -34,7 +36,8 @@ def make_context(tls: Tls) -> ssl.SSLContext | None:
             context.load_verify_locations(tls.client_ca)
         except ssl.SSLError as error:
             _refuse(f"tls.client_ca: {tls.client_ca} holds no certificate ({_reason(error)})", "give a PEM file")
-        context.verify_mode = ssl.CERT_REQUIRED
+        optional = tls.client_certificates == "optional"
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.guard import host_allowed
-from mainstem.broker import credentials
+from mainstem.broker.identity import passwords
 from mainstem.broker.operations import Scope
 from mainstem.testing import Broker
 
@@ -113,7 +113,7 @@ class TestWithUsers:
     @pytest.fixture(scope="class")
     def broker(self) -> Iterator[Broker]:
         patch = pytest.MonkeyPatch()
-        patch.setattr(credentials, "SCRYPT_N", 1 << 4)
+        patch.setattr(passwords, "SCRAM_ITERATIONS", 16)
         with Broker("limits.login_failures_max=1000") as broker, httpx.Client(base_url=broker.http_url) as http:
             made = http.post("/v1/users", json={"name": "root", "password": "secret", "admin": True})
             assert made.status_code == 200

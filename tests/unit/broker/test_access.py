@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker import credentials
 from mainstem.broker.access import Access, Action, Principal
-from mainstem.broker.credentials import SCRAM_HASHES, make_credentials, scram_verifier, verify_password
+from mainstem.broker.identity import passwords
+from mainstem.broker.identity.login import Identity, Shown
+from mainstem.broker.identity.passwords import SCRAM_HASHES, make_credentials, scram_verifier, verify_password
 from mainstem.metadata.sqlite import SqliteStore
-from mainstem.model.clock import ManualClock
-from mainstem.model.errors import InvalidArgument, InvalidName, NotAuthorized, Overloaded
+from mainstem.model.errors import InvalidArgument, InvalidName
 from mainstem.model.topic_filter import covers, filter_levels, matches
 
 
 @pytest.fixture(autouse=True)
 def quick_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "SCRYPT_N", 1 << 4)
-    monkeypatch.setattr(credentials, "SCRAM_ITERATIONS", 16)
+    monkeypatch.setattr(passwords, "SCRAM_ITERATIONS", 16)
 
 
 @pytest.fixture
@@ -43,45 +42,6 @@ def access(store: SqliteStore) -> Access:
 
 def ann(access: Access) -> Principal:
     return access.principal(access.user("ann"))
-
-
-def test_until_a_user_exists_every_login_is_accepted(store: SqliteStore) -> None:
-    access = Access(store)
-    principal = access.login_now("whoever", b"whatever")
-    assert principal is not None
-    assert principal.anonymous
-    assert access.allows(principal, Action.PUBLISH, b"a")
-
-
-def test_from_the_first_user_on_a_login_is_needed(access: Access) -> None:
-    assert access.login_now("whoever", b"whatever") is None
-    with pytest.raises(NotAuthorized):
-        asyncio.run(access.login("whoever", b"whatever"))
-    with pytest.raises(NotAuthorized):
-        asyncio.run(access.login("ann", b"wrong"))
-    assert asyncio.run(access.login("ann", b"pw")).name == "ann"
-
-
-def test_a_verified_login_is_known_until_something_changes(access: Access) -> None:
-    asyncio.run(access.login("ann", b"pw"))
-    assert access.login_now("ann", b"pw") is not None
-    assert access.login_now("ann", b"other") is None
-    access.set_password("ann", "new")
-    assert access.login_now("ann", b"pw") is None
-
-
-def test_too_many_failures_must_wait_where_they_were_made(store: SqliteStore) -> None:
-    clock = ManualClock()
-    access = Access(store, clock=clock, failures_max=2)
-    access.add_user("root", "secret", admin=True)
-    access.add_user("ann", "pw")
-    for _ in range(2):
-        with pytest.raises(NotAuthorized):
-            asyncio.run(access.login("root", b"wrong", "10.0.0.1"))
-    with pytest.raises(Overloaded, match="wait 1 s"):
-        asyncio.run(access.login("root", b"secret", "10.0.0.1"))
-    assert asyncio.run(access.login("ann", b"pw", "10.0.0.1")).name == "ann"
-    assert asyncio.run(access.login("root", b"secret", "10.0.0.2")).admin
 
 
 def test_the_first_user_must_be_an_admin(store: SqliteStore) -> None:
@@ -140,7 +100,7 @@ def test_a_topic_that_looks_like_a_filter_is_taken_literally(access: Access) -> 
 def test_users_and_rules_survive(store: SqliteStore, access: Access) -> None:
     access.add_rule("ann", allow=True, actions=["publish"], topic_filter="s/#")
     again = Access(store, store.load().items)
-    assert asyncio.run(again.login("ann", b"pw")).name == "ann"
+    assert asyncio.run(Identity(again).login(Shown("ann", b"pw"))).name == "ann"
     assert again.allows(again.principal(again.user("ann")), Action.PUBLISH, b"s/1")
 
 

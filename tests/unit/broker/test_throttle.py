@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainstem.broker.throttle import ENTRIES_MAX, FORGET_MS, LATE_S_MAX, WAIT_MS_MAX, Throttle
+from mainstem.broker.identity.throttle import ENTRIES_MAX, FORGET_MS, LATE_S_MAX, WAIT_MS_MAX, Throttle
 from mainstem.model.errors import Overloaded
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.access import Action, Principal, Rule, User, is_loopback
+from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.quotas import USER
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.topic_filter import check_filter
 
 
@@ -15,6 +16,7 @@ def user_row(user: User) -> dict[str, Any]:
     return {
         "name": user.name,
         "namespace": user.namespace,
+        "also": user.also,
         "admin": user.admin,
         "rules": [rule.to_document() for rule in user.rules],
         "roles": user.roles,
@@ -36,6 +38,26 @@ async def add_user(call: Call) -> Any:
     return user_row(access.user(body["name"]))
 
 
+async def import_users(call: Call) -> Any:
+    """One by one: whoever cannot be added is told with why, and the others are."""
+    access, body = call.running.broker.access, call.body
+    wanted = body.get("namespace")
+    added, skipped, left_out = [], {}, {}
+    for one in read_users(body["text"]):
+        first, *also = [wanted] if wanted else one.namespaces or ["/"]
+        try:
+            await access.add_user(
+                one.name, one.credentials, admin=one.admin, namespace=first, also=also, rules=one.rules
+            )
+        except MainstemError as error:
+            skipped[one.name] = str(error)
+            continue
+        added.append(one.name)
+        if one.left_out:
+            left_out[one.name] = one.left_out
+    return {"added": added, "skipped": skipped, "left_out": left_out}
+
+
 async def describe_user(call: Call) -> Any:
     broker, name = call.running.broker, call.path["name"]
     return {**user_row(broker.access.user(name)), "use": broker.quotas.shown(USER, name)}
@@ -45,11 +67,13 @@ async def alter_user(call: Call) -> Any:
     access, name, body = call.running.broker.access, call.path["name"], call.body
     access.user(name)  # told before a password is hashed
     if not body:
-        raise InvalidArgument("nothing to change", fix="password, namespace, quota")
+        raise InvalidArgument("nothing to change", fix="password, namespace, also, quota")
     if body.get("quota") is not None:
         await access.set_quota(name, access.user(name).quota.changed(body["quota"], USER))
-    if body.get("namespace") is not None:
-        await access.set_namespace(name, body["namespace"])
+    if body.get("namespace") is not None or body.get("also") is not None:
+        user = access.user(name)
+        also = [str(one) for one in body["also"]] if body.get("also") is not None else user.also
+        await access.set_namespaces(name, [body.get("namespace") or user.namespace, *also])
     if body.get("password") is not None:
         await access.set_password(name, await access.hashed(body["password"]))
     return user_row(access.user(name))
@@ -150,6 +174,17 @@ OPERATIONS = (
         ),
     ),
     Operation(
+        "POST",
+        "/v1/users/import",
+        import_users,
+        "Add the users of a mosquitto password file or of RabbitMQ's definitions, with their passwords.",
+        "user.add",
+        body=(
+            Field("text", "string", "The file.", required=True),
+            Field("namespace", "string", "Where they all belong; without: RabbitMQ's vhosts, or /."),
+        ),
+    ),
+    Operation(
         "GET",
         "/v1/users/{name}/may",
         explain_rules,
@@ -192,6 +227,7 @@ OPERATIONS = (
         body=(
             Field("password", "string", PASSWORD.doc),
             Field("namespace", "string", "The namespace it belongs to; its connections end."),
+            Field("also", "array", "Namespaces that it may choose instead when it logs in."),
             Field("quota", "object", "Limits by name: publish_bytes_per_s, consume_bytes_per_s, connections_max, ..."),
         ),
     ),

@@ -170,6 +170,7 @@ class Console:
     def _call(self, request: Request, page: Page) -> Call:
         principal = request.scope["state"].get("principal") or Principal("anonymous")
         query, need = dict(request.query_params), NEEDS[page.needs]
+        principal = self._running.broker.access.within(principal, query.get("namespace", ""))
         admit(self._running.broker, principal, need, query.get("namespace", ""))
         return Call(self._running, principal, query, {}, need)
 

@@ -127,7 +127,9 @@ def _traffic(running: Running) -> Iterator[Samples]:
     yield one("mainstem_unsent_bytes", running.unsent.bytes)
     yield one("mainstem_unfinished_bytes", running.unfinished.bytes)
     yield one("mainstem_unfinished_cut_total", running.unfinished.cut_total)
-    yield one("mainstem_login_failures_total", running.broker.access.failures_total)
+    yield one("mainstem_audit_events_total", running.broker.audit.written_total)
+    yield one("mainstem_audit_left_out_total", running.broker.audit.left_out_total)
+    yield one("mainstem_login_failures_total", running.broker.identity.failures_total)
     yield (
         "mainstem_drops_total",
         [

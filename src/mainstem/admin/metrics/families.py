@@ -83,6 +83,8 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         Family("mainstem_unfinished_bytes", "gauge", "Received of messages that are not whole yet."),
         Family("mainstem_unfinished_cut_total", "counter", "Clients cut off because these were too many bytes."),
         Family("mainstem_unsent_bytes", "gauge", "Written to clients that have not read it yet."),
+        Family("mainstem_audit_events_total", "counter", "Events written to `$audit`."),
+        Family("mainstem_audit_left_out_total", "counter", "Events that were more than could be kept."),
         Family("mainstem_login_failures_total", "counter", "Logins with a wrong name or password, by any protocol."),
         Family(
             "mainstem_drops_total",

@@ -14,7 +14,7 @@ from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, key_of
 from mainstem.broker.queues.queue import Queue
 from mainstem.model.crossing import amqp_properties
-from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded, QuotaExceeded
+from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.protocols.amqp.channel import Channel
 from mainstem.protocols.amqp.consumer_timeouts import ConsumerTimeouts
@@ -22,11 +22,12 @@ from mainstem.protocols.amqp.consuming import StreamConsumer
 from mainstem.protocols.amqp.durable_answers import DurableAnswers
 from mainstem.protocols.amqp.events import METHODS_FROM, Event, MethodEvent
 from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, fault_of
+from mainstem.protocols.amqp.login import log_in, mechanisms_of, renew
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, HOLD_QUOTA, OUT_BYTES_MAX, Server
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUOTA, OUT_BYTES_MAX, Server
 from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
@@ -422,29 +423,18 @@ class AmqpConnection(DurableAnswers):
     def send_method(self, channel: int, payload: bytes) -> None:
         self.outbound.write_frame(FRAME_METHOD, channel, payload)
 
+    def mechanisms(self) -> tuple[str, ...]:
+        return mechanisms_of(self)
+
     def login(self, name: str, password: bytes, mechanism: str) -> None:
-        principal = self.server.broker.access.login_now(name, password)
-        if principal is not None:
-            self._logged_in(principal)
-            return
-        self.hold(HOLD_QUEUE)
-        asyncio.get_running_loop().create_task(self._login(name, password))
+        log_in(self, name, password, mechanism)
 
-    async def _login(self, name: str, password: bytes) -> None:
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        try:
-            principal = await self.server.broker.access.login(name, password, str(peer[0]) if peer else "")
-        except (NotAuthorized, Overloaded) as error:
-            logger.info("%s: login of %r refused: %s", self.label(), name, error)
-            self.session.refused()
-        else:
-            self._logged_in(principal)
-        self.release(HOLD_QUEUE)
-        if not self.closing:
-            self.drain()
+    def renew(self, secret: bytes) -> None:
+        renew(self, secret)
 
-    def _logged_in(self, principal: Principal) -> None:
+    def let_in(self, principal: Principal) -> None:
         self.principal = principal
+        self.keep_login(principal)
         self.session.logged_in()
 
     def logged_in(self) -> Principal | None:
@@ -460,6 +450,7 @@ class AmqpConnection(DurableAnswers):
         principal = self.principal
         if name not in self.server.broker.namespaces:
             raise Fault(530, f"vhost {name} not found")
+        self.principal = principal = self.server.broker.access.within(principal, name)
         if not principal.admin and principal.namespace != name:
             raise Fault(530, f"access to vhost '{name}' refused for user '{principal.name}'")
         vhost = self.server.vhost(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.queues.queue import Outcome
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_consume import Consumes
@@ -12,7 +13,9 @@ from mainstem.protocols.amqp.channel_publish import Publishes
 from mainstem.protocols.amqp.consuming import settle_all
 from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.methods import decode, name_of
+from mainstem.protocols.login import address_of
 
+_AUDITED = frozenset(("queue.delete", "queue.purge", "exchange.delete"))
 _SETTLING = frozenset(("basic.ack", "basic.nack", "basic.reject"))
 
 
@@ -30,8 +33,26 @@ class Channel(Declares, Consumes, Publishes):
             raise Fault(503, "unimplemented method")
         try:
             handler(a)
-        except MainstemError as error:
-            raise fault_of(error) from error
+        except (MainstemError, Fault) as error:
+            fault = error if isinstance(error, Fault) else fault_of(error)
+            if name in _AUDITED:
+                self._audit(name, a, REFUSED if fault.code == 403 else FAILED, fault.text)
+            raise fault from error
+        if name in _AUDITED:
+            self._audit(name, a, DONE)
+
+    def _audit(self, method: str, a: dict[str, Any], outcome: str, why: str = "") -> None:
+        connection, named = self.connection, a.get("queue") or a.get("exchange") or ""
+        connection.server.broker.audit.note(
+            connection.principal,
+            method,
+            named,
+            outcome=outcome,
+            why=why,
+            address=address_of(connection),
+            protocol="amqp",
+            namespace=connection.vhost.namespace.name if connection.vhost is not None else "",
+        )
 
     def on_channel_close(self, a: dict[str, Any]) -> None:
         self.connection.drop_channel(self.number)

@@ -15,8 +15,10 @@ from mainstem.model.amqp_content import decode_table
 from mainstem.model.errors import PeerViolation
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
+from mainstem.protocols.login import bearer_token
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+PLAIN, AMQPLAIN, OAUTHBEARER, EXTERNAL = "PLAIN", "AMQPLAIN", "OAUTHBEARER", "EXTERNAL"
 CHANNEL_MAX = 2047
 FRAME_MAX = 131_072
 FRAME_MIN = 4_096
@@ -48,6 +50,12 @@ class Port(Protocol):
     """What a session asks of the adapter."""
 
     def send_method(self, channel: int, payload: bytes) -> None: ...
+
+    def mechanisms(self) -> tuple[str, ...]:
+        """By which it may log in."""
+
+    def renew(self, secret: bytes) -> None:
+        """Of `connection.update-secret`; then call `renewed`."""
 
     def login(self, name: str, password: bytes, mechanism: str) -> None:
         """Decide, then call `logged_in` or raise/report the refusal."""
@@ -100,7 +108,7 @@ class Session:
             version_major=0,
             version_minor=9,
             server_properties=self._server_properties,
-            mechanisms=b"PLAIN AMQPLAIN",
+            mechanisms=" ".join(self.port.mechanisms()).encode(),
             locales=b"en_US",
         )
         return True
@@ -121,7 +129,7 @@ class Session:
         elif self.state is State.OPEN and name == "connection.open":
             self._open(a)
         elif self.state is State.RUNNING and name == "connection.update-secret":
-            self.send("connection.update-secret-ok")
+            self.port.renew(a["new_secret"])
         else:
             raise Fault(504, f"unexpected method in connection state {self.state.value}")
 
@@ -129,21 +137,27 @@ class Session:
         self.client_properties = a["client_properties"]
         self.mechanism = mechanism = a["mechanism"]
         response: bytes = a["response"]
-        if mechanism == "PLAIN":
+        if mechanism not in self.port.mechanisms():
+            raise Fault(503, f"unknown authentication mechanism '{mechanism}'")
+        name, password = b"", b""  # EXTERNAL: its certificate tells
+        if mechanism == PLAIN:
             parts = response.split(b"\0")
             if len(parts) != 3:
                 raise Fault(502, "a PLAIN response that is not user and password")
             name, password = parts[1], parts[2]
-        elif mechanism == "AMQPLAIN":
+        elif mechanism == AMQPLAIN:
             name, password = _amqplain(response)
-        else:
-            raise Fault(503, f"unknown authentication mechanism '{mechanism}'")
+        elif mechanism == OAUTHBEARER:
+            name, password = bearer_token(response)
         self.port.login(name.decode("utf-8", "surrogateescape"), password, mechanism)
 
     def logged_in(self) -> None:
         self.state = State.TUNE
         offered = {"channel_max": self.channel_max, "frame_max": self.frame_max, "heartbeat": self.heartbeat_s}
         self.send("connection.tune", **offered)
+
+    def renewed(self) -> None:
+        self.send("connection.update-secret-ok")
 
     def refused(self) -> None:
         """Clients that understand it are told; others are cut off, as the specification has it."""

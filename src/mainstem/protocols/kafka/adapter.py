@@ -20,10 +20,11 @@ from mainstem.broker.producers import PartitionProducers
 from mainstem.broker.ticker import SHARE_BYTES
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
-from mainstem.model.errors import MainstemError, PeerViolation
+from mainstem.model.errors import MainstemError, NotAuthorized, PeerViolation
 from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection
 from mainstem.protocols.kafka import wire
+from mainstem.protocols.kafka.audited import audited
 from mainstem.protocols.kafka.catalog import Catalog
 from mainstem.protocols.kafka.handlers import (
     acls,
@@ -49,6 +50,7 @@ from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
+from mainstem.protocols.login import shown_by
 from mainstem.protocols.loopback import stop_pacing
 from mainstem.protocols.unfinished import NOTED_MIN
 
@@ -83,6 +85,7 @@ HANDLERS: dict[int, Handler] = {
     **share.HANDLERS,
     **share_offsets.HANDLERS,
 }
+HANDLERS = {key: audited(key, handler) for key, handler in HANDLERS.items()}
 
 
 class Request:
@@ -211,19 +214,25 @@ class KafkaConnection(Connection):
             self.fd = sock.fileno()
         login_s = max(1, self.service.config.limits.login_ms // 1000)
         self.service.deadlines.watch(self, login_s, however=True)
-        if self.service.access.open:
-            principal = self.service.access.login_now("anonymous", b"")
-            assert principal is not None
-            self.log_in(principal)
+        principal = self.service.broker.identity.login_now(shown_by(self))  # nobody has to, or its certificate tells
+        if principal is not None:
+            try:
+                self.log_in(principal)
+            except MainstemError as error:
+                self.close(error.message)
 
     def logged_in(self) -> Principal | None:
         return self.principal
 
     def log_in(self, principal: Principal) -> None:
+        before = self.principal
+        if before is not None and before.by_token and before.name != principal.name:
+            raise NotAuthorized("the next token on a connection is of the same user")
         namespace = self.service.namespace_of(principal)
         self.service.broker.quotas.enter(self, namespace, "" if principal.anonymous else principal.name)
         self.namespace = namespace
         self.principal = principal
+        self.keep_login(principal)
         self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
         self.service.deadlines.watch(self, IDLE_S_MAX)
         self.singles, self.fetches = SingleBatches(self), PlainFetches(self)

@@ -241,6 +241,7 @@ class MqttConnection(Connection):
                 self.turn_away(reason_of(error), f"its will: {error.message}")
                 return
         self.principal = principal
+        self.keep_login(principal)
         self.namespace = self.service.namespace_of(principal)
         self.key = session_key(self.namespace, client_id)
         if not may_take(self.service, self.key, principal):

@@ -16,15 +16,17 @@ from typing import Any
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
+from mainstem.broker.identity.login import Shown
 from mainstem.broker.live import RecordRef
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.ticker import SHARE_BYTES
 from mainstem.broker.turns import SLICE_NS
 from mainstem.model.crossing import nats_message
-from mainstem.model.errors import InvalidName, MainstemError, NotAuthorized, Overloaded, QuotaExceeded
+from mainstem.model.errors import InvalidName, MainstemError, QuotaExceeded
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import is_pattern
 from mainstem.protocols.connection import HOLD_QUEUE, OUT_BYTES_MAX, Connection, Server
+from mainstem.protocols.login import log_in, shown_by
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream.api import JetStream
@@ -166,7 +168,7 @@ class NatsConnection(Connection):
         self.send_info()
         access = self.server.broker.access
         if access.open:
-            self._log_in(access.login_now("anonymous", b""))
+            self._log_in(self.server.broker.identity.login_now(Shown()))
         self.server.deadlines.watch(self, self.server.login_s if self.principal is None else PING_S, however=True)
 
     def send_info(self, **more: Any) -> None:
@@ -321,32 +323,21 @@ class NatsConnection(Connection):
         self.inbound.takes_headers = self.outbound.headers = self.options.headers
         for one in list(self.subscriptions.by_sid.values()):  # of before: a second CONNECT begins again
             self.drop(one)
-        name, password = self.options.login()
-        principal = self.server.broker.access.login_now(name, password)
-        if principal is not None:
-            self._log_in(principal)
-            self.ok()
-            return
-        self.hold(HOLD_QUEUE)
-        asyncio.get_running_loop().create_task(self._login(name, password))
+        log_in(
+            self,
+            self.server.broker.identity,
+            shown_by(self, *self.options.login()),
+            self._admit,
+            lambda _: self._fail(commands.AUTHORIZATION),
+        )
 
-    async def _login(self, name: str, password: bytes) -> None:
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        try:
-            principal = await self.server.broker.access.login(name, password, str(peer[0]) if peer else "")
-        except (NotAuthorized, Overloaded) as error:
-            logger.info("%s: login of %r refused: %s", self.label(), name, error)
-            self._fail(commands.AUTHORIZATION)
-            return
-        if self.closing:
-            return
+    def _admit(self, principal: Principal) -> None:
         try:
             self._log_in(principal)
         except WireError as error:
             self._fail(error.text)
-            return
-        self.ok()
-        self.release(HOLD_QUEUE)
+        else:
+            self.ok()
 
     def _log_in(self, principal: Principal | None) -> None:
         if principal is None:
@@ -360,6 +351,7 @@ class NatsConnection(Connection):
         except QuotaExceeded:
             raise WireError(commands.CONNECTIONS) from None
         self.principal = principal
+        self.keep_login(principal)
         self.inbound.payload_max = self.server.payload_max
         self.inbound.publisher = self.server.publisher(namespace, principal)
         self.outbound.allows = None if principal.admin else self._may_read

@@ -59,10 +59,10 @@ class Options:
         return options
 
     def login(self) -> tuple[str, bytes]:
-        """Name and password; a token is both, joined by a colon."""
+        """Name and password. A token is both, joined by a colon, or what another issuer signed."""
         if self.token and not self.user:
-            name, _, password = self.token.partition(":")
-            return name, password.encode()
+            name, colon, password = self.token.partition(":")
+            return (name, password.encode()) if colon else ("", self.token.encode())
         return self.user, self.password.encode()
 
 

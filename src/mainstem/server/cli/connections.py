@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import TextIO
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
@@ -121,6 +123,27 @@ def _add_offline(data: str, name: str, password: str, admin: bool, namespace: st
         directory.release()
 
 
+@user.command("import")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--namespace", help="Where they all belong; without: RabbitMQ's vhosts, or /.")
+@json_option
+@url_option
+def user_import(file: TextIO, namespace: str | None, as_json: bool, url: str) -> None:
+    """Add the users of FILE, a mosquitto password file or RabbitMQ's definitions, with their passwords."""
+    body = {"text": file.read(), **({"namespace": namespace} if namespace else {})}
+    facts = Api(url).post("/v1/users/import", body)
+    if as_json:
+        print_facts(facts, as_json=True)
+    else:
+        click.echo(f"added {counted(len(facts['added']), 'user')}")
+        for name, why in facts["skipped"].items():
+            click.echo(f"not added: {name}: {why}", err=True)
+        for name, what in facts["left_out"].items():
+            click.echo(f"{name}: no rule was made for {'; '.join(what)}", err=True)
+    if facts["skipped"]:
+        raise SystemExit(1)
+
+
 @user.command("passwd")
 @click.argument("name")
 @password_option
@@ -134,14 +157,17 @@ def user_passwd(name: str, password: str, url: str) -> None:
 @user.command("alter")
 @click.argument("name")
 @click.option("--namespace", help="The namespace it belongs to; its connections end.")
+@click.option("--also", multiple=True, help="A namespace that it may choose instead; '' for none. Again for more.")
 @quota_option
 @url_option
-def user_alter(name: str, namespace: str | None, quotas: tuple[str, ...], url: str) -> None:
-    """Let a user belong to another namespace, or use less or more."""
-    body = {"namespace": namespace, "quota": read_quotas(quotas) or None}
-    if not any(body.values()):
-        raise InvalidArgument("nothing to change", fix="--namespace NAME, --quota connections_max=10")
-    Api(url).patch(f"/v1/users/{segment(name)}", {key: value for key, value in body.items() if value})
+def user_alter(name: str, namespace: str | None, also: tuple[str, ...], quotas: tuple[str, ...], url: str) -> None:
+    """Let a user belong to other namespaces, or use less or more."""
+    chosen = [one for one in also if one] if also else None
+    given = {"namespace": namespace, "also": chosen, "quota": read_quotas(quotas) or None}
+    body = {key: value for key, value in given.items() if value is not None}
+    if not body:
+        raise InvalidArgument("nothing to change", fix="--namespace NAME, --also NAME, --quota connections_max=10")
+    Api(url).patch(f"/v1/users/{segment(name)}", body)
     click.echo(f"changed user {name}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.credentials import SCRAM_HASHES, scram_document
+from mainstem.broker.identity.passwords import SCRAM_HASHES, scram_document
 from mainstem.metadata.store import Written
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of

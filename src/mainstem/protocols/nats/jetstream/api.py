@@ -15,11 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
+from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.stream import Stream
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.login import address_of
 from mainstem.protocols.nats.jetstream import acks, errors
 from mainstem.protocols.nats.jetstream.advisories import Advisories
 from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
@@ -44,6 +46,7 @@ PREFIX = b"$JS."
 API = b"$JS.API."
 TYPE = "io.nats.jetstream.api.v1."
 CALLS_WAITING_MAX = 10_000  # changes of one namespace that wait for the one before them
+READING = ("consumer_create", "consumer_durable_create")  # made by every client that reads: no event of the audit
 
 
 class Call:
@@ -205,12 +208,29 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Advis
             except (JsError, MainstemError) as error:
                 answer = self._refused(error)
             except NotAllowed:
+                self._audit(call, name, REFUSED)
                 call.connection.refuse_publish(call.tokens)
                 continue
             except Exception:
                 logger.exception("a JetStream request failed: %s", ".".join(call.tokens))
                 answer = {"error": errors.insufficient("internal error").to_document()}
+            failure = answer.get("error")
+            self._audit(call, name, FAILED if failure else DONE, str(failure.get("description", "")) if failure else "")
             self._reply(call, name, answer)
+
+    def _audit(self, call: Call, name: str, outcome: str, why: str = "") -> None:
+        if name in READING:
+            return
+        connection = call.connection
+        self.broker.audit.note(
+            connection.principal,
+            name,
+            ".".join(call.tokens),
+            outcome=outcome,
+            why=why,
+            address=address_of(connection),
+            protocol="nats",
+        )
 
     # -- finding and rights ------------------------------------------------------------------------------------------
 

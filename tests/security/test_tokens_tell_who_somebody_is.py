@@ -1,0 +1,254 @@
+"""JSON Web Tokens as logins of every protocol, by stock clients; whatever is wrong with one is refused by all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pika
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from mainstem.broker.identity.issuer_keys import AGAIN_S, parse_keys
+from mainstem.broker.identity.tokens import TokenOptions, Tokens
+from mainstem.model.errors import ConfigError, NotAuthorized
+from mainstem.testing import Broker
+from tests.protocol.mqtt.raw import Raw
+from tests.security.attempts import Client
+from tests.security.issuer import AUDIENCE, Issuer
+from tests.security.knocking import KNOCKS, kafka
+from tests.users import ANN, ROOT, add_users, allow
+
+RULES = [{"actions": ["publish", "create"], "filter": "of/%u/#"}]
+WAIT_S = 20
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture(scope="module")
+def broker(issuer: Issuer) -> Iterator[Broker]:
+    with issuer.served() as address:
+        settings = (f"jwt.keys={address}", f"jwt.audience={AUDIENCE}", "jwt.leeway_ms=0", "jwt.admin_role=boss")
+        with Broker(*settings) as broker:
+            add_users(broker)
+            allow(broker, "of/ann/#", "publish", "create")
+            assert broker.app is not None and broker.loop is not None
+            for name in ("shop", "lab"):
+                made = broker.app.broker.declare_namespace(name)
+                asyncio.run_coroutine_threadsafe(made, broker.loop).result(WAIT_S)
+            yield broker
+
+
+@pytest.mark.parametrize("protocol", KNOCKS)
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+def test_a_token_lets_its_user_do_what_its_rules_say(
+    broker: Broker, issuer: Issuer, protocol: str, algorithm: str
+) -> None:
+    token = issuer.token(algorithm, sub="tom", rules=RULES)
+    assert KNOCKS[protocol](broker, "of/tom/1", "" if protocol != "kafka" else "tom", token)
+    if algorithm == "ES256":
+        assert not KNOCKS[protocol](broker, "of/ann/1", "tom" if protocol != "http" else "", token)
+
+
+def unsigned(claims: dict[str, Any]) -> str:
+    def part(value: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    return f"{part({'alg': 'none', 'typ': 'JWT'})}.{part(claims)}."
+
+
+def confused(issuer: Issuer) -> str:
+    """Signed with the public key, as if that were a secret both sides share."""
+    import hashlib
+    import hmac
+
+    _, key = issuer.keys["RS256"]
+    secret = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"RS256"}').rstrip(b"=")
+    claims = {"sub": "root", "aud": AUDIENCE, "exp": int(time.time()) + 300}
+    body = head + b"." + base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=")
+    signature = base64.urlsafe_b64encode(hmac.digest(secret, body, hashlib.sha256)).rstrip(b"=")
+    return (body + b"." + signature).decode()
+
+
+def foreign(issuer: Issuer) -> str:
+    other = Issuer()
+    return other.token("ES256", sub="root")
+
+
+def changed(token: str) -> str:
+    head, body, signature = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    body = base64.urlsafe_b64encode(json.dumps({**claims, "sub": "root"}).encode()).rstrip(b"=").decode()
+    return f"{head}.{body}.{signature}"
+
+
+LIFE = {"aud": AUDIENCE, "exp": 4e9, "sub": "root"}
+WRONG: dict[str, Callable[[Issuer], str]] = {
+    "none": lambda issuer: unsigned(LIFE),
+    "confusion": confused,
+    "another issuer's": foreign,
+    "changed": lambda issuer: changed(issuer.token()),
+    "expired": lambda issuer: issuer.token(sub="root", lives_s=-1),
+    "without exp": lambda issuer: issuer.token(sub="root", exp=None),
+    "not yet": lambda issuer: issuer.token(sub="root", nbf=int(time.time()) + 100),
+    "wrong audience": lambda issuer: issuer.token(sub="root", aud="other"),
+    "without audience": lambda issuer: issuer.token(sub="root", aud=None),
+    "without user": lambda issuer: issuer.token(sub=None),
+    "a name that is none": lambda issuer: issuer.token(sub="a/b"),
+    "unknown namespace": lambda issuer: issuer.token(namespace="none"),
+    "another's namespace": lambda issuer: issuer.token(sub="ann", namespace="shop"),
+    "rules that are none": lambda issuer: issuer.token(rules=[{"actions": ["fly"], "filter": "#"}]),
+    "no token": lambda issuer: "eyJ.e30.x",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_token_with_something_wrong_is_refused(broker: Broker, issuer: Issuer, what: str) -> None:
+    token = WRONG[what](issuer)
+    assert not KNOCKS["http"](broker, "of/tom/1", "", token)
+    assert not KNOCKS["mqtt"](broker, "of/tom/1", "root", token)
+
+
+@pytest.mark.parametrize("protocol", KNOCKS)
+def test_what_is_refused_is_refused_by_every_protocol(broker: Broker, issuer: Issuer, protocol: str) -> None:
+    for what in ("none", "expired", "another issuer's"):
+        name = "" if protocol == "http" else "root"
+        assert not KNOCKS[protocol](broker, "of/tom/1", name, WRONG[what](issuer))
+    if protocol != "http":
+        assert not KNOCKS[protocol](broker, "of/tom/1", "ann", issuer.token(sub="tom", rules=RULES))
+
+
+def test_librdkafka_logs_in_by_oauthbearer(broker: Broker, issuer: Issuer) -> None:
+    assert kafka(broker, "of/tom/1", "", issuer.token(rules=RULES), mechanism="OAUTHBEARER")
+    assert not kafka(broker, "of/tom/1", "", issuer.token(rules=RULES, aud="other"), mechanism="OAUTHBEARER")
+
+
+def test_a_token_of_a_user_the_broker_knows_adds_to_what_it_may(broker: Broker, issuer: Issuer) -> None:
+    token = issuer.token(sub="ann", rules=[{"actions": ["publish"], "filter": "more"}])
+    assert KNOCKS["http"](broker, "of/ann/1", "", token)
+    assert KNOCKS["http"](broker, "more", "", token)
+    assert not KNOCKS["http"](broker, "more", *ANN)
+    assert KNOCKS["mqtt"](broker, "of/ann/1", *ANN), "and passwords go on"
+
+
+def test_a_role_makes_an_admin_only_where_the_configuration_says_so(broker: Broker, issuer: Issuer) -> None:
+    assert KNOCKS["http"](broker, "any", "", issuer.token(roles=["boss"]))
+    assert not KNOCKS["http"](broker, "any", "", issuer.token(roles=["admin"]))
+
+
+def test_the_namespace_is_the_tokens_and_can_be_chosen_among_its_own(broker: Broker, issuer: Issuer) -> None:
+    assert broker.app is not None
+    token = issuer.token(rules=RULES, namespace=["shop", "lab"])
+    spaces = broker.app.broker.namespaces
+    assert KNOCKS["mqtt"](broker, "of/tom/s", "", token)
+    assert KNOCKS["mqtt"](broker, "of/tom/l", "lab:tom", token)
+    assert KNOCKS["amqp"](broker, "of/tom/a", "tom", token, vhost="lab")
+    assert not KNOCKS["mqtt"](broker, "of/tom/l", "/:tom", token)
+    assert not KNOCKS["amqp"](broker, "of/tom/a", "tom", token, vhost="/")
+    expected = {b"of/tom/s": "shop", b"of/tom/l": "lab", b"of/tom/a": "lab"}
+    for topic, where in expected.items():
+        assert [name for name, space in spaces.items() if space.find_topic(topic) is not None] == [where]
+
+
+def test_connections_end_when_their_token_expires(broker: Broker, issuer: Issuer) -> None:
+    token = issuer.token(lives_s=2, rules=RULES)
+    login: dict[str, Any] = {"username": "tom", "password": token.encode()}
+    with ExitStack() as stack, Raw.connected(broker.mqtt_port, version=5, **login) as client:
+        stack.enter_context(kafka_client := Client(broker, ("tom", token)))
+        where = pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "/", pika.PlainCredentials("tom", token))
+        amqp = pika.BlockingConnection(where)
+        kind, body = client.packet()
+        assert kind >> 4 == 14 and body[0] == 0x87
+        assert time.time() >= jwt.decode(token, options={"verify_signature": False})["exp"]
+        with pytest.raises(pika.exceptions.AMQPError):
+            amqp.process_data_events(WAIT_S)
+        assert kafka_client.closed()
+    assert not KNOCKS["http"](broker, "of/tom/1", "", token)
+
+
+def test_new_keys_are_fetched_when_a_token_names_one(broker: Broker, issuer: Issuer) -> None:
+    issuer.add("rotated", "ES256")
+    time.sleep(AGAIN_S)  # a stranger's token may not make us ask more often
+    assert KNOCKS["http"](broker, "of/tom/1", "", issuer.token("rotated", rules=RULES))
+    asked = issuer.asked
+    for _ in range(5):
+        assert not KNOCKS["http"](broker, "of/tom/1", "", foreign_key(issuer))
+    assert issuer.asked <= asked + 1
+
+
+def foreign_key(issuer: Issuer) -> str:
+    other = Issuer()
+    other.add("unheard of", "EdDSA")
+    return other.token("unheard of", rules=RULES)
+
+
+async def test_keys_that_are_withdrawn_no_longer_count(tmp_path: Path) -> None:
+    issuer, file = Issuer(), tmp_path / "jwks.json"
+    file.write_text(json.dumps(issuer.jwks()))
+    tokens = Tokens(TokenOptions(str(file), audiences=(AUDIENCE,), keys_max_age_s=0))
+    token = issuer.token("RS256")
+    assert (await tokens.check(token.encode())).user == "tom"
+    del issuer.keys["RS256"]
+    file.write_text(json.dumps(issuer.jwks()))
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            await tokens.check(token.encode())
+        except NotAuthorized:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("its key is gone, and it is taken all the same")
+
+
+async def test_an_issuer_that_cannot_be_reached_keeps_nobody_out_who_has_a_known_key(tmp_path: Path) -> None:
+    issuer, file = Issuer(), tmp_path / "jwks.json"
+    file.write_text(json.dumps(issuer.jwks()))
+    tokens = Tokens(TokenOptions(str(file), audiences=(AUDIENCE,), keys_max_age_s=0))
+    assert await tokens.check(issuer.token().encode())
+    file.unlink()
+    for _ in range(3):
+        assert await tokens.check(issuer.token().encode())
+    with pytest.raises(NotAuthorized):
+        await Tokens(TokenOptions(str(file), audiences=(AUDIENCE,))).check(issuer.token().encode())
+
+
+def test_only_keys_to_verify_with_are_read() -> None:
+    issuer = Issuer()
+    assert len(parse_keys(json.dumps(issuer.jwks()).encode())) == 3
+    pem = issuer.keys["ES256"][1].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    assert len(parse_keys(pem)) == 1
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "x"}
+    for wrong in (b"", b"{}", b"[]", json.dumps({"keys": [secret]}).encode(), json.dumps(secret).encode(), b"[" * 9999):
+        with pytest.raises(ConfigError):
+            parse_keys(wrong)
+
+
+def test_settings_that_would_let_others_in_are_refused(tmp_path: Path) -> None:
+    for options in (
+        TokenOptions(str(tmp_path / "keys")),
+        TokenOptions("http://issuer.example/jwks", audiences=("a",)),
+        TokenOptions(str(tmp_path / "keys"), audiences=("a",), algorithms=("HS256",)),
+        TokenOptions(str(tmp_path / "keys"), audiences=("a",), algorithms=("none",)),
+    ):
+        with pytest.raises(ConfigError):
+            Tokens(options)
+
+
+def test_with_tokens_alone_nobody_gets_in_without_one(issuer: Issuer, tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps(issuer.jwks()))
+    with Broker(f"jwt.keys={file}", f"jwt.audience={AUDIENCE}", "jwt.users=any") as broker:
+        for protocol in ("mqtt", "amqp", "nats", "http"):
+            assert not KNOCKS[protocol](broker, "of/tom/1", *ROOT)
+        assert KNOCKS["mqtt"](broker, "of/tom/1", "", issuer.token(rules=RULES))
