@@ -27,6 +27,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mainstem.broker.identity.nkeys import check_nkey
 from mainstem.broker.identity.passwords import make_credentials
 from mainstem.broker.quotas import NO_LIMITS, Limits
 from mainstem.broker.rules import AUDIT_TOPIC, PATTERN, Names
@@ -91,6 +92,10 @@ class User:
     def namespaces(self) -> tuple[str, ...]:
         return (self.namespace, *self.also)
 
+    @property
+    def nkey(self) -> str:
+        return str(self.credentials.get("nkey") or "")
+
     def to_document(self) -> dict[str, Any]:
         quota = {"quota": self.quota.to_document()} if self.quota != NO_LIMITS else {}
         return {
@@ -128,6 +133,7 @@ class Access:
         self.known_elsewhere = False  # whether tokens or certificates tell who somebody is
         self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
         self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
+        self._nkeys: tuple[int, dict[str, User]] = (-1, {})  # version, and users by their nkey
 
     @property
     def open(self) -> bool:
@@ -175,6 +181,11 @@ class Access:
         if user is None or (user.admin != principal.admin and not principal.by_token):
             return False
         return user.admin or (principal.namespace in user.namespaces and self.has_namespace(principal.namespace))
+
+    def by_nkey(self) -> dict[str, User]:
+        if self._nkeys[0] != self.version:
+            self._nkeys = self.version, {user.nkey: user for user in self.users.values() if user.nkey}
+        return self._nkeys[1]
 
     # -- deciding
 
@@ -349,7 +360,9 @@ class Access:
         namespace: str = "/",
         also: Iterable[str] = (),
         rules: Iterable[Rule] = (),
+        nkey: str = "",
     ) -> Written:
+        """With an nkey it may have no password."""
         if not USER_NAME.fullmatch(name) or hidden_character(name):
             raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
         if name in self.users:
@@ -359,11 +372,27 @@ class Access:
         first, *more = dict.fromkeys((namespace, *also))
         for one in (first, *more):
             self._check_namespace(one)
-        return self._keep(User(name, first, admin, _hashed(password), list(rules), also=more))
+        credentials = _hashed(password) if password or not nkey else {}
+        if nkey:
+            credentials = {**credentials, "nkey": self._free_nkey(nkey, name)}
+        return self._keep(User(name, first, admin, credentials, list(rules), also=more))
 
     def set_password(self, name: str, password: str | Hashed) -> Written:
         user = self.user(name)
-        return self._keep(replace(user, credentials=_hashed(password)))
+        kept = {"nkey": user.nkey} if user.nkey else {}
+        return self._keep(replace(user, credentials={**_hashed(password), **kept}))
+
+    def set_nkey(self, name: str, nkey: str) -> Written:
+        """An empty one takes it away."""
+        user = self.user(name)
+        rest = {key: value for key, value in user.credentials.items() if key != "nkey"}
+        return self._keep(replace(user, credentials={**rest, "nkey": self._free_nkey(nkey, name)} if nkey else rest))
+
+    def _free_nkey(self, nkey: str, name: str) -> str:
+        other = self.by_nkey().get(check_nkey(nkey))
+        if other is not None and other.name != name:
+            raise AlreadyExists(f"this nkey is user {other.name}'s", fix=f"mainstem user alter {other.name} --nkey ''")
+        return nkey
 
     def set_quota(self, name: str, quota: Limits) -> Written:
         return self._keep(replace(self.user(name), quota=quota))
@@ -383,7 +412,8 @@ class Access:
 
     def renew_credentials(self, name: str, credentials: Hashed) -> Written:
         """The same password in a better form: nobody is told, and who is logged in stays."""
-        self.users[name] = user = replace(self.user(name), credentials=credentials)
+        kept = {"nkey": self.user(name).nkey} if self.user(name).nkey else {}
+        self.users[name] = user = replace(self.user(name), credentials={**credentials, **kept})
         return self._store.put_item(ItemKind.USER, "", name, user.to_document())
 
     def _check_namespace(self, namespace: str) -> None:

@@ -48,10 +48,15 @@ cdef class Line:
     """One socket: what asyncio calls a transport. Its protocol hears of its end once, in a turn of its own."""
 
     def __init__(self, Reactor reactor, int fd, peer, protocol):
-        self.reactor, self.fd, self.peer, self.protocol = reactor, fd, peer, protocol
+        self.reactor, self.fd, self.peer = reactor, fd, peer
         self.high, self.low = 64 * 1024, 16 * 1024
         self.reading = True
+        self.set_protocol(protocol)
+
+    def set_protocol(self, protocol):
+        """Who hears from now on."""
         inbound = getattr(protocol, "inbound", None)
+        self.protocol = protocol
         self.intake = inbound if isinstance(inbound, Intake) else None
 
     # -- output

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -155,6 +156,7 @@ class Server:
         self.deadlines = Deadlines()
         self.expiries = Expiries()
         self.admission: Admission | None = None  # limits by address, if the wiring sets them
+        self.tls: ssl.SSLContext | None = None  # for protocols that begin it inside a plain connection (`upgrade.py`)
         self.unsent = Unsent()  # the wiring sets one for all protocols
         self.unfinished = Unfinished()  # as it does here
 

@@ -1,7 +1,8 @@
 """A WebSocket as a byte stream: `WebSocketProtocol` stands between a transport and any Connection.
 
 Frames and packets do not align: what arrives in binary frames is handed on as it comes, what the connection writes in one
-tick leaves as one binary frame. Text frames close the socket. Masking, fragments, ping and the closing handshake are done by
+tick leaves as one binary frame. Text frames close the socket, on MQTT's path. A path of another protocol's (`others`) makes
+a connection of its own, once the request names it. Masking, fragments, ping and the closing handshake are done by
 the `websockets` library's protocol without I/O.
 
 Any web page can open `ws://127.0.0.1:...`, or point a name of its own at it. So the Host header must name a loopback or
@@ -14,7 +15,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,11 +42,12 @@ class WebSocketRules:
     hosts: tuple[str, ...] = ()  # beyond loopback
     origins: tuple[str, ...] = ()  # beyond the hosts'
     frame_bytes_max: int = FRAME_BYTES_MAX
+    others: dict[str, Callable[[], Connection]] = field(default_factory=dict)  # path → makes a connection
 
     def refusal(self, path: str, host: str | None, origin: str | None) -> str | None:
         """Why this request is refused; None if it is not."""
-        if urlsplit(path).path != self.path:
-            return f"there is nothing at {path[:100]}; try {self.path}"
+        if path != self.path and path not in self.others:
+            return f"there is nothing at {path[:100]}; try {' or '.join((self.path, *self.others))}"
         if not self._is_our_host(urlsplit(f"//{host or ''}").hostname):
             return f"the Host {host!r} is not one this broker answers to (http.hosts)"
         if origin is not None and origin not in self.origins:
@@ -68,7 +70,7 @@ class WebSocketRules:
 class WebSocketProtocol(asyncio.Protocol):
     """Speaks WebSocket to the peer and bytes to `connection`, for which it is the transport."""
 
-    __slots__ = ("_connection", "_make", "_open", "_protocol", "_rules", "_transport")
+    __slots__ = ("_connection", "_is_other", "_make", "_open", "_protocol", "_rules", "_transport")
 
     def __init__(self, make_connection: Callable[[], Connection], rules: WebSocketRules) -> None:
         self._make = make_connection
@@ -76,6 +78,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport: Any = None
         self._connection: Connection | None = None
         self._open = False
+        self._is_other = False
         self._protocol = ServerProtocol(subprotocols=list(rules.subprotocols), max_size=rules.frame_bytes_max)  # type: ignore[arg-type]
 
     # -- what asyncio calls
@@ -125,19 +128,33 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._protocol.eof_sent:  # what came with the request, before our answer to it, was no frame
             return
         headers = request.headers
-        refusal = self._rules.refusal(request.path, headers.get("Host"), headers.get("Origin"))
+        path = urlsplit(request.path).path
+        refusal = self._rules.refusal(path, headers.get("Host"), headers.get("Origin"))
         if refusal is not None:
             logger.info("WebSocket refused: %s", refusal)
             response = self._protocol.reject(403, refusal + "\n")
         else:
+            if path in self._rules.others:
+                self._protocol.available_subprotocols = None  # they are MQTT's
             response = self._protocol.accept(request)
         self._protocol.send_response(response)
         self._open = self._protocol.state is State.OPEN
+        if self._open and path in self._rules.others:
+            self._change_connection(self._rules.others[path]())
+
+    def _change_connection(self, connection: Connection) -> None:
+        """Of another protocol: it takes the place of the one that was counted until now."""
+        self._send_pending()
+        self._is_other = True
+        before, self._connection = self._connection, connection
+        if before is not None:
+            before.connection_lost(None)
+        connection.connection_made(self)
 
     def _receive(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.TEXT:
+        if frame.opcode is Opcode.TEXT and not self._is_other:
             self._protocol.fail(CLOSE_UNSUPPORTED, "only binary frames carry MQTT")
-        elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and frame.data and self._connection is not None:
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT) and frame.data and self._connection is not None:
             self._connection.data_received(bytes(frame.data))
 
     def _send_pending(self) -> None:

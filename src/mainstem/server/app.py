@@ -41,6 +41,7 @@ from mainstem.storage.tier.tier import TierSettings
 
 logger = logging.getLogger("mainstem.server")
 
+WS = "ws"  # the door of all WebSockets
 TRIES_MAX = 2  # of "Try it" at once: each takes a thread for seconds
 
 
@@ -308,9 +309,13 @@ class App:
             self.servers[name].admission = self._admission
             self.servers[name].unsent = self.unsent
             self.servers[name].unfinished = self.unfinished
+            self.servers[name].tls = self._tls
             self.unsent.listeners.append(self.servers[name].set_tight)
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max
             self.broker.access.listeners.append(partial(self.servers[name].end_logins, self.broker.access.holds))
+        for one in PROTOCOLS:
+            if one.ws_path and one.name in self.servers and WS in self.servers:
+                self.servers[WS].serve_path(one.ws_path, self.servers[one.name].make_connection)
         self.broker.removal.clients = partial(connections_in, self)
         if self._listens(HTTP.name):
             self.servers[HTTP.name] = load(HTTP.server)(self)

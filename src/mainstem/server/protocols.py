@@ -43,6 +43,7 @@ class Protocol:
     example: str  # an address
     topic_of: Callable[[str], bytes]  # and back
     load: str = ""  # module under `server/load`: empty where `mainstem bench` cannot drive it
+    ws_path: str = ""  # of the WebSocket door, beside MQTT's own: where its clients come in by WebSocket
 
     @property
     def port(self) -> int:
@@ -73,7 +74,7 @@ PROTOCOLS: tuple[Protocol, ...] = (
                 8083,
                 8084,
                 "mainstem.protocols.mqtt.server:MqttWebSocketServer",
-                "MQTT over WebSocket, path `/mqtt`.",
+                "MQTT over WebSocket, path `/mqtt`; NATS at `/nats`.",
                 "ws://localhost:{port}{path}",
                 "wss://localhost:{port}{path}",
             ),
@@ -147,6 +148,7 @@ PROTOCOLS: tuple[Protocol, ...] = (
         "nats://localhost/a.b",
         lambda subject: topic_of_nats(subject.encode()),
         "nats",
+        ws_path="/nats",
     ),
 )
 

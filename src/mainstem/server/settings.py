@@ -453,6 +453,15 @@ class Amqp:
 
 
 @dataclass(slots=True)
+class Nats:
+    """NATS. With a certificate a client may begin TLS on the plain port; the other port begins with it."""
+
+    tls: str = setting(
+        "available", choice("available", "required"), "Whether a client on the plain port may, or must, begin TLS."
+    )
+
+
+@dataclass(slots=True)
 class Http:
     """HTTP API, metrics and console."""
 
@@ -521,6 +530,7 @@ class Config:
     mqtt: Mqtt = field(default_factory=Mqtt)
     kafka: Kafka = field(default_factory=Kafka)
     amqp: Amqp = field(default_factory=Amqp)
+    nats: Nats = field(default_factory=Nats)
     http: Http = field(default_factory=Http)
     trace: Trace = field(default_factory=Trace)
     audit: Audit = field(default_factory=Audit)
@@ -541,6 +551,7 @@ SECTIONS: dict[str, type] = {
     "mqtt": Mqtt,
     "kafka": Kafka,
     "amqp": Amqp,
+    "nats": Nats,
     "http": Http,
     "trace": Trace,
     "audit": Audit,

@@ -20,6 +20,7 @@ def user_row(user: User) -> dict[str, Any]:
         "admin": user.admin,
         "rules": [rule.to_document() for rule in user.rules],
         "roles": user.roles,
+        "nkey": user.nkey,
         "quota": user.quota.to_document(),
     }
 
@@ -33,8 +34,10 @@ async def list_users(call: Call) -> Any:
 
 async def add_user(call: Call) -> Any:
     access, body = call.running.broker.access, call.body
-    hashed = await access.hashed(body["password"])
-    await access.add_user(body["name"], hashed, admin=bool(body.get("admin")), namespace=body.get("namespace") or "/")
+    password, nkey = body.get("password") or "", body.get("nkey") or ""
+    hashed = await access.hashed(password) if password or not nkey else ""
+    namespace = body.get("namespace") or "/"
+    await access.add_user(body["name"], hashed, admin=bool(body.get("admin")), namespace=namespace, nkey=nkey)
     return user_row(access.user(body["name"]))
 
 
@@ -67,13 +70,15 @@ async def alter_user(call: Call) -> Any:
     access, name, body = call.running.broker.access, call.path["name"], call.body
     access.user(name)  # told before a password is hashed
     if not body:
-        raise InvalidArgument("nothing to change", fix="password, namespace, also, quota")
+        raise InvalidArgument("nothing to change", fix="password, namespace, also, nkey, quota")
     if body.get("quota") is not None:
         await access.set_quota(name, access.user(name).quota.changed(body["quota"], USER))
     if body.get("namespace") is not None or body.get("also") is not None:
         user = access.user(name)
         also = [str(one) for one in body["also"]] if body.get("also") is not None else user.also
         await access.set_namespaces(name, [body.get("namespace") or user.namespace, *also])
+    if body.get("nkey") is not None:
+        await access.set_nkey(name, body["nkey"])
     if body.get("password") is not None:
         await access.set_password(name, await access.hashed(body["password"]))
     return user_row(access.user(name))
@@ -157,7 +162,8 @@ async def remove_role(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
-PASSWORD = Field("password", "string", "The password; only a hash of it is kept.", required=True)
+PASSWORD = Field("password", "string", "The password; only a hash of it is kept. With an nkey there may be none.")
+NKEY = Field("nkey", "string", "The public key, U..., by which NATS clients log in; empty: none.")
 OPERATIONS = (
     Operation("GET", "/v1/users", list_users, "Users by name.", "user.list", query=(LIMIT, AFTER)),
     Operation(
@@ -169,6 +175,7 @@ OPERATIONS = (
         body=(
             Field("name", "string", "The user's name.", required=True),
             PASSWORD,
+            NKEY,
             Field("admin", "boolean", "May do everything; the first user must be one."),
             Field("namespace", "string", "The namespace of the user's MQTT and Kafka topics."),
         ),
@@ -222,10 +229,11 @@ OPERATIONS = (
         "PATCH",
         "/v1/users/{name}",
         alter_user,
-        "Set a user's password, the namespace it belongs to, its quotas.",
+        "Set a user's password, its nkey, the namespace it belongs to, its quotas.",
         "user.alter",
         body=(
-            Field("password", "string", PASSWORD.doc),
+            PASSWORD,
+            NKEY,
             Field("namespace", "string", "The namespace it belongs to; its connections end."),
             Field("also", "array", "Namespaces that it may choose instead when it logs in."),
             Field("quota", "object", "Limits by name: publish_bytes_per_s, consume_bytes_per_s, connections_max, ..."),

@@ -2,6 +2,7 @@
 
 - A token (see `tokens.py`) comes in place of a password, or as what it is. The name beside it is empty or the token's own.
 - A certificate (see `certificates.py`) counts where no password is shown. The name beside it is empty or the certificate's.
+- An nkey (see `nkeys.py`) is NATS's: its owner signed what the server made up for this connection.
 - Else it is a password. One that is kept in an older form is renewed.
 
 Who belongs to several namespaces says which: `namespace:user`, `user@namespace` or `namespace/user` as the name, or by means
@@ -24,6 +25,7 @@ from typing import Any
 
 from mainstem.broker.access import USER_NAME, Access, Principal, User
 from mainstem.broker.identity.certificates import CertificateRules
+from mainstem.broker.identity.nkeys import is_signed
 from mainstem.broker.identity.passwords import ScramVerifier, renewed, scram_verifier, verify_password
 from mainstem.broker.identity.throttle import Throttle
 from mainstem.broker.identity.tokens import Claims, TokenOptions, Tokens, looks_like_token
@@ -49,6 +51,7 @@ class Shown:
     protocol: str = ""
     certificate: Mapping[str, Any] | None = None  # as `ssl` tells it: TLS has verified it
     token_only: bool = False  # the password is a token, whatever it looks like
+    signed: tuple[str, bytes, str] | None = None  # an nkey, what its owner was to sign, and the signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Identity:
         try:
             if self._access.open:
                 return self._anonymous(shown) if not hidden_character(shown.name) else None
+            if shown.signed is not None:
+                return None
             if not shown.password:
                 return self._by_certificate(shown)
         except NotAuthorized:
@@ -106,6 +111,8 @@ class Identity:
         if known is not None:
             return known
         try:
+            if shown.signed is not None:
+                return await self._by_nkey(shown, *shown.signed)
             if hidden_character(shown.name):
                 raise NotAuthorized(f"a user name with the character {hidden_character(shown.name)}")
             if not shown.password and (self._access.open or (shown.certificate and self._certificates.rules)):
@@ -162,6 +169,15 @@ class Identity:
         if kept is not None:
             self._remember(shown, principal, kept.credentials, VERIFIED_MS)
         return principal
+
+    async def _by_nkey(self, shown: Shown, nkey: str, nonce: bytes, signature: str) -> Principal:
+        self.throttle.check(shown.address, nkey, self._now_ms())
+        user = self._access.by_nkey().get(nkey)
+        if user is None or not nonce or not is_signed(nkey, nonce, signature):
+            await asyncio.sleep(self._count_failure(shown.address, nkey))
+            raise NotAuthorized("an unknown nkey, or a signature that is not its")
+        self.throttle.succeeded(shown.address, nkey)
+        return self._access.principal(user, shown.namespace)
 
     async def _renew(self, user: User, password: bytes) -> None:
         async with self._hashing:

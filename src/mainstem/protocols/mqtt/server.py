@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from mainstem.broker.broker import Broker
-from mainstem.protocols.connection import Server
+from mainstem.protocols.connection import Connection, Server
 from mainstem.protocols.mqtt.adapter import MqttConnection
 from mainstem.protocols.mqtt.outbound import set_tight
 from mainstem.protocols.mqtt.service import MqttService
@@ -55,20 +56,23 @@ class MqttServer(Server):
 
 
 class MqttWebSocket(WebSocketProtocol):
-    """A frame is kept until it is whole: before CONNECT it may not be larger than a CONNECT may."""
+    """A frame is kept until it is whole: before a login it may not be larger than a CONNECT may."""
 
-    __slots__ = ("_early_bytes",)
+    __slots__ = ("_early_bytes", "_early_bytes_max")
 
     def __init__(self, server: MqttWebSocketServer, rules: WebSocketRules) -> None:
         super().__init__(lambda: MqttConnection(server), rules)
-        self._early_bytes = 0
+        self._early_bytes, self._early_bytes_max = 0, HANDSHAKE_BYTES_MAX + server.service.limits.connect_bytes_max
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         connection = self._connection
-        if isinstance(connection, MqttConnection) and connection.state == "new" and not connection.closing:
+        if connection is None or connection.closing:
+            return
+        early = connection.state == "new" if isinstance(connection, MqttConnection) else not connection.logged_in()
+        if early:
             self._early_bytes += len(data)
-            if self._early_bytes > HANDSHAKE_BYTES_MAX + connection.service.limits.connect_bytes_max:
+            if self._early_bytes > self._early_bytes_max:
                 connection.close(f"{self._early_bytes} bytes, and no CONNECT")
 
 
@@ -89,6 +93,10 @@ class MqttWebSocketServer(Server):
 
     def make_connection(self) -> asyncio.Protocol:
         return MqttWebSocket(self, self._rules)
+
+    def serve_path(self, path: str, make: Callable[[], Connection]) -> None:
+        """By the same door to another protocol."""
+        self._rules.others[path] = make
 
     def close_all(self, reason: str) -> None:
         super().close_all(reason)

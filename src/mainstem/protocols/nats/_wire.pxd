@@ -30,6 +30,7 @@ cdef class Inbound(Intake):
     cdef public object publisher  # None: every publish is an event
     cdef public Outbound outbound
     cdef public Dispatcher dispatcher
+    cdef public bint fresh  # nothing came yet: the connection looks at it first
     cdef public bint verbose
     cdef public bint takes_headers
     cdef public bint no_responders

@@ -13,6 +13,7 @@ class Inbound(Intake):
     publisher: Any
     outbound: Outbound
     dispatcher: Dispatcher
+    fresh: bool
     verbose: bool
     takes_headers: bool
     no_responders: bool

@@ -110,7 +110,7 @@ cdef class Inbound(Intake):
         cdef uint64_t before = self.messages_in
         if connection is None:
             return 0
-        if self.publisher is None or self.base != NULL or connection.held or connection.draining:
+        if self.publisher is None or self.fresh or self.base != NULL or connection.held or connection.draining:
             connection.on_data(PyBytes_FromStringAndSize(<const char*>data, size))
             return 0
         connection.pings_out = 0

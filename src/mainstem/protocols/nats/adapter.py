@@ -10,8 +10,10 @@ import asyncio
 import json
 import logging
 import os
+import ssl
 import time
-from base64 import b32encode
+from base64 import b32encode, urlsafe_b64encode
+from dataclasses import replace
 from typing import Any
 
 from mainstem.broker.access import Action, Principal
@@ -36,6 +38,7 @@ from mainstem.protocols.nats.outbound import Encoder, Outbound, PlainSink, Subsc
 from mainstem.protocols.nats.publishing import Publisher, publish
 from mainstem.protocols.nats.session import Options, Subscriptions
 from mainstem.protocols.nats.wire import Inbound, error_line
+from mainstem.protocols.upgrade import HANDSHAKE, UpgradedTransport
 
 logger = logging.getLogger("mainstem.nats")
 
@@ -46,6 +49,7 @@ PINGS_MAX = 2  # unanswered; then the connection is stale
 SUBSCRIPTIONS_MAX = 100_000  # per connection
 PENDING_BYTES_MAX = 64 << 20  # of live-only messages that a client left unread
 TURN_BYTES_MAX = 1 << 20  # of all clients between two ticks
+NONCE_BYTES = 11
 NS_PER_MS = 1_000_000
 
 
@@ -131,6 +135,7 @@ class NatsConnection(Connection):
         "jetstream",
         "listening",
         "namespace",
+        "nonce",
         "options",
         "outbound",
         "pings_out",
@@ -147,6 +152,7 @@ class NatsConnection(Connection):
         self.client_id = str(number)
         self.client_name = ""
         self.draining = False
+        self.nonce = ""  # to be signed by who logs in by an nkey
         self.options = Options(verbose=False, pedantic=False)
         self.outbound = Outbound(self, server.ticker, server.encoder)
         self.outbound.bytes_max = server.turn_out_bytes_max
@@ -165,11 +171,14 @@ class NatsConnection(Connection):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def on_open(self) -> None:
-        self.send_info()
         access = self.server.broker.access
+        if access.by_nkey():
+            self.nonce = urlsafe_b64encode(os.urandom(NONCE_BYTES)).decode().rstrip("=")
+        self.inbound.fresh = self.may_upgrade
+        self.send_info()
         if access.open:
             self._log_in(self.server.broker.identity.login_now(Shown()))
-        self.server.deadlines.watch(self, self.server.login_s if self.principal is None else PING_S, however=True)
+        self._watch()
 
     def send_info(self, **more: Any) -> None:
         server, access = self.server, self.server.broker.access
@@ -189,10 +198,35 @@ class NatsConnection(Connection):
             "client_id": int(self.client_id),
             "client_ip": peer[0] if isinstance(peer, tuple) else "",
             **({"auth_required": True} if not access.open else {}),
+            **({"nonce": self.nonce} if self.nonce else {}),
+            **(
+                {f"tls_{server.config.nats.tls}": True, "tls_verify": _asks_back(server.tls)}
+                if self.may_upgrade
+                else {}
+            ),
             **({"ldm": True} if server.draining else {}),
             **more,
         }
         self.send(b"INFO " + json.dumps(info).encode() + b"\r\n")
+
+    @property
+    def may_upgrade(self) -> bool:
+        """On the plain port of a broker with a certificate. (TLS, WebSocket: a transport of their own.)"""
+        return self.server.tls is not None and hasattr(self.transport, "set_protocol") and not self.is_secure
+
+    @property
+    def is_secure(self) -> bool:
+        return self.transport is not None and self.transport.get_extra_info("ssl_object") is not None
+
+    def _upgrade(self, data: bytes) -> None:
+        assert self.server.tls is not None
+        self.server.deadlines.watch(self, self.server.login_s, however=True)
+        UpgradedTransport(self, self.server.tls, self._watch).on_data(data)
+
+    def _watch(self) -> None:
+        """A login has its time; whoever is logged in is pinged when silent."""
+        known = self.principal is not None
+        self.server.deadlines.watch(self, PING_S if known else self.server.login_s, however=not known)
 
     def on_lost(self) -> None:
         for one in list(self.subscriptions.by_sid.values()):
@@ -233,6 +267,14 @@ class NatsConnection(Connection):
 
     def on_data(self, data: bytes) -> None:
         self.pings_out = 0
+        if self.inbound.fresh:
+            self.inbound.fresh = False
+            if data[0] == HANDSHAKE:
+                self._upgrade(data)
+                return
+            if self.server.config.nats.tls == "required":
+                self._fail(commands.TLS_REQUIRED)
+                return
         self.inbound.receive(data)
         if not self.held & (HOLD_QUEUE | HOLD_TURN) and not self.draining:
             self.handle(None, self.inbound.messages_in)
@@ -323,13 +365,10 @@ class NatsConnection(Connection):
         self.inbound.takes_headers = self.outbound.headers = self.options.headers
         for one in list(self.subscriptions.by_sid.values()):  # of before: a second CONNECT begins again
             self.drop(one)
-        log_in(
-            self,
-            self.server.broker.identity,
-            shown_by(self, *self.options.login()),
-            self._admit,
-            lambda _: self._fail(commands.AUTHORIZATION),
-        )
+        shown = shown_by(self, *self.options.login())
+        if self.options.nkey:
+            shown = replace(shown, signed=(self.options.nkey, self.nonce.encode(), self.options.signature))
+        log_in(self, self.server.broker.identity, shown, self._admit, lambda _: self._fail(commands.AUTHORIZATION))
 
     def _admit(self, principal: Principal) -> None:
         try:
@@ -360,7 +399,7 @@ class NatsConnection(Connection):
             self.listening = self.server.listening(namespace)
             self.jetstream = self.server.jetstream(namespace)
             self.sink = PlainSink(self, namespace)
-        self.server.deadlines.watch(self, PING_S)
+        self._watch()
 
     def may(self, action: Action, topic: bytes) -> bool:
         assert self.principal is not None
@@ -489,3 +528,8 @@ class NatsConnection(Connection):
             group = self.listening.group(queue)
             if group is not None and not group.live:
                 self.namespace.resume(group)
+
+
+def _asks_back(context: ssl.SSLContext | None) -> bool:
+    """Whether clients need a certificate, too."""
+    return context is not None and context.verify_mode is ssl.CERT_REQUIRED

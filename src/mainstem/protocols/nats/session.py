@@ -25,6 +25,8 @@ class Options:
     user: str = ""
     password: str = ""
     token: str = ""
+    nkey: str = ""
+    signature: str = ""
     name: str = ""
     lang: str = ""
     version: str = ""
@@ -48,6 +50,8 @@ class Options:
             user=str(given.get("user") or ""),
             password=str(given.get("pass") or ""),
             token=str(given.get("auth_token") or ""),
+            nkey=str(given.get("nkey") or ""),
+            signature=str(given.get("sig") or ""),
             name=str(given.get("name") or ""),
             lang=str(given.get("lang") or ""),
             version=str(given.get("version") or ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -56,6 +56,8 @@ def user() -> None:
 
 
 def _asked(context: click.Context, option: click.Parameter, given: str | None) -> str:
+    if given is None and context.params.get("nkey"):
+        return ""
     if given is None and not sys.stdin.isatty():
         raise InvalidArgument("no password, and no terminal to ask for one", fix="MAINSTEM_NEW_PASSWORD, or --password")
     return given if given is not None else str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
@@ -90,21 +92,23 @@ def user_describe(name: str, as_json: bool, url: str) -> None:
 
 @user.command("add")
 @click.argument("name")
+@click.option("--nkey", default="", is_eager=True, help="A NATS client's public key, U...: then it needs no password.")
 @password_option
 @click.option("--admin", is_flag=True, help="May do everything; the first user must be one.")
 @click.option("--namespace", default="/", show_default=True, help="The namespace of its topics.")
 @click.option("--data", metavar="DIR", help="Add it to a data directory of a stopped broker instead.")
 @url_option
-def user_add(name: str, password: str, admin: bool, namespace: str, data: str | None, url: str) -> None:
+def user_add(name: str, nkey: str, password: str, admin: bool, namespace: str, data: str | None, url: str) -> None:
     """Add a user."""
     if data is None:
-        Api(url).post("/v1/users", {"name": name, "password": password, "admin": admin, "namespace": namespace})
+        body = {"name": name, "password": password, "admin": admin, "namespace": namespace, "nkey": nkey}
+        Api(url).post("/v1/users", body)
     else:
-        _add_offline(data, name, password, admin, namespace)
+        _add_offline(data, name, password, admin=admin, namespace=namespace, nkey=nkey)
     click.echo(f"added user {name}")
 
 
-def _add_offline(data: str, name: str, password: str, admin: bool, namespace: str) -> None:
+def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
     from pathlib import Path
 
     from mainstem.broker.access import Access
@@ -117,7 +121,7 @@ def _add_offline(data: str, name: str, password: str, admin: bool, namespace: st
         catalog = store.load()
         namespaces = {"/", *(row.name for row in catalog.namespaces)}  # the default one is made at the first start
         access = Access(store, catalog.items, namespaces=namespaces)
-        access.add_user(name, password, admin=admin, namespace=namespace).result()
+        access.add_user(name, password, **more).result()
     finally:
         store.close()
         directory.release()
@@ -158,15 +162,19 @@ def user_passwd(name: str, password: str, url: str) -> None:
 @click.argument("name")
 @click.option("--namespace", help="The namespace it belongs to; its connections end.")
 @click.option("--also", multiple=True, help="A namespace that it may choose instead; '' for none. Again for more.")
+@click.option("--nkey", help="A NATS client's public key, U...; '' for none.")
 @quota_option
 @url_option
-def user_alter(name: str, namespace: str | None, also: tuple[str, ...], quotas: tuple[str, ...], url: str) -> None:
-    """Let a user belong to other namespaces, or use less or more."""
+def user_alter(
+    name: str, namespace: str | None, also: tuple[str, ...], nkey: str | None, quotas: tuple[str, ...], url: str
+) -> None:
+    """Let a user belong to other namespaces, log in by a key, or use less or more."""
     chosen = [one for one in also if one] if also else None
-    given = {"namespace": namespace, "also": chosen, "quota": read_quotas(quotas) or None}
+    given = {"namespace": namespace, "also": chosen, "nkey": nkey, "quota": read_quotas(quotas) or None}
     body = {key: value for key, value in given.items() if value is not None}
     if not body:
-        raise InvalidArgument("nothing to change", fix="--namespace NAME, --also NAME, --quota connections_max=10")
+        fix = "--namespace NAME, --also NAME, --nkey U..., --quota connections_max=10"
+        raise InvalidArgument("nothing to change", fix=fix)
     Api(url).patch(f"/v1/users/{segment(name)}", body)
     click.echo(f"changed user {name}")
 

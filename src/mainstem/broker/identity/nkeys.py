@@ -1,0 +1,57 @@
+"""NATS's nkeys: a user shows that it has a private key by signing what the server made up, and never tells a secret.
+
+nkey := base32(0xA0 · ed25519 public key, 32 bytes · CRC-16/XMODEM of both, little-endian), without padding: `U...`
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b32decode, urlsafe_b64decode
+
+from mainstem.model.errors import InvalidArgument
+
+USER_PREFIX = 20 << 3  # makes the first letter a U
+SIZE = 56  # letters
+SIGNATURE_BYTES = 64
+
+
+def check_nkey(nkey: str) -> str:
+    """InvalidArgument where it is no public key of a user, or nothing here could verify it."""
+    try:
+        public_key(nkey)
+    except ValueError:
+        raise InvalidArgument(
+            f"{nkey[:SIZE]!r} is no user's nkey: {SIZE} letters that begin with U", fix="nk -gen user -pubout"
+        ) from None
+    try:
+        import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
+    except ImportError:
+        raise InvalidArgument("nothing here can verify an nkey", fix="pip install 'mainstem[identity]'") from None
+    return nkey
+
+
+def public_key(nkey: str) -> bytes:
+    """ValueError where it is no user's."""
+    if len(nkey) != SIZE:
+        raise ValueError(nkey)
+    data = b32decode(nkey)
+    body, checksum = data[:-2], int.from_bytes(data[-2:], "little")
+    if body[0] != USER_PREFIX or binascii.crc_hqx(body, 0) != checksum:
+        raise ValueError(nkey)
+    return body[1:]
+
+
+def is_signed(nkey: str, message: bytes, signature: str) -> bool:
+    """Whether the owner of the nkey signed the message; the signature is in base 64, of either alphabet, padded or not."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        text = signature.rstrip("=").replace("+", "-").replace("/", "_")
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        if len(data) != SIGNATURE_BYTES:
+            return False
+        Ed25519PublicKey.from_public_bytes(public_key(nkey)).verify(data, message)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
