@@ -13,6 +13,7 @@ from mainstem.admin.asking import Asking
 from mainstem.admin.calls import endpoint, json_response
 from mainstem.admin.console.rendering import Console
 from mainstem.admin.guard import Guard
+from mainstem.admin.iceberg_api import iceberg_routes
 from mainstem.admin.metrics.collecting import metrics_text
 from mainstem.admin.metrics.exposition import CONTENT_TYPE
 from mainstem.admin.nats_monitoring import nats_routes
@@ -22,6 +23,7 @@ from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
 from mainstem.admin.schema_api import schema_routes
+from mainstem.admin.tokens import Tokens
 from mainstem.model.errors import MainstemError, NotAuthorized
 
 
@@ -66,6 +68,7 @@ def make_application(running: Running) -> Starlette:
 
     answered = [Route(one.path, endpoint(running, one), methods=[one.method], name=one.needs) for one in OPERATIONS]
     scans = spark_routes(running.broker)
+    running.tokens = Tokens(running.broker.access)
     running.asking = Asking(running, [*scans, *answered])
     routes: list[BaseRoute] = [
         Route("/livez", livez, name="health.read"),
@@ -78,6 +81,7 @@ def make_application(running: Running) -> Starlette:
         *answered,
         *scans,
         *schema_routes(running),
+        *iceberg_routes(running),
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
     ]
     console = Console(running) if running.config.http.console else None

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
+from mainstem.admin.tokens import TOKENS_PATH
 from mainstem.broker.access import Principal
 from mainstem.broker.identity.login import Shown
 from mainstem.model.errors import MainstemError, NotAuthorized
@@ -38,6 +39,7 @@ BYTES, BYTES_PATHS = "application/octet-stream", frozenset({"/v1/stage/data"})  
 JSON_KINDS = frozenset(
     {"application/json", "application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json"}
 )
+FORM = "application/x-www-form-urlencoded"
 ASKED_FIRST = ("PUT", "DELETE")  # no page of another site sends these without asking, and we never consent
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
@@ -97,6 +99,8 @@ class Guard:
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if has_body or scope["method"] not in ASKED_FIRST:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind == FORM and scope["path"] == TOKENS_PATH:
+                return None  # it changes nothing, and says who asks in the form itself
             if kind not in JSON_KINDS and not (kind == BYTES and scope["path"] in BYTES_PATHS):
                 return problem(415, REFUSED, "what changes something must be sent as application/json")
         length = headers.get("content-length", "0")
@@ -108,7 +112,7 @@ class Guard:
     async def _principal(self, scope: Scope, headers: dict[str, str]) -> Principal | None:
         access = self._running.broker.access
         path = scope["path"]
-        if path in HEALTH or (path == METRICS and self._running.config.http.metrics_public):
+        if path in HEALTH or path == TOKENS_PATH or (path == METRICS and self._running.config.http.metrics_public):
             return None
         shown = Shown(address=_address(scope), protocol="http", certificate=scope["state"].get("certificate"))
         if "authorization" not in headers:
@@ -118,6 +122,10 @@ class Guard:
         if not access.open and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
             raise NotAuthorized("a login is needed", fix="http://USER:PASSWORD@HOST:PORT")
         name, password, bearer = _login_in(headers.get("authorization", ""))
+        if bearer and access.open:
+            name, password, bearer = "", b"", False
+        elif bearer and (ours := self._running.tokens.known(password.decode(errors="replace"))) is not None:
+            return ours
         scope["state"]["login"] = (name, password.decode(errors="replace"))
         return await self._running.broker.identity.login(
             replace(shown, name=name, password=password, token_only=bearer)

@@ -10,6 +10,7 @@ from mainstem.broker.broker import Broker
 if TYPE_CHECKING:
     from mainstem.admin.history.keeper import History
     from mainstem.admin.rates import Rates
+    from mainstem.admin.tokens import Tokens
 
 
 class Running(Protocol):
@@ -26,6 +27,7 @@ class Running(Protocol):
     unsent: Any  # protocols.unsent.Unsent, read by name like the configuration
     asking: Any  # admin.asking.Asking: who answers questions to the log
     cluster: Any  # cluster.figures.Figures where the broker is one of several, else None
+    tokens: Tokens
     ready: bool
     protocols: dict[str, str]  # listener → the protocol its clients are counted under
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +122,7 @@ class Broker(Declaring):
         self.namespaces: dict[str, Namespace] = {}
         self.dispatcher = Dispatcher()
         self._background: list[asyncio.Task[None]] = []
+        self.closing: list[Callable[[], Awaitable[None]]] = []  # of what others keep beside it
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
@@ -231,8 +232,9 @@ class Broker(Declaring):
         if self.logs.tier is not None:
             self.logs.tier.stop()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.schemas.close()
         await self.audit.write()
+        for close in (self.schemas.close, *self.closing):
+            await close()
         await self.pump.close()
         self.queues.close()
         self.streams.close()

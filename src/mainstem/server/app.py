@@ -164,6 +164,7 @@ class App:
         self._otlp = OtlpExporter(config.trace.otlp_url) if config.trace.otlp_url else None
         self.asking: Any = None  # made with the HTTP server
         self.cluster: Any = None  # set by whoever runs it as one of several
+        self.tokens: Any = None  # likewise
         self.ready = False
         self._move_ports = move_ports
         limits = config.limits

@@ -462,6 +462,14 @@ class Nats:
 
 
 @dataclass(slots=True)
+class Lake:
+    """The lakehouse that the broker serves as an Iceberg REST catalog (docs/lakehouse.md). Needs `mainstem[lake]`."""
+
+    warehouse: str = setting("", TEXT, "Where tables lie, as of `mainstem lake --warehouse`; empty serves none.")
+    catalog: str = setting("", TEXT, "Its catalog, a SQLAlchemy URL; empty is the SQLite file in the warehouse.")
+
+
+@dataclass(slots=True)
 class Http:
     """HTTP API, metrics and console."""
 
@@ -532,6 +540,7 @@ class Config:
     amqp: Amqp = field(default_factory=Amqp)
     nats: Nats = field(default_factory=Nats)
     http: Http = field(default_factory=Http)
+    lake: Lake = field(default_factory=Lake)
     trace: Trace = field(default_factory=Trace)
     audit: Audit = field(default_factory=Audit)
     logging: Logging = field(default_factory=Logging)
@@ -553,6 +562,7 @@ SECTIONS: dict[str, type] = {
     "amqp": Amqp,
     "nats": Nats,
     "http": Http,
+    "lake": Lake,
     "trace": Trace,
     "audit": Audit,
     "logging": Logging,

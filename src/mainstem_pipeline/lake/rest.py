@@ -1,0 +1,351 @@
+"""The lake as an Iceberg REST catalog: what each request does, over the SQL catalog of the warehouse.
+
+    python -m mainstem_pipeline.lake.rest WAREHOUSE [CATALOG]     a question a line, as the broker asks:
+    {"method", "path": ["namespaces", ...], "body"}  →  {"status", "body"}
+
+A commit checks its requirements, writes the new metadata file (fsynced in a folder), and moves all its tables in one
+SQL transaction, each only if it stands where the check saw it: whoever lost the race gets 409, and its files are removed. A
+process that dies in between leaves the tables where they were.
+
+What others may not do: put a table, its metadata or its manifests outside the warehouse, set properties that choose how
+files are opened, append to an archive's raw table (rewriting and deleting there is allowed, as by Spark's procedures).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg import exceptions as iceberg
+
+from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
+from mainstem_pipeline.lake.commits import EPOCH, PREFIX, SOURCE
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import CommitTableRequest, StagedTable, Table
+
+Answer = tuple[int, Any]
+FORMAT_MAX = 2
+TABLES_MAX = 50  # of one transaction
+# Properties by which pyiceberg or an engine chooses code, hosts or places: not for those who share the catalog.
+CHOOSING = (
+    *("py-", "s3.", "gcs.", "adls.", "hf.", "hdfs.", "client.", "write.metadata.path", "write.data.path"),
+    *("write.py-location-provider", "write.location-provider", "write.object-storage", "write.folder-storage"),
+)
+ENDPOINTS = [
+    "GET /v1/{prefix}/namespaces",
+    "POST /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+    "POST /v1/{prefix}/transactions/commit",
+]
+ERRORS: tuple[tuple[type[Exception], int, str], ...] = (  # the first that fits
+    (iceberg.NoSuchTableError, 404, "NoSuchTableException"),
+    (iceberg.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (iceberg.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    (iceberg.TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (iceberg.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    (iceberg.CommitFailedException, 409, "CommitFailedException"),
+    (PermissionError, 403, "ForbiddenException"),
+    (iceberg.ValidationException, 400, "BadRequestException"),
+    (iceberg.ValidationError, 400, "BadRequestException"),
+    (ValueError, 400, "BadRequestException"),
+    (KeyError, 400, "BadRequestException"),
+    (TypeError, 400, "BadRequestException"),
+)
+
+
+class Rest:
+    def __init__(self, lake: LakeOptions) -> None:
+        self._lake = lake
+        self._catalog: SqlCatalog = open_catalog(lake)  # type: ignore[assignment]
+
+    def answer(self, method: str, path: Sequence[str], body: Any) -> Answer:
+        try:
+            handler, names = self._found(method, path)
+            return handler(*names, body) if method == "POST" else handler(*names)
+        except Exception as error:
+            for kind, status, name in ERRORS:
+                if isinstance(error, kind):
+                    return status, problem(status, name, str(error) or type(error).__name__)
+            # Whether a commit happened is not known: the client must look before it tries again.
+            name = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
+            return 500, problem(500, name, f"{type(error).__name__}: {error}")
+
+    def _found(self, method: str, path: Sequence[str]) -> tuple[Callable[..., Answer], list[str]]:
+        match method, *path:
+            case "GET", "config":
+                return self._config, []
+            case "GET", "namespaces":
+                return self._namespaces, []
+            case "POST", "namespaces":
+                return self._create_namespace, []
+            case "GET" | "HEAD", "namespaces", space:
+                return self._namespace, [space]
+            case "DELETE", "namespaces", space:
+                return self._drop_namespace, [space]
+            case "GET", "namespaces", space, "tables":
+                return self._tables, [space]
+            case "POST", "namespaces", space, "tables":
+                return self._create_table, [space]
+            case "GET" | "HEAD", "namespaces", space, "tables", table:
+                return self._load, [space, table]
+            case "POST", "namespaces", space, "tables", table:
+                return self._commit, [space, table]
+            case "DELETE", "namespaces", space, "tables", table:
+                return self._drop, [space, table]
+            case "POST", "namespaces", _, "tables", _, "metrics":
+                return lambda body: (204, None), []
+            case "POST", "transactions", "commit":
+                return self._commit_all, []
+        raise iceberg.NoSuchTableError(f"there is nothing at {method} /{'/'.join(path)}")
+
+    # -- reading
+
+    def _config(self) -> Answer:
+        return 200, {"defaults": {}, "overrides": {}, "endpoints": ENDPOINTS}
+
+    def _namespaces(self) -> Answer:
+        return 200, {"namespaces": [list(one) for one in self._catalog.list_namespaces()]}
+
+    def _namespace(self, space: str) -> Answer:
+        return 200, {
+            "namespace": _space(space),
+            "properties": dict(self._catalog.load_namespace_properties(_space(space))),
+        }
+
+    def _tables(self, space: str) -> Answer:
+        self._catalog.load_namespace_properties(_space(space))
+        found = self._catalog.list_tables(_space(space))
+        return 200, {"identifiers": [{"namespace": list(one[:-1]), "name": one[-1]} for one in found]}
+
+    def _load(self, space: str, name: str) -> Answer:
+        return 200, _told(self._catalog.load_table((*_space(space), name)))
+
+    # -- changing
+
+    def _create_namespace(self, body: Any) -> Answer:
+        space, properties = tuple(str(one) for one in body["namespace"]), dict(body.get("properties") or {})
+        self._check_properties(properties)
+        self._catalog.create_namespace(space, properties)
+        return 200, {"namespace": list(space), "properties": properties}
+
+    def _drop_namespace(self, space: str) -> Answer:
+        self._catalog.drop_namespace(_space(space))
+        return 204, None
+
+    def _create_table(self, space: str, body: Any) -> Answer:
+        from pyiceberg.catalog.rest import CreateTableRequest
+        from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+        asked = CreateTableRequest.model_validate(
+            {"location": None, "partition-spec": None, "write-order": None, **body}
+        )
+        self._check_properties(asked.properties)
+        self._check_format(asked.properties.get("format-version", "2"))
+        if asked.location is not None:
+            self._check_place(asked.location)
+        place = (*_space(space), asked.name)
+        if self._catalog.table_exists(place):
+            raise iceberg.TableAlreadyExistsError(f"table {'.'.join(place)} already exists")
+        make: Any = self._catalog._create_staged_table if asked.stage_create else self._catalog.create_table
+        made = make(
+            place,
+            asked.table_schema,
+            location=asked.location,
+            partition_spec=asked.partition_spec or UNPARTITIONED_PARTITION_SPEC,
+            sort_order=asked.write_order or UNSORTED_SORT_ORDER,
+            properties=asked.properties,
+        )
+        found = _told(made)
+        if asked.stage_create:  # nothing exists yet: its first commit makes it
+            del found["metadata-location"]
+        return 200, found
+
+    def _drop(self, space: str, name: str) -> Answer:
+        table = self._catalog.load_table((*_space(space), name))
+        if SOURCE in table.properties:
+            raise PermissionError(
+                f"{space}.{name} is the archive of {table.properties[SOURCE]}: only its archive drops it"
+            )
+        self._catalog.drop_table((*_space(space), name))
+        return 204, None
+
+    def _commit(self, space: str, name: str, body: Any) -> Answer:
+        identifier = {"namespace": list(_space(space)), "name": name}
+        (done,) = self._committed([_request({**body, "identifier": identifier})])
+        return 200, {"metadata-location": done.metadata_location, "metadata": _metadata(done)}
+
+    def _commit_all(self, body: Any) -> Answer:
+        changes = body["table-changes"]
+        if len(changes) > TABLES_MAX:
+            raise ValueError(f"{len(changes)} tables in a transaction; at most {TABLES_MAX}")
+        self._committed([_request(one) for one in changes])
+        return 204, None
+
+    def _committed(self, requests: list[CommitTableRequest]) -> list[Any]:
+        """All of them, or none."""
+        planned: list[tuple[Table | None, StagedTable]] = []
+        for request in requests:
+            place = (*request.identifier.namespace.root, request.identifier.name)
+            current: Table | None = None
+            with contextlib.suppress(iceberg.NoSuchTableError):
+                current = self._catalog.load_table(place)
+            if current is None and not any(one.type == "assert-create" for one in request.requirements):
+                raise iceberg.NoSuchTableError(f"there is no table {'.'.join(place)}")
+            self._check_updates(request, current)
+            staged = self._catalog._update_and_stage_table(current, place, request.requirements, request.updates)
+            self._check_place(staged.metadata_location)
+            planned.append((current, staged))
+        written: list[StagedTable] = []
+        try:
+            for _, staged in planned:
+                written.append(staged)
+                self._catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+            self._move(planned)
+        except (iceberg.CommitFailedException, iceberg.NoSuchNamespaceError):
+            for staged in written:
+                with contextlib.suppress(OSError):
+                    staged.io.delete(staged.metadata_location)
+            raise
+        return [staged for _, staged in planned]
+
+    def _move(self, planned: list[tuple[Table | None, StagedTable]]) -> None:
+        """One transaction over all tables; each must still stand where it was looked at."""
+        from pyiceberg.catalog.sql import IcebergTables
+        from sqlalchemy import insert, update
+        from sqlalchemy.exc import IntegrityError, OperationalError
+        from sqlalchemy.orm import Session
+
+        catalog = self._catalog
+        try:
+            with Session(catalog.engine) as session:
+                for current, staged in planned:
+                    *space, name = staged.name()
+                    if current is None:
+                        if not catalog.namespace_exists(tuple(space)):
+                            raise iceberg.NoSuchNamespaceError(f"there is no namespace {'.'.join(space)}")
+                        row = catalog._create_table_row(".".join(space), name, staged.metadata_location)
+                        session.execute(insert(IcebergTables).values(**row))
+                        continue
+                    moved: Any = session.execute(
+                        update(IcebergTables)
+                        .where(
+                            IcebergTables.catalog_name == catalog.name,
+                            IcebergTables.table_namespace == ".".join(space),
+                            IcebergTables.table_name == name,
+                            IcebergTables.metadata_location == current.metadata_location,
+                        )
+                        .values(
+                            metadata_location=staged.metadata_location,
+                            previous_metadata_location=current.metadata_location,
+                        )
+                    )
+                    if moved.rowcount != 1:
+                        raise iceberg.CommitFailedException(
+                            f"table {'.'.join(staged.name())} was changed by another commit"
+                        )
+                session.commit()
+        except IntegrityError:
+            raise iceberg.CommitFailedException("another commit made the same table first") from None
+        except OperationalError as error:
+            raise iceberg.CommitFailedException(f"another process holds the catalog: {error.orig}") from None
+
+    # -- what others may not do
+
+    def _check_updates(self, request: CommitTableRequest, current: Table | None) -> None:
+        source = current.properties.get(SOURCE) if current is not None else None
+        for update in request.updates:
+            told = update.model_dump(by_alias=True)
+            match told["action"]:
+                case "set-location":
+                    self._check_place(told["location"])
+                case "set-properties":
+                    self._check_properties(told["updates"])
+                case "upgrade-format-version":
+                    self._check_format(told["format-version"])
+                case "remove-properties" if any(one.startswith(PREFIX) for one in told["removals"]):
+                    raise PermissionError(f"properties {PREFIX}* are the archive's and pipelines' own")
+                case "add-snapshot":
+                    snapshot = told["snapshot"]
+                    self._check_place(snapshot["manifest-list"])
+                    summary = snapshot.get("summary") or {}
+                    if source is not None and summary.get("operation") == "append" and EPOCH not in summary:
+                        raise PermissionError(
+                            f"{'.'.join(request.identifier.namespace.root)}.{request.identifier.name} is the archive of "
+                            f"{source}: publish to the topic, and the archive appends it"
+                        )
+
+    def _check_place(self, location: str) -> None:
+        root = self._lake.location.removeprefix("file://").rstrip("/") + "/"
+        place = location.removeprefix("file://")
+        if not place.startswith(root) or ".." in place.split("/"):
+            raise ValueError(f"{location} lies outside the warehouse {self._lake.location}")
+
+    @staticmethod
+    def _check_properties(properties: Mapping[str, Any]) -> None:
+        for name in properties:
+            if name.startswith(CHOOSING):
+                raise PermissionError(f"property {name} is not taken: it says how or where files are opened")
+
+    @staticmethod
+    def _check_format(version: Any) -> None:
+        if int(version) > FORMAT_MAX:
+            raise ValueError(f"tables of format version {version} cannot be committed here, up to {FORMAT_MAX} can")
+
+
+def _request(body: Any) -> CommitTableRequest:
+    from pydantic import ValidationError
+    from pyiceberg.table import CommitTableRequest
+
+    try:
+        return CommitTableRequest.model_validate(body)
+    except ValidationError as error:
+        raise ValueError(f"the commit is not understood: {str(error)[:500]}") from None
+
+
+def _space(text: str) -> tuple[str, ...]:
+    return tuple(text.split("\x1f"))
+
+
+def _told(table: Any) -> dict[str, Any]:
+    return {"metadata-location": table.metadata_location, "metadata": _metadata(table), "config": {}}
+
+
+def _metadata(table: Any) -> Any:
+    return json.loads(table.metadata.model_dump_json())
+
+
+def problem(status: int, kind: str, message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "code": status}}
+
+
+def main() -> None:
+    warehouse, catalog = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    rest = Rest(LakeOptions(warehouse, catalog))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        status, body = rest.answer(asked["method"], asked["path"], asked["body"])
+        replies.write(json.dumps({"status": status, "body": body}) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        main()

@@ -1,0 +1,212 @@
+"""The lake through the broker's Iceberg REST catalog: pyiceberg and DuckDB read and commit, with rights and without harm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, OAuthError
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from mainstem.testing import Broker
+from mainstem.testing.process import BrokerProcess
+from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
+from mainstem_pipeline.lake.commits import SOURCE, ensure_table
+from mainstem_pipeline.lake.raw import iceberg_schema
+from tests.pipeline.test_lake_readers import _extension
+from tests.users import ANN, ROOT, add_users, allow
+
+NUMBERS = Schema(NestedField(1, "n", LongType(), required=False))
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def broker(warehouse: Path) -> Iterator[Broker]:
+    with Broker(f"lake.warehouse={warehouse}") as one:
+        yield one
+
+
+def rest(broker: Any, **properties: str) -> RestCatalog:
+    return RestCatalog("mainstem", uri=f"{broker.http_url}/iceberg", **properties)
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"n": pa.array(numbers, pa.int64())})
+
+
+def attached(broker: Broker) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    for name in ("httpfs", "avro", "iceberg"):
+        connection.load_extension(_extension(name))
+    options = f"type iceberg, endpoint '{broker.http_url}/iceberg', authorization_type 'none'"
+    connection.execute(f"attach 'lake' as lake ({options})")
+    return connection
+
+
+def test_pyiceberg_creates_appends_and_reads_what_the_lake_itself_has(broker: Broker, warehouse: Path) -> None:
+    catalog = rest(broker)
+    catalog.create_namespace("iot")
+    table = catalog.create_table("iot.numbers", NUMBERS, properties={"commit.retry.num-retries": "0"})
+    table.append(rows(1, 2))
+    own = open_catalog(LakeOptions(str(warehouse)))
+    assert own.list_tables("iot") == [("iot", "numbers")]
+    own.load_table("iot.numbers").append(rows(3))
+    assert sorted(catalog.load_table("iot.numbers").scan().to_arrow()["n"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(CommitFailedException):
+        table.append(rows(4))  # it has not seen the other's commit, and was told not to try again
+    table.refresh()
+    table.append(rows(4))
+    with table.update_schema() as change:
+        change.add_column("more", LongType())
+    assert own.load_table("iot.numbers").schema().find_field("more")
+    catalog.drop_table("iot.numbers")
+    assert own.list_tables("iot") == []
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table("iot.numbers")
+
+
+def test_duckdb_reads_inserts_deletes_and_commits_two_tables_at_once(broker: Broker, warehouse: Path) -> None:
+    own = open_catalog(LakeOptions(str(warehouse)))
+    own.create_namespace("iot")
+    for name in ("a", "b"):
+        own.create_table(("iot", name), NUMBERS).append(rows(1, 2, 3))
+    connection = attached(broker)
+    assert connection.execute("select sum(n) from lake.iot.a").fetchall() == [(6,)]
+    connection.execute("insert into lake.iot.a values (10)")
+    connection.execute("begin")
+    connection.execute("insert into lake.iot.a values (20)")
+    connection.execute("insert into lake.iot.b values (30)")
+    connection.execute("commit")
+    found = {name: sorted(own.load_table(("iot", name)).scan().to_arrow()["n"].to_pylist()) for name in ("a", "b")}
+    assert found == {"a": [1, 2, 3, 10, 20], "b": [1, 2, 3, 30]}
+    connection.execute("delete from lake.iot.a where n = 2")
+    assert sorted(own.load_table("iot.a").scan().to_arrow()["n"].to_pylist()) == [1, 3, 10, 20]
+    connection.close()
+
+
+def test_a_transaction_whose_one_table_lost_its_race_changes_no_table(broker: Broker, warehouse: Path) -> None:
+    own = open_catalog(LakeOptions(str(warehouse)))
+    own.create_namespace("iot")
+    tables = {name: own.create_table(("iot", name), NUMBERS) for name in ("a", "b")}
+    changes = [
+        {
+            "identifier": {"namespace": ["iot"], "name": name},
+            "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}],
+            "updates": [{"action": "set-properties", "updates": {"seen": "yes"}}],
+        }
+        for name in ("a", "b")
+    ]
+    tables["b"].append(rows(1))
+    with httpx.Client(base_url=f"{broker.http_url}/iceberg/v1", timeout=60) as http:
+        refused = http.post("/transactions/commit", json={"table-changes": changes})
+        assert refused.status_code == 409 and refused.json()["error"]["type"] == "CommitFailedException"
+        assert "seen" not in own.load_table("iot.a").properties
+        assert http.post("/transactions/commit", json={"table-changes": changes[:1]}).status_code == 204
+    assert own.load_table("iot.a").properties["seen"] == "yes"
+
+
+def test_what_others_may_not_do(broker: Broker, warehouse: Path) -> None:
+    raw = ensure_table(
+        open_catalog(LakeOptions(str(warehouse))), "raw.t", iceberg_schema(), properties={SOURCE: "filter:t/#"}
+    )
+    catalog = rest(broker)
+    with pytest.raises(ForbiddenError, match="archive of filter:t/#"):
+        catalog.load_table("raw.t").append(raw.schema().as_arrow().empty_table())
+    with pytest.raises(ForbiddenError):
+        catalog.drop_table("raw.t")
+    created = {"name": "x", "schema": NUMBERS.model_dump(by_alias=True)}
+    update = "/namespaces/raw/tables/t"
+    with httpx.Client(base_url=f"{broker.http_url}/iceberg/v1", timeout=60) as http:
+
+        def status(path: str, body: Any) -> int:
+            answer = http.post(path, json=body)
+            assert answer.json()["error"]["code"] == answer.status_code
+            return answer.status_code
+
+        def change(**fields: Any) -> dict[str, Any]:
+            return {"requirements": [], "updates": [fields]}
+
+        assert status("/namespaces/raw/tables", {**created, "location": "/etc/lake"}) == 400
+        assert status("/namespaces/raw/tables", {**created, "location": f"{warehouse}/../out"}) == 400
+        assert status("/namespaces/raw/tables", {**created, "properties": {"py-io-impl": "os.x"}}) == 403
+        assert status("/namespaces/raw/tables", {**created, "properties": {"format-version": "3"}}) == 400
+        assert status("/namespaces/none/tables", created) == 404
+        assert status(update, change(action="set-location", location="/tmp/x")) == 400
+        assert status(update, change(action="remove-properties", removals=[SOURCE])) == 403
+        assert status(update, change(action="set-properties", updates={"s3.endpoint": "http://x"})) == 403
+        assert status(update, change(action="no-such-update")) == 400
+        assert status(update, {"requirements": [{"type": "no-such"}], "updates": []}) == 400
+        assert status("/namespaces/raw/tables/none", change(action="set-properties", updates={})) == 404
+        assert http.get("/namespaces/raw/tables/none").status_code == 404
+        assert http.head("/namespaces/raw/tables/t").status_code == 204
+        assert "POST /v1/{prefix}/transactions/commit" in http.get("/config").json()["endpoints"]
+
+
+def test_rights_are_asked_for_and_a_login_gets_a_token(broker: Broker, warehouse: Path) -> None:
+    open_catalog(LakeOptions(str(warehouse))).create_namespace("iot")
+    add_users(broker)
+    root = rest(broker, credential=":".join(ROOT))
+    root.create_table("iot.numbers", NUMBERS).append(rows(1))
+    with pytest.raises((OAuthError, Exception), match="wrong user name or password"):
+        rest(broker, credential="root:wrong").list_namespaces()
+    assert httpx.get(f"{broker.http_url}/iceberg/v1/namespaces").status_code == 401
+    ann = {"credential": ":".join(ANN)}
+    with pytest.raises(ForbiddenError):
+        rest(broker, **ann)
+    allow(broker, "#", "consume")
+    found = rest(broker, **ann).load_table("iot.numbers")
+    assert found.scan().to_arrow()["n"].to_pylist() == [1]
+    with pytest.raises(ForbiddenError):
+        found.append(rows(2))
+    allow(broker, "#", "publish")
+    found.append(rows(2))
+    forged = {"authorization": "Bearer cm9vdA.9999999999.AAAA"}
+    assert httpx.get(f"{broker.http_url}/iceberg/v1/namespaces", headers=forged).status_code == 401
+
+
+def test_a_broker_without_a_lake_says_so() -> None:
+    with Broker() as broker:
+        answer = httpx.get(f"{broker.http_url}/iceberg/v1/config")
+        assert answer.status_code == 404 and "[lake] warehouse" in answer.json()["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_kill_during_commits_leaves_the_table_at_a_snapshot_that_was_committed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", f"lake.warehouse={tmp_path / 'lake'}") as broker:
+        catalog = rest(broker)
+        catalog.create_namespace("iot")
+        table = catalog.create_table("iot.numbers", NUMBERS, properties={"commit.retry.num-retries": "0"})
+        acked = 0
+        enough = threading.Event()
+
+        def commit() -> None:
+            nonlocal acked
+            try:
+                for n in range(1_000):
+                    table.append(rows(n))
+                    acked += 1
+                    if acked == 3:
+                        enough.set()
+            except Exception:
+                enough.set()
+
+        writing = threading.Thread(target=commit)
+        writing.start()
+        assert enough.wait(90)
+        broker.kill()
+        writing.join(90)
+        broker.start()
+        found = rest(broker).load_table("iot.numbers").scan().to_arrow()["n"].to_pylist()
+        assert sorted(found) in (list(range(acked)), list(range(acked + 1)))
