@@ -1,4 +1,5 @@
-"""Reading the slices of a scan plan as Arrow batches, in a task: from the segment file, or through the broker.
+"""Reading the slices of a scan plan as Arrow batches, in a task: from the segment file, from the object of the store that it
+lies in, or through the broker.
 
 A slice's file is read if it is there and the frame the plan names stands at the byte it names, with this log's checksum.
 If the file is gone, was rewritten, or turns out damaged on the way, the task goes on through the broker at the same
@@ -19,7 +20,15 @@ from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.model.condition import parse_condition
 from mainstem.model.crossing import kafka_record
-from mainstem.model.errors import CorruptFrame, MainstemError, NotFound, OffsetOutOfRange, UnreadableBatch
+from mainstem.model.errors import (
+    ConfigError,
+    CorruptFrame,
+    MainstemError,
+    NotFound,
+    OffsetOutOfRange,
+    Overloaded,
+    UnreadableBatch,
+)
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import kafka_name, topic_levels
@@ -103,8 +112,27 @@ class SliceReader:
             self._renew()
             with contextlib.suppress(CorruptFrame, OSError):
                 yield from self._from_file()
+        if self._task.direct and self._piece.get("object"):
+            with contextlib.suppress(CorruptFrame, Overloaded, ConfigError):  # missing, away, or not ours to read
+                yield from self._from_object()
         if self._position < self._piece["end"]:
             yield from self._through_broker()
+
+    # -- from the object
+
+    def _from_object(self) -> Iterator[pa.RecordBatch]:
+        from mainstem_pipeline.objects import frames_of
+
+        decoder, rest, end = self._decoder(), b"", int(self._piece["end"])
+        for data in frames_of(self._piece["object"], self._position, end):
+            fed = rest + data if rest else data
+            decoder.feed(fed)
+            yield from self._rows(decoder)
+            rest = fed[decoder.consumed :]
+            if decoder.finished:
+                break
+        if not rest or decoder.finished:
+            self._position = end
 
     # -- from the file
 

@@ -1,7 +1,7 @@
 """Scan plans: which bytes hold the records that a Spark job asks for, so that its tasks read them in parallel.
 
-A plan lists slices. A task reads a slice straight from the segment file where it can reach it (same path, and the frame
-named stands at the byte named) and through the broker where it cannot: the same offsets either way. A plan of more than
+A plan lists slices. A task reads a slice straight from the segment file, or from the object of the store that holds it,
+where it can reach it, and through the broker where it cannot: the same offsets either way. A plan of more than
 SLICES_FINE_MAX slices names ranges of segments instead, at most about RANGES_MAX; a task has its range cut into slices when
 it comes to it (`cut`). So the size of a plan, and the time to make it, are bounded however much there is to read. A plan is
 a lease: the files it names are not unlinked for LEASE_MS, renewed up to LEASE_MS_MAX in all; a restart ends all leases,
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from mainstem.log.away import pool, when_local
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
 from mainstem.storage.engine import FileParts, Part
+from mainstem.storage.tier.remote import RemoteReads
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -226,7 +227,7 @@ class ScanPlans:
             path = log.engine.stat().path
             for piece in self._cut(lease, log, start, end, slice_bytes, files, range_bytes):
                 for part, rows in self._by_rows(selection, lanes, log, piece, room, rows_max):
-                    told = _described(log, part, path)
+                    told = _described(log, part, path) | (self._far(log, part) if files and not range_bytes else {})
                     if range_bytes:
                         told["ranged"] = True
                     slices.append({**told, "rows": rows, "lanes": read_by})
@@ -298,7 +299,21 @@ class ScanPlans:
             raise NotFound(f"scan plan {plan} has ended", fix="read through the broker, or make a new plan")
         pieces = self._cut(lease, log, max(start, log.start_offset), min(end, log.stable), slice_bytes, files=True)
         path = log.engine.stat().path
-        return {"slices": [_described(log, piece, path) for piece in pieces[:SLICES_FINE_MAX]]}
+        cut = [_described(log, piece, path) | self._far(log, piece) for piece in pieces[:SLICES_FINE_MAX]]
+        return {"slices": cut}
+
+    def _far(self, log: Log, piece: LogSlice) -> dict[str, Any]:
+        """Where in an object store the slice lies, if it lies there and in one object. Credentials are the reader's own; an
+        object that goes meanwhile stays for the grace time, and is read through the broker if it does not."""
+        engine, tier = log.engine, self._broker.logs.tier
+        if piece.part is not None or tier is None or not isinstance(engine, RemoteReads):
+            return {}
+        found = engine.remote_at(piece.start, piece.end)
+        if found is None:
+            return {}
+        place = {"key": found.object.key, "at": found.position, "size": found.size}
+        index = {"index_at": found.index_position, "index_size": found.index_size}
+        return {"object": {"store": asdict(tier.settings.store), **place, **index}}
 
     def _cut(
         self, lease: Lease, log: Log, start: int, end: int, slice_bytes: int, files: bool, range_bytes: int = 0

@@ -33,6 +33,7 @@ VERSION = 1
 CHUNK_BYTES = 1 << 20  # of what was published: small, as a reader of one log wants little of it
 MERGED_CHUNK_BYTES = 4 << 20
 MANY_LOGS = -1
+FINAL = 255  # a level that is merged no more: it holds one log's frames only
 
 
 class Piece(NamedTuple):

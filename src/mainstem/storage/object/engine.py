@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 from mainstem.model.errors import InvalidArgument, Overloaded, StorageFault
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
-from mainstem.storage.object.bundle import Piece
+from mainstem.storage.object.bundle import FINAL, Bundle, Piece
 from mainstem.storage.object.pending import Pending
 from mainstem.storage.object.pieces import LogEnd, Placed
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.segment import Segment, file_name
-from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment
+from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, that_holds
 
 if TYPE_CHECKING:
     from mainstem.storage.object.shared import ObjectLogs
@@ -182,6 +182,16 @@ class ObjectEngine(RemoteReads):
             if found is not None:
                 return found
         return self.start_offset
+
+    def remote_at(self, start: int, end: int) -> RemoteSegment | None:
+        """Only an object that holds nothing of other logs: whoever reads it reads all of it."""
+        pieces = self._pieces
+        first = max(bisect_right(pieces, start, key=_BASE_OFFSET) - 1, 0)
+        last = bisect_right(pieces, end - 1, key=_BASE_OFFSET)
+        near = pieces[first:last]
+        found = None if any(isinstance(one, Pending) for one in near) else that_holds(near, start, end)
+        alone = found is not None and isinstance(found.object, Bundle) and found.object.footer.level == FINAL
+        return found if alone else None
 
     @property
     def start_offset(self) -> int:

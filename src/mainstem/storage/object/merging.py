@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from mainstem.model.errors import CorruptFrame, MainstemError
-from mainstem.storage.object.bundle import MERGED_CHUNK_BYTES, Bundle, Content, index_frames, make_bundle
+from mainstem.storage.object.bundle import FINAL, MERGED_CHUNK_BYTES, Bundle, Content, index_frames, make_bundle
 from mainstem.storage.object.pieces import Pieces, Placed
 from mainstem.storage.tier.workers import Workers
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.tier")
 
 FAN = 16  # bundles of a level that are merged into the next
-FINAL = 255  # a level that is merged no more
 MERGED_BYTES = 64 << 20  # an object at most
 ALONE_BYTES = 32 << 20  # of one log: an object of its own
 PUT_S = 1.0  # between two PUTs of ours

@@ -24,10 +24,10 @@ from mainstem.model.errors import StorageFault
 from mainstem.storage.engine import Buffer, Part
 from mainstem.storage.engines import OBJECT
 from mainstem.storage.log_state import FileState
-from mainstem.storage.object.bundle import MERGED_CHUNK_BYTES, Bundle, Content, Piece, index_frames, make_bundle
+from mainstem.storage.object.bundle import FINAL, MERGED_CHUNK_BYTES, Bundle, Content, Piece, index_frames, make_bundle
 from mainstem.storage.object.catching_up import RUNS
 from mainstem.storage.object.engine import ObjectEngine
-from mainstem.storage.object.merging import FINAL, Merger
+from mainstem.storage.object.merging import Merger
 from mainstem.storage.object.pieces import LogEnd, Pieces, Placed
 from mainstem.storage.object.writer import BundleWriter, Gathered
 from mainstem.storage.tier.registry import FILE

@@ -95,6 +95,11 @@ class SparseIndex:
         entry = bisect_left(self._offsets, end_offset - self.base_offset, hi=len(self._positions)) - 1
         return self._positions[entry] if entry >= 0 else 0
 
+    def at_or_after(self, offset: int) -> int | None:
+        """The position of the first known frame that begins at or beyond `offset`; None if none is known."""
+        entry = bisect_left(self._offsets, offset - self.base_offset, hi=len(self._positions))
+        return self._positions[entry] if entry < len(self._positions) else None
+
     def boundary(self, position: int) -> int:
         """The largest known start of a frame at or before `position`; 0 if none is known."""
         entry = bisect_right(self._positions, position) - 1

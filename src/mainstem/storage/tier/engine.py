@@ -25,7 +25,7 @@ from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.objects import Object
-from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment
+from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment, that_holds
 
 if TYPE_CHECKING:
     from mainstem.storage.tier.tier import Tier
@@ -112,6 +112,12 @@ class TieredEngine(RemoteReads):
             if found is not None:
                 return found
         return self.start_offset
+
+    def remote_at(self, start: int, end: int) -> RemoteSegment | None:
+        remote = self._remote
+        first = max(bisect_right(remote, start, key=_BASE_OFFSET) - 1, 0)
+        last = bisect_right(remote, end - 1, key=_BASE_OFFSET)
+        return that_holds(remote[first:last], start, end) if end <= self.local.start_offset else None
 
     def stat(self) -> Stat:
         stat, remote = self.local.stat(), self._remote

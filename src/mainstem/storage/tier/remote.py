@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -112,6 +112,13 @@ class ObjectReader:
         return found[0]
 
 
+def that_holds(segments: Sequence[object], start: int, end: int) -> RemoteSegment | None:
+    """Of segments in order of their offsets, the one in which all frames of [start, end) lie."""
+    inside = [one for one in segments if isinstance(one, Segment) and one.base_offset < end and one.end_offset > start]
+    found = inside[0] if len(inside) == 1 else None
+    return found if isinstance(found, RemoteSegment) and found.size else None
+
+
 class RemoteReads(ABC):
     """Reads of an engine some of whose frames lie in the store: with and without waiting for them."""
 
@@ -120,6 +127,10 @@ class RemoteReads(ABC):
     @abstractmethod
     def _read(self, offset: int, bytes_max: int, end_offset: int | None, *, wait: bool) -> Slice | None:
         """Away where it would have to wait, and must not."""
+
+    @abstractmethod
+    def remote_at(self, start: int, end: int) -> RemoteSegment | None:
+        """The stretch of one object in which all frames of [start, end) lie, if they do and none of it is local."""
 
     @abstractmethod
     def _find_stamp(self, stamp: int, *, wait: bool) -> int: ...
