@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.codec.arrow_rows import record_batch
 from mainstem.model.condition import Condition, Term
-from mainstem_pipeline.rows import record_batch
 
 KEY_TYPE = pa.binary()
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from mainstem.codec.arrow_rows import COLUMNS, KAFKA_COLUMNS, OWN_COLUMNS
 from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.client import DEFAULT_PORT, DEFAULT_URL, RETRY_S, BrokerClient
-from mainstem_pipeline.rows import COLUMNS, KAFKA_COLUMNS, OWN_COLUMNS
 
 PUSHDOWN = "MAINSTEM_SPARK_PUSHDOWN"  # set by sessions of ours: Spark refuses it where its own setting is off
 EARLIEST, LATEST = -2, -1

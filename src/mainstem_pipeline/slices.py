@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.codec.batch import decode_headers
+from mainstem.codec.arrow_rows import flags_of, kafka_headers, record_batch, unreadable_row
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.model.condition import parse_condition
-from mainstem.model.crossing import kafka_record
 from mainstem.model.errors import (
     ConfigError,
     CorruptFrame,
@@ -29,13 +28,10 @@ from mainstem.model.errors import (
     Overloaded,
     UnreadableBatch,
 )
-from mainstem.model.origin import Origin
-from mainstem.model.record import Header, Record
 from mainstem.model.topic import kafka_name, topic_levels
 from mainstem.model.topic_filter import matches
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.options import BATCH_ROWS, Connection
-from mainstem_pipeline.rows import flags_of, record_batch, unreadable_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -297,12 +293,6 @@ class TopicRows:
 
 def _levels(topic: bytes) -> list[bytes]:
     return [level.decode("utf-8", "replace").encode() for level in topic_levels(topic)]
-
-
-def kafka_headers(origin: int, count: int, encoded: bytes) -> Sequence[Header]:
-    """Headers as a Kafka consumer would see them; how the record came in is a column of its own."""
-    record = Record(None, None, decode_headers(encoded, count), origin=Origin(origin))
-    return [header for header in kafka_record(record).headers if header[0] != b"ms-origin"]
 
 
 def data_loss(what: str) -> DataLoss:

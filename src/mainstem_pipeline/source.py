@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
+from mainstem.codec.arrow_rows import check_schema, ddl
 from mainstem.model.errors import MainstemError
 from mainstem_pipeline.offsets import Offsets, copied, is_another, pairs
 from mainstem_pipeline.options import ReadOptions, read_options
-from mainstem_pipeline.rows import check_schema, ddl
 from mainstem_pipeline.scans import Scan
 
 if TYPE_CHECKING:

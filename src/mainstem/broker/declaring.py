@@ -23,6 +23,7 @@ from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model.condition import parse_condition
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotFound, Overloaded
 from mainstem.model.topic_filter import check_filter, check_topic
+from mainstem.storage.tier.iceberg.tables import check_installed
 
 if TYPE_CHECKING:
     from mainstem.broker.coordinator import Coordinator
@@ -269,6 +270,8 @@ class Declaring:
                 f"{asked}: this broker has no object store",
                 fix='set one and start again: [tier] store = "s3://BUCKET/PREFIX"',
             )
+        if policy.tier == "iceberg":
+            check_installed()
 
     def save_topic(self, namespace: Namespace, topic: Topic, low_marks: Mapping[int, int] | None = None) -> Written:
         """After a change of its settings, or for one of its low marks."""

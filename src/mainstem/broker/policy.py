@@ -19,7 +19,7 @@ from mainstem.model.topic_filter import matches
 from mainstem.storage.engines import ENGINES
 
 LAYOUTS = ("shared", "dedicated")
-TIERS = ("none", "s3")
+TIERS = ("none", "s3", "iceberg")
 SEARCH_INDEXES = ("auto", "off")
 SCHEMA_MODES = ("refuse", "dead-letter", "off")
 CLEANUPS = ("delete", "compact", "compact,delete")
@@ -49,7 +49,7 @@ class Policy:
     compaction_lag_max_ms: int = 0
     timestamp_type: str = "create"  # create | append
     keep_until_archived: bool = False
-    tier: str = "none"  # none | s3: sealed segments move to the object store
+    tier: str = "none"  # none | s3: sealed segments move to the object store | iceberg: as files of a table there
     local_retention_ms: int = 24 * 3_600_000
     local_retention_bytes: int = -1
     search_index: str = "auto"  # auto | off: sealed segments get an index of their words
@@ -68,6 +68,11 @@ class Policy:
             raise InvalidArgument(
                 f"tier {self.tier!r} moves segment files, and engine {self.engine!r} has none",
                 fix="--set engine=segment, or --set tier=none",
+            )
+        if self.tier == "iceberg" and not self.dedicated:
+            raise InvalidArgument(
+                "tier 'iceberg' keeps a topic's parts in a table of its own, so it needs a log of its own",
+                fix="--set layout=dedicated, or --set tier=s3",
             )
         parse_durability(self.durability)
         if not _SHARE.fullmatch(self.trace) or float(self.trace.rstrip("%") or 0) > 100:

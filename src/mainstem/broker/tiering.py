@@ -19,17 +19,21 @@ from mainstem.storage.engine import Part
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
+from mainstem.storage.tier.iceberg.tables import Lane, table_name
 from mainstem.storage.tier.manifest import store_manifest
 from mainstem.storage.tier.tier import Tier
 from mainstem.storage.tier.workers import Workers
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.topics import Topic
 
 logger = logging.getLogger("mainstem.tier")
 
 ROUND_S = 1.0
 SWEEP_S = 10.0
+AGAIN_S = 10.0  # after an upload that failed for good
 STALLED_S = 5.0  # that what was published waits for the store: then more is refused
 UPLOADS = 2  # at once; each holds a segment in memory
 
@@ -44,6 +48,7 @@ class Tiering:
         self._broker = broker
         self._workers = Workers("tier-put", UPLOADS)
         self._uploading: set[tuple[int, str]] = set()  # log, part
+        self._again_s: dict[int, float] = {}  # logs whose upload failed: when it is tried again
         self._swept_s = 0.0
         self._sweeping = False
         self._manifest_ms, self._manifest_of = 0, -1  # when the last one was made, and of which state of the registry
@@ -63,10 +68,11 @@ class Tiering:
 
     async def round(self, tier: Tier) -> None:
         backlog, oldest = 0, 0
-        for log, policy in self._tiered():
+        for log, policy, lane in self._tiered():
             engine = self._attached(tier, log)
             if engine is None:
                 continue
+            engine.lane = lane
             for part in engine.uploadable():
                 backlog += part.size_bytes
                 oldest = min(oldest or part.first_stamp, part.first_stamp)
@@ -77,16 +83,23 @@ class Tiering:
         self._watch_objects()
         self._sweep(tier)
 
-    def _tiered(self) -> Iterator[tuple[Log, Policy]]:
-        """Logs whose sealed parts go to the store."""
+    def _tiered(self) -> Iterator[tuple[Log, Policy, Lane | None]]:
+        """Logs whose sealed parts go to the store, and where they go to a table, whose records they hold."""
         for namespace in list(self._broker.namespaces.values()):
             for stem, policy in list(namespace.stem_policies.items()):
                 if policy.tier != "none":
-                    yield stem, policy
+                    yield stem, policy, None
             for topic in list(namespace.topics.values()):
                 if topic.policy.tier != "none":
-                    for partition in topic.partitions:
-                        yield from ((span.log, topic.policy) for span in list(partition.spans) if not span.shared)
+                    for number, partition in enumerate(topic.partitions):
+                        lane = self._lane(namespace, topic, number)
+                        yield from ((span.log, topic.policy, lane) for span in list(partition.spans) if not span.shared)
+
+    @staticmethod
+    def _lane(namespace: Namespace, topic: Topic, partition: int) -> Lane | None:
+        if topic.policy.tier != "iceberg":
+            return None
+        return Lane(topic.name, partition, table_name(namespace.name, topic.name))
 
     def _attached(self, tier: Tier, log: Log) -> TieredEngine | None:
         """A log that got its policy while it was open gets its engine now."""
@@ -102,8 +115,9 @@ class Tiering:
     # -- up
 
     def _begin(self, tier: Tier, engine: TieredEngine, log: Log, part: Part) -> None:
+        now = self._broker.clock.monotonic_ns() / 1e9
         name = log.id, part.name
-        if name in self._uploading or len(self._uploading) >= 2 * UPLOADS:
+        if name in self._uploading or len(self._uploading) >= 2 * UPLOADS or self._again_s.get(log.id, 0) > now:
             return
         self._uploading.add(name)
         path, loop = self._broker.logs.path_of(log.id), asyncio.get_running_loop()
@@ -113,6 +127,7 @@ class Tiering:
                 if not log.removed:
                     tier.upload(engine, log.id, part, path)
             except Exception as error:
+                self._again_s[log.id] = self._broker.clock.monotonic_ns() / 1e9 + AGAIN_S
                 if not (tier.closing.is_set() or log.removed):
                     logger.error("log %d: %s is not uploaded, it is tried again: %s", log.id, part.name, error)
             finally:
@@ -169,7 +184,7 @@ class Tiering:
             )
         self.refusing = over
         if not self._broker.maintenance.space_low:  # that refusal says more
-            for log, _ in self._tiered():
+            for log, _, _ in self._tiered():
                 log.refusal = refusal
 
     def _watch_objects(self) -> None:

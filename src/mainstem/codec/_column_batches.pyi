@@ -29,3 +29,26 @@ def encode_rows(
 
 def key_partitions(rows: int, key: BinaryColumn, partitions: int) -> bytes:
     """The partition (int32) that Kafka's producers choose for each row's key; -1 where it is null."""
+
+class FrameRebuilder:
+    """Rows of a raw table back to stored frames, some rows a call; what is built is `take`n.
+
+    Binary columns and headers as in `encode_rows`; `offsets` and `times` (µs) are int64, `flags` int32, all from row 0 on.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: BinaryColumn,
+        offsets: Buffer,
+        times: Buffer,
+        flags: Buffer,
+        key: BinaryColumn,
+        value: BinaryColumn,
+        headers: HeaderColumn,
+        stored_headers: BinaryColumn,
+    ) -> None: ...
+    def add(self, start: int, stop: int) -> None:
+        """A row with a head begins a frame: the head as stored, then its records; one kept whole has no others."""
+    def take(self) -> bytes:
+        """What was built since the last call."""

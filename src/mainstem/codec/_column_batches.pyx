@@ -3,10 +3,11 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
+from libc.string cimport memcpy
 
-from mainstem.codec._batch cimport FRONT_SIZE, BatchBuilder, put_varint, zigzag
+from mainstem.codec._batch cimport FRONT_SIZE, BatchBuilder, get_u64, put_varint, varint_size, zigzag
 from mainstem.codec._runs cimport Run, grow, put_bytes
 from mainstem.model.errors import MessageTooLarge
 
@@ -151,6 +152,92 @@ def encode_rows(
     if builder.count:
         batches.append((builder.count, builder.seal_batch(0, attributes=compression)))
     return batches
+
+
+cdef class FrameRebuilder:
+    """Rows of a raw table back to stored frames, some rows a call; what is built is `take`n."""
+
+    cdef BinaryColumn batch, key, value, stored_headers
+    cdef HeaderColumn headers
+    cdef Buffered offsets, times, flags
+    cdef int64_t base_offset, base_ms
+    cdef bint whole
+    cdef Run out
+
+    def __cinit__(self, *, batch, offsets, times, flags, key, value, headers, stored_headers):
+        self.batch, self.key, self.value = BinaryColumn(batch), BinaryColumn(key), BinaryColumn(value)
+        self.headers, self.stored_headers = HeaderColumn(headers), BinaryColumn(stored_headers)
+        self.offsets, self.times, self.flags = Buffered(offsets), Buffered(times), Buffered(flags)
+        self.whole = True
+
+    def __dealloc__(self):
+        free(self.out.data)
+
+    def add(self, int64_t start, int64_t stop):
+        """A row with a head begins a frame: the head as stored, then its records; one that is kept whole has no others."""
+        cdef const uint8_t* head = NULL
+        cdef Py_ssize_t size
+        cdef int64_t row
+        for row in range(start, stop):
+            size = self.batch.size_of(row, &head)
+            if size >= 0:
+                self.whole = size != FRONT_SIZE
+                if not self.whole:
+                    self.base_offset = <int64_t>get_u64(head + 16)
+                    self.base_ms = <int64_t>get_u64(head + 48 + 27)
+                put_bytes(&self.out, <const char*>head, size)
+            if not self.whole:
+                self.put_record(row)
+
+    cdef int put_record(self, int64_t row) except -1:
+        cdef const uint8_t* key = NULL
+        cdef const uint8_t* value = NULL
+        cdef const uint8_t* headers = NULL
+        cdef Py_ssize_t key_size = self.key.size_of(row, &key)
+        cdef Py_ssize_t value_size = self.value.size_of(row, &value)
+        cdef Py_ssize_t headers_size = self.stored_headers.size_of(row, &headers)
+        cdef int64_t micros = (<const int64_t*>self.times.data)[row]
+        cdef uint64_t offset_delta = zigzag((<const int64_t*>self.offsets.data)[row] - self.base_offset)
+        cdef uint64_t time_delta, count
+        cdef int64_t size
+        cdef uint8_t* at
+        time_delta = zigzag(micros / 1000 - (1 if micros % 1000 < 0 else 0) - self.base_ms)
+        count = 0
+        if headers_size < 0:
+            self.headers.encoded.size = 0
+            count = zigzag(self.headers.encode(row))
+            headers, headers_size = <const uint8_t*>self.headers.encoded.data, <Py_ssize_t>self.headers.encoded.size
+            headers_size += varint_size(count)
+        size = 1 + varint_size(time_delta) + varint_size(offset_delta) + varint_size(zigzag(key_size))
+        size += varint_size(zigzag(value_size)) + headers_size
+        size += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+        if self.out.size + size + 10 > self.out.room:
+            grow(&self.out, size + 10)
+        at = put_varint(<uint8_t*>self.out.data + self.out.size, zigzag(size))
+        at[0] = <uint8_t>(<const int32_t*>self.flags.data)[row]
+        at = put_varint(put_varint(at + 1, time_delta), offset_delta)
+        at = put_sized(put_sized(at, key, key_size), value, value_size)
+        if self.stored_headers.size_of(row, &headers) < 0:
+            at = put_varint(at, count)
+            headers, headers_size = <const uint8_t*>self.headers.encoded.data, <Py_ssize_t>self.headers.encoded.size
+        if headers_size > 0:
+            memcpy(at, headers, headers_size)
+        self.out.size = <char*>(at + headers_size) - self.out.data
+        return 0
+
+    def take(self):
+        """What was built since the last call."""
+        cdef bytes taken = PyBytes_FromStringAndSize(self.out.data, self.out.size)
+        self.out.size = 0
+        return taken
+
+
+cdef inline uint8_t* put_sized(uint8_t* at, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    at = put_varint(at, zigzag(size))
+    if size > 0:
+        memcpy(at, data, size)
+        at += size
+    return at
 
 
 cdef uint32_t murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:

@@ -39,13 +39,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntFlag
 
-from mainstem.codec._column_batches import encode_rows, key_partitions
+from mainstem.codec._column_batches import FrameRebuilder, encode_rows, key_partitions
 from mainstem.codec._columns import ColumnDecoder
 
 # What a row says of its topic: Kafka's spelling, the canonical one, its levels, the partition and the offsets wanted.
 TopicRow = tuple[bytes, bytes, Sequence[bytes], int, int, int]
 
-__all__ = ["Column", "ColumnDecoder", "TopicRow", "encode_rows", "key_partitions"]
+__all__ = ["Column", "ColumnDecoder", "FrameRebuilder", "TopicRow", "encode_rows", "key_partitions"]
 
 
 class Column(IntFlag):

@@ -140,6 +140,7 @@ def tier_settings(config: Config) -> TierSettings | None:
         given.bundle_ms,
         given.unstored_bytes_max,
         given.backlog_bytes_max,
+        given.catalog,
         prices,
     )
 

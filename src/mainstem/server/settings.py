@@ -44,7 +44,7 @@ def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
 
 ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
-TIER = choice("none", "s3")
+TIER = choice("none", "s3", "iceberg")
 SEARCH_INDEX = choice("auto", "off")
 SCHEMA_MODE = choice("refuse", "dead-letter", "off")
 SHARE = share()
@@ -206,7 +206,9 @@ class Topics:
         False, FLAG, "Retention drops a segment only once an archive holds its records (mainstem lake archive)."
     )
     tier: str = setting(
-        "none", TIER, "`s3`: sealed segments move to the object store of `[tier]`; readers notice nothing."
+        "none",
+        TIER,
+        "`s3`: sealed segments move to the object store of `[tier]`; `iceberg`: as files of a table there.",
     )
     local_retention_ms: int = setting(
         DAY, DURATION_OR_UNLIMITED, "With a tier: segments older than this are kept in the store only."
@@ -285,6 +287,11 @@ class TierStore:
         UNLIMITED,
         SIZE_OR_UNLIMITED,
         "Sealed and not uploaded yet; beyond it publishes to topics with a tier are refused.",
+    )
+    catalog: str = setting(
+        "",
+        TEXT,
+        'Catalog of the tables of `tier = "iceberg"`: an Iceberg REST or SQLAlchemy URL; empty is a local file.',
     )
     bundle_bytes: int = setting(
         8 * MIB, SIZE, "Engine `object`: records of all its topics that travel in one object, at most about."

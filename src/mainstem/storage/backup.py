@@ -5,6 +5,7 @@
                                 written as a copy of its frames up to the stamp, a checkpoint that names them
     <backup>/metadata.sqlite    by SQLite's own online backup, after the logs: it may know more than they, never less
     <backup>/tier.sqlite        which parts lie in an object store: they are named, not copied
+    <backup>/catalog.sqlite     of Iceberg tables, if it is here
     <backup>/state/, stamps, staging/
 
 A restored log goes on as after an unclean stop: beyond every offset that was reserved at the backup, in a new epoch.
@@ -39,6 +40,7 @@ from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
 from mainstem.storage.segment.survey import Damage, segment_paths, survey
 from mainstem.storage.segment.torn import TORN_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, read_state, remove, write_state
+from mainstem.storage.tier.iceberg.tables import CATALOG
 
 MANIFEST = "backup"
 METADATA, TIER = "metadata.sqlite", "tier.sqlite"
@@ -84,7 +86,7 @@ def backup(
             engine = None if engines is None else engines.get(log_id)
             if (one := _copy_log(source, target / LOGS / source.name, stamp, end, engine)) is not None:
                 copied.append(one)
-    for name in (METADATA, TIER):
+    for name in (METADATA, TIER, CATALOG):
         copy_database(data / name, target / name)
     for name in (STAMPS, STAMPS + ".previous"):
         _copy_if_there(data / name, target / name)

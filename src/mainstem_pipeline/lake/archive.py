@@ -15,6 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mainstem.codec.raw_table import (
+    FIELDS,
+    NUMBERS,
+    assigned_fields,
+    current_columns,
+    iceberg_schema,
+    partition_spec,
+    sort_order,
+)
 from mainstem.model.errors import ConfigError
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import (
@@ -26,17 +35,7 @@ from mainstem_pipeline.lake.commits import (
     remove_files,
 )
 from mainstem_pipeline.lake.maintain import expire, listed, referenced
-from mainstem_pipeline.lake.raw import (
-    FIELDS,
-    NUMBERS,
-    Place,
-    assigned_fields,
-    current_columns,
-    iceberg_schema,
-    partition_spec,
-    sort_order,
-    write_task,
-)
+from mainstem_pipeline.lake.raw import Place, write_task
 from mainstem_pipeline.lake.room import room_in
 from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.workers import settle

@@ -18,15 +18,10 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from mainstem.codec.raw_table import LOG_ID, OFFSET_ID, current_columns, parquet_writer
 from mainstem_pipeline.lake.commits import SOURCE, Committer, check_writable, data_files, remove_files
 from mainstem_pipeline.lake.deletes import PlannedFile, planned, planned_tasks
-from mainstem_pipeline.lake.raw import (
-    LOG_ID,
-    OFFSET_ID,
-    ROW_GROUP_ROWS,
-    current_columns,
-    parquet_writer,
-)
+from mainstem_pipeline.lake.raw import ROW_GROUP_ROWS
 from mainstem_pipeline.lake.reading import file_batches, written_schema
 from mainstem_pipeline.lake.tables import PLANNED_FIELDS, pairs_of
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from mainstem.codec.raw_table import COLUMNS as RAW
+from mainstem.codec.raw_table import current_columns
 from mainstem.model.errors import InvalidName, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import covers, filter_levels, is_pattern, literal_filter
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE
 from mainstem_pipeline.lake.deletes import planned_files
-from mainstem_pipeline.lake.raw import COLUMNS as RAW
-from mainstem_pipeline.lake.raw import current_columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

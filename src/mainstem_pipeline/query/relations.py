@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainstem.codec.arrow_rows import COLUMNS
 from mainstem.model.errors import MainstemError, NotFound
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.lake.commits import SOURCE
@@ -27,7 +28,6 @@ from mainstem_pipeline.query.naming import (
     normal_source,
 )
 from mainstem_pipeline.query.predicates import condition_sql, quoted, topic_sql
-from mainstem_pipeline.rows import COLUMNS
 from mainstem_pipeline.scans import Scan
 
 if TYPE_CHECKING:

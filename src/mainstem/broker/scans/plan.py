@@ -27,6 +27,7 @@ from mainstem.log.away import pool, when_local
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound, OffsetOutOfRange, Overloaded
 from mainstem.storage.engine import FileParts, Part
+from mainstem.storage.tier.iceberg.tables import is_rows
 from mainstem.storage.tier.remote import RemoteReads
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class ScanPlans:
         if piece.part is not None or tier is None or not isinstance(engine, RemoteReads):
             return {}
         found = engine.remote_at(piece.start, piece.end)
-        if found is None:
+        if found is None or is_rows(found.object.key):
             return {}
         place = {"key": found.object.key, "at": found.position, "size": found.size}
         index = {"index_at": found.index_position, "index_size": found.index_size}

@@ -16,15 +16,18 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from mainstem.codec.batch import crc32c
 from mainstem.model.errors import ConfigError, CorruptFrame
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.segment.open_files import OpenFiles
-from mainstem.storage.tier.objects import Stored
+from mainstem.storage.tier.iceberg.tables import is_rows
+from mainstem.storage.tier.objects import Footer, Stored, checksums
 from mainstem.storage.tier.remote import RemoteSegment
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway
 from mainstem.storage.tier.workers import LATER, SOON, Workers
@@ -41,6 +44,7 @@ DAMAGE_KEPT_S = 30.0  # a damaged object is looked at again after that long
 BYTES_MIN = 64 << 20
 
 Key = tuple[str, int]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class ChunkCache:
         self._unwritten: OrderedDict[Key, bytes] = OrderedDict()  # of these: the disk took them not
         self._coming: dict[Key, Future[None]] = {}
         self._ahead: set[Key] = set()  # of these: nobody waits for them
+        self._rebuilding: dict[str, threading.Lock] = {}  # by object: files of tables
         self._damaged: dict[Key, tuple[CorruptFrame, float]] = {}
         self._files = OpenFiles(REAL_DISK, FILES_MAX)
         self._workers = Workers("tier-get", DOWNLOADS)
@@ -214,7 +219,9 @@ class ChunkCache:
                 try:
                     with self._lock:
                         here = key in self._sizes
-                    if not here:
+                    if not here and is_rows(one.key):
+                        self._keep_rebuilt(one, key)
+                    elif not here:
                         self._keep(key, self._download(one, number))
                 except CorruptFrame as error:
                     with self._lock:
@@ -229,15 +236,43 @@ class ChunkCache:
             future = self._coming[key] = self._workers.submit(download, priority)
             return future
 
+    def _keep_rebuilt(self, one: Stored, key: Key) -> None:
+        """A file of a table: all of its part is built again at once, however many of its chunks are asked for."""
+        from mainstem.storage.tier.iceberg.parquet import body_from  # loads a large library, which few need
+
+        def rebuilt() -> memoryview:
+            assert isinstance(one.footer, Footer)
+            body = memoryview(body_from(self._store.get_all(one.key), one.footer))
+            if checksums(body, one.footer.chunk_bytes) != one.footer.crcs:
+                raise CorruptFrame(f"{self._store.url}/{one.key}: what its rows give back is not what was stored")
+            return body
+
+        with self._lock:
+            alone = self._rebuilding.setdefault(one.id, threading.Lock())
+        with alone:
+            with self._lock:
+                here = key in self._sizes
+            if not here:
+                self.put(one, self._again(one, rebuilt))
+        with self._lock:
+            self._rebuilding.pop(one.id, None)
+
     def _download(self, one: Stored, number: int) -> bytes:
         footer, start = one.footer, number * one.footer.chunk_bytes
+
+        def get() -> bytes:
+            data = self._store.get(one.key, start, footer.chunk_size(number))
+            if crc32c(data) != footer.crcs[number]:
+                raise CorruptFrame(f"{self._store.url}/{one.key}: the bytes at {start} do not match their checksum")
+            return data
+
+        return self._again(one, get)
+
+    def _again(self, one: Stored, get: Callable[[], T]) -> T:
         pause = PAUSE_S
         for left in range(TRIES - 1, -1, -1):
             try:
-                data = self._store.get(one.key, start, footer.chunk_size(number))
-                if crc32c(data) != footer.crcs[number]:
-                    raise CorruptFrame(f"{self._store.url}/{one.key}: the bytes at {start} do not match their checksum")
-                return data
+                return get()
             except (StoreAway, ConfigError, CorruptFrame) as error:
                 if not left or isinstance(error, ObjectMissing) or self._workers.closed:
                     raise self._told(error, one) from error

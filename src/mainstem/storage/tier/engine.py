@@ -24,6 +24,7 @@ from mainstem.storage.engine import Buffer, Part, Slice, Stat
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.reading import find_frame, read_frames
 from mainstem.storage.segment.segment import Segment, file_name
+from mainstem.storage.tier.iceberg.tables import Lane
 from mainstem.storage.tier.objects import Object
 from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment, that_holds
 
@@ -40,6 +41,7 @@ class TieredEngine(RemoteReads):
     def __init__(self, local: SegmentEngine, tier: Tier, log_id: int, directory: Path) -> None:
         self.local, self._tier, self._log_id, self._directory = local, tier, log_id, directory
         self._lock = threading.RLock()  # over every change of `_remote`
+        self.lane: Lane | None = None  # its parts go to an Iceberg table: whose records they are
         self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll
         self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
@@ -163,7 +165,7 @@ class TieredEngine(RemoteReads):
         old = self._at(part.base_offset)
         if old is None or old.path.name != part.name:
             raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
-        made = self._tier.upload_rewritten(self._log_id, old.part(), frames)
+        made = self._tier.upload_rewritten(self._log_id, old.part(), frames, self.lane)
         with self._lock:
             if self._at(part.base_offset) is not old:
                 self._tier.doom([made])

@@ -15,6 +15,7 @@ from mainstem.model.errors import CorruptFrame
 from mainstem.storage.object.engine import segment_of
 from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.segment.survey import Damage
+from mainstem.storage.tier.iceberg.tables import is_rows
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.remote import RemoteSegment, part_segment
 from mainstem.storage.tier.store import ObjectStore, StoreSettings
@@ -81,6 +82,10 @@ def _survey(store: ObjectStore, log_id: int, one: RemoteSegment) -> Iterator[Far
 
 def _frames(store: ObjectStore, one: RemoteSegment) -> memoryview:
     """Each chunk that they lie in checked."""
+    if is_rows(one.object.key):
+        from mainstem.storage.tier.iceberg.parquet import from_parquet
+
+        return memoryview(from_parquet(store.get_all(one.object.key)))
     footer, found, end = one.object.footer, bytearray(), one.position + one.size
     first = one.position // footer.chunk_bytes
     for number in range(first, -(-end // footer.chunk_bytes)):

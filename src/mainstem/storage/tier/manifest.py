@@ -3,6 +3,7 @@
     <prefix>/manifest     a gzipped tar, replaced whole (one PUT) at most every `manifest_ms` while something changes:
         tier.sqlite           the registry: every object, and the part it holds
         metadata.sqlite       topics, spans, policies, users
+        catalog.sqlite        of Iceberg tables, if it is here
         stamps, state/        as in a backup: what the next start goes on from
         logs/<id>/reserved, start, tiered, object
 
@@ -37,13 +38,14 @@ from mainstem.storage.object.catching_up import catch_up
 from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.marks import Checkpoint
+from mainstem.storage.tier.iceberg.tables import CATALOG
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
 from mainstem.storage.tier.tier import OWNER, TIERED
 
 MANIFEST = "manifest"
 MARGIN = 1 << 30  # offsets that may have been given out since the manifest was made
-_KNOWN = re.compile(rf"{re.escape(FILE)}|{re.escape(METADATA)}|{STAMPS}(\.previous)?|{STATE}/[\w.]+|"
+_KNOWN = re.compile(rf"{re.escape(FILE)}|{re.escape(METADATA)}|{re.escape(CATALOG)}|{STAMPS}(\.previous)?|{STATE}/[\w.]+|"
                     rf"logs/\d+/({RESERVED}|{START}|{TIERED}|{OBJECT})(\.previous)?")  # fmt: skip
 
 
@@ -61,9 +63,10 @@ def store_manifest(store: ObjectStore, registry: Registry, data: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="manifest-", dir=data) as scratch, _packing(packed) as tar:
         registry.copy_to(Path(scratch) / FILE)
         tar.add(Path(scratch) / FILE, FILE)
-        if (data / METADATA).exists():
-            copy_database(data / METADATA, Path(scratch) / METADATA)
-            tar.add(Path(scratch) / METADATA, METADATA)
+        for name in (METADATA, CATALOG):
+            if (data / name).exists():
+                copy_database(data / name, Path(scratch) / name)
+                tar.add(Path(scratch) / name, name)
         for path in _small_files(data):
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile: its previous one is there
                 tar.add(path, str(path.relative_to(data)))

@@ -19,6 +19,7 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from mainstem.storage.segment.index import SparseIndex, Summary
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
+from mainstem.storage.tier.iceberg.tables import Lane, Tables, is_rows, key_of
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
@@ -41,6 +43,7 @@ logger = logging.getLogger("mainstem.tier")
 OWNER, CHECK = "owner", "check"
 TIERED = "tiered"  # a small file of a log that has dropped parts: whose registry knows them
 REWRITE_TRIES = 3
+TABLE_TRIES = 3
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0  # between tries of an upload
 DELETES_MAX = 1_000  # in one round
 MONTH_S = 30 * 86_400
@@ -56,6 +59,7 @@ class TierSettings:
     bundle_ms: int = 250  # and how long it waits for more
     unstored_bytes_max: int = 256 << 20  # engine object: in memory, on its way
     backlog_bytes_max: int = -1  # sealed and not uploaded; beyond it publishers are refused. -1: the disk decides
+    catalog: str = ""  # of Iceberg tables; empty: a file in the data directory
     prices: tuple[float, float, float] = (0.023, 0.005, 0.0004)  # a GB and month, a thousand PUTs, a thousand GETs
 
 
@@ -71,6 +75,8 @@ class Tier:
         self.cache = ChunkCache(self.store, data, settings.cache_bytes)
         self.indexes = indexes
         self.now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self.tables = Tables(data, self.registry, settings.store, settings.catalog)
+        self._left: set[str] = set()  # doomed files that are in no table any more
         self._noted: set[Path] = set()
         self._lock = threading.Lock()
         self._began_s = time.monotonic()
@@ -176,9 +182,10 @@ class Tier:
             index = engine.index_of(part)
         finally:
             engine.release(part)
-        return engine.register(self._store(log_id, part, body, index))
+        made = self._store_rows(log_id, part, body, engine.lane) if engine.lane is not None and body else None
+        return engine.register(made or self._store(log_id, part, body, index))
 
-    def upload_rewritten(self, log_id: int, old: Part, frames: Sequence[Buffer]) -> Object:
+    def upload_rewritten(self, log_id: int, old: Part, frames: Sequence[Buffer], lane: Lane | None) -> Object:
         """A part that is only in the store, cut down to these frames. The caller commits it."""
         body, index = bytearray().join(frames), SparseIndex(old.base_offset)
         at = 0
@@ -197,7 +204,50 @@ class Tier:
             len(body),
             True,
         )
-        return self._store(log_id, part, body, index.encode(summary), tries=REWRITE_TRIES)
+        made = self._store_rows(log_id, part, body, lane) if lane is not None and body else None
+        return made or self._store(log_id, part, body, index.encode(summary), tries=REWRITE_TRIES)
+
+    def _store_rows(self, log_id: int, part: Part, body: bytearray, lane: Lane) -> Object | None:
+        """The part as a file of an Iceberg table; None where it must rest as the segment it is."""
+        from mainstem.storage.tier.iceberg.parquet import NotForTables, index_of, to_parquet
+
+        self._leave_tables()
+        try:
+            data = bytearray(to_parquet(memoryview(body), log_id, lane, self.tables.columns(lane.table)))
+        except NotForTables as reason:
+            logger.warning("log %d: %s rests as a segment, not in table %s: %s", log_id, part.name, lane.table, reason)
+            return None
+        footer = make_footer(log_id, part, body, 0)
+        index = index_of(body, footer)
+        object_id = uuid.uuid4().hex
+        footer = make_footer(log_id, part, body + index, len(index))
+        made = Object(object_id, key_of(lane.table, object_id), footer)
+        self.registry.begin(made, len(data), self.now_ms())
+
+        def put() -> None:
+            self.store.put(made.key, data)
+            if self.store.get_all(made.key) != data:
+                raise StoreAway(f"{self.store.url}/{made.key}: what was stored is not what was sent")
+
+        try:
+            self.keep_trying(put)
+            self.keep_trying(lambda: self.tables.add(lane.table, made.key), TABLE_TRIES)
+        except BaseException:
+            if not self.closing.is_set():
+                self.doom([made])
+            raise
+        self.uploads += 1
+        return made
+
+    def _leave_tables(self) -> None:
+        """Files that hold no part any more leave their tables, before new ones come: no row is there twice."""
+        gone: dict[str, list[str]] = {}
+        for one in self.registry.doomed(self.now_ms() + 1, DELETES_MAX):
+            if is_rows(one.key) and one.key not in self._left:
+                gone.setdefault(one.key.split("/")[1], []).append(one.key)
+        for table, keys in gone.items():
+            self.tables.remove(table, keys)
+            self._left.update(keys)
 
     def _store(self, log_id: int, part: Part, body: bytearray, index: bytes, tries: int = 0) -> Object:
         """Steps 1 to 3; without `tries` until it is done."""
@@ -284,8 +334,11 @@ class Tier:
         doomed = self.registry.doomed(limit if before_ms is None else min(limit, before_ms), DELETES_MAX)
         if doomed:
             self._check_owner(json.loads(self.store.get_all(OWNER)))  # a restored copy may name them
+        if any(is_rows(one.key) for one in doomed):
+            self._leave_tables()
         for one in doomed:
             self.store.delete(one.key)
+            self._left.discard(one.key)
             self.registry.forget(one.id)
             gone += 1
         return gone

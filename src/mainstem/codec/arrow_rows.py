@@ -17,12 +17,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mainstem.codec.batch import decode_headers
 from mainstem.codec.columns import Column, TopicRow
+from mainstem.model.crossing import kafka_record
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.origin import Origin
+from mainstem.model.record import Header, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,3 +153,9 @@ def _buffer(data: Any) -> pa.Buffer | None:
     import pyarrow as pa
 
     return None if data is None else pa.py_buffer(data)
+
+
+def kafka_headers(origin: int, count: int, encoded: bytes) -> Sequence[Header]:
+    """Headers as a Kafka consumer would see them; how the record came in is a column of its own."""
+    record = Record(None, None, decode_headers(encoded, count), origin=Origin(origin))
+    return [header for header in kafka_record(record).headers if header[0] != b"ms-origin"]
