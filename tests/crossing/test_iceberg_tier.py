@@ -39,7 +39,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     with s3_server(tmp_path) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("PYICEBERG_CATALOG__MAINSTEM__S3__ENDPOINT", server.endpoint)
         url = f"tier.store=s3://bucket/{uuid.uuid4().hex}"
         yield StoreAt((url, f"tier.endpoint={server.endpoint}"), server.environment)
 
@@ -52,7 +51,9 @@ def test_every_protocol_and_other_engines_read_one_copy_hot_to_cold(store: Store
         assert read_kafka(broker, "t.a") == VALUES
         assert read_stream(broker, "t/a") == VALUES
         assert read_http(broker, "t/a") == VALUES
-        catalog = load_catalog("mainstem", type="sql", uri=f"sqlite:///{broker.data / 'catalog.sqlite'}")
+        uri = f"sqlite:///{broker.data / 'catalog.sqlite'}"
+        endpoint = {"s3.endpoint": one.partition("=")[2] for one in settings if one.startswith("tier.endpoint")}
+        catalog = load_catalog("mainstem", type="sql", uri=uri, **endpoint)
         table = catalog.load_table(catalog.list_tables("mainstem")[0])
         rows = table.scan().to_arrow()
         in_table = sorted(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
