@@ -15,6 +15,8 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.queue import Queue, Taken
 from mainstem.broker.queues.registry import Queues, QueueService
 from mainstem.broker.sessions import DONE, NEVER, Session, Sessions
+from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter
@@ -220,6 +222,27 @@ def queue_row(queue: Queue) -> dict[str, Any]:
         "consumers": len(queue.takers),
         "filters": [one.decode(errors="replace") for one in queue.filters],
     }
+
+
+def stream_consumer_row(consumer: Consumer) -> dict[str, Any]:
+    """A JetStream consumer is a queue cursor, too."""
+    stream = consumer.stream
+    return {
+        "name": f"{stream.name}/{consumer.name}",
+        "kind": "jetstream",
+        "durable": consumer.settings.durable,
+        "ready": consumer.pending + consumer.first_owed,
+        "unacked": consumer.ack_pending if consumer.explicit else 0,
+        "dead": len(consumer.cursor.dead),
+        "consumers": 0,
+        "filters": [one.decode(errors="replace") for one in consumer.settings.filters or stream.settings.filters],
+    }
+
+
+def stream_consumers(running: Running, namespace: Namespace) -> Iterator[Consumer]:
+    """Those that are a queue of their own; the others are in the row of the queue that they joined."""
+    for stream in running.broker.streams.of(namespace).by_name.values():
+        yield from (one for one in stream.consumers.values() if not isinstance(one, JoinedConsumer))
 
 
 def dead_row(taken: Taken, reason: str, time_ms: int) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
-from mainstem.admin.cursors import dead_row, queue_row, queues_of
+from mainstem.admin.cursors import dead_row, queue_row, queues_of, stream_consumer_row, stream_consumers
+from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.dead_letters import discard
 from mainstem.broker.queues.opening import check_taker, opening_rights
@@ -29,10 +32,16 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
 
 
 async def list_queues(call: Call) -> Any:
-    queues = sorted(queues_of(call.running, call.namespace), key=lambda one: one.name)
-    after = call.query.get("after", "")
-    shown = [one for one in queues if one.name > after and call.may(one.name)]
-    rows = [queue_row(one) for one in shown[: call.limit]]
+    """Named queues, and JetStream's consumers as `stream/consumer`."""
+    found: dict[str, Callable[[], dict[str, Any]]] = {
+        one.name: partial(queue_row, one) for one in queues_of(call.running, call.namespace) if call.may(one.name)
+    }
+    access = call.running.broker.access
+    for consumer in stream_consumers(call.running, call.namespace):
+        if all(access.allows_filter(call.principal, Action.DESCRIBE, one) for one in consumer.rights):
+            found.setdefault(f"{consumer.stream.name}/{consumer.name}", partial(stream_consumer_row, consumer))
+    shown = sorted(name for name in found if name > call.query.get("after", ""))
+    rows = [found[name]() for name in shown[: call.limit]]
     return page(rows, rows[-1]["name"] if len(shown) > call.limit else None)
 
 

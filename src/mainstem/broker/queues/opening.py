@@ -55,6 +55,17 @@ def may_queue(access: Access, principal: Principal, action: Action, name: str) -
     return access.allows_named(principal, action, Kind.QUEUE, name, topic_of(DEFAULT, name))
 
 
+def check_joiner(access: Access, principal: Principal, queue: Queue) -> None:
+    """Whoever joins a queue by its name may consume it: by a rule of queues, or, without one, of what enters it."""
+    if access.judges(principal, Action.CONSUME, Kind.QUEUE, queue.name) is None:
+        for topic_filter in queue.filters:
+            if not access.allows_filter(principal, Action.CONSUME, topic_filter):
+                raise NotAuthorized(f"user {principal.name} may not consume {topic_filter.decode()!r}")
+    elif not may_queue(access, principal, Action.CONSUME, queue.name):
+        raise NotAuthorized(f"user {principal.name} may not consume queue {queue.name!r}")
+    check_taker(access, principal, queue)
+
+
 def check_taker(access: Access, principal: Principal, queue: Queue) -> None:
     """Whoever takes from a queue takes whatever is in it: nothing that may enter it must be denied to them.
 

@@ -51,6 +51,7 @@ class Outcome(Enum):
     ACK = "ack"
     RELEASE = "release"
     REJECT = "reject"
+    UNTOUCHED = "untouched"  # it was never delivered: no attempt
 
 
 class Queue:
@@ -503,8 +504,9 @@ class Queue:
         cursor = level.cursor
         if outcome is Outcome.ACK:
             self.totals.acked += len(cursor.ack_many(positions))
-        elif outcome is Outcome.RELEASE:
-            returned = cursor.release(positions, self.queues.now_ms(), delay_ms=delay_ms)
+        elif outcome is not Outcome.REJECT:
+            counted = outcome is Outcome.RELEASE
+            returned = cursor.release(positions, self.queues.now_ms(), delay_ms=delay_ms, counted=counted)
             self.limits.came_back(level, [] if delay_ms > 0 else returned.released)
             self.dead_letter(level, returned.dead, "delivery_limit")
         else:

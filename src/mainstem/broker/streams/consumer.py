@@ -153,6 +153,16 @@ class Consumer:
             return None
         return self._next_unread()
 
+    def has_ready(self) -> bool:
+        return self.peek() is not None
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back once when there may be something to deliver."""
+        self.stream.watchers.append(callback)
+
+    def let_go(self) -> None:
+        """It is deleted."""
+
     def put_back(self) -> None:
         """What `peek` gave is not taken after all."""
 

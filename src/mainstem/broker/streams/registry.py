@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.commits import Commit
 from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
@@ -126,7 +127,7 @@ class StreamService:
         stream = self.of(self.broker.namespace(item.namespace)).by_name.get(name)
         if stream is not None:
             body = item.body
-            consumer = Consumer(stream, durable, body["id"], body["config"], body["created"], body["start"])
+            consumer = make_consumer(stream, durable, body["id"], body["config"], body["created"], body["start"])
             self.by_id[consumer.id] = stream.consumers[durable] = consumer
 
     def start(self) -> None:
@@ -292,7 +293,7 @@ class StreamService:
             raise Overloaded(f"there are {CONSUMERS_MAX} consumers")
         created = self.now_ns()
         consumer_id = self.broker.store.next_id(Sequence.QUEUE)
-        consumer = Consumer(stream, name, consumer_id, config, created, start)
+        consumer = make_consumer(stream, name, consumer_id, config, created, start)
 
         def apply() -> None:
             if not stream.deleted:
@@ -333,6 +334,7 @@ class StreamService:
         return written
 
     def _forget(self, consumer: Consumer) -> None:
+        consumer.let_go()
         consumer.deleted = True
         consumer.stream.consumers.pop(consumer.name, None)
         self.by_id.pop(consumer.id, None)

@@ -17,7 +17,7 @@ from mainstem.broker.access import Action, Kind
 from mainstem.broker.live import RecordRef
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.lane import Taker
-from mainstem.broker.queues.opening import check_taker, may_queue
+from mainstem.broker.queues.opening import check_joiner
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.sessions import Subscription
@@ -84,14 +84,7 @@ def join_queue(connection: MqttConnection, asked: Asked, properties: dict[bytes,
     if asked.filter and _only_filter(queue) != asked.filter:
         filters = ", ".join(one.decode(errors="replace") for one in queue.filters) or "bindings of its own"
         raise InvalidName(f"queue {asked.name!r} is over {filters}; join it as $queue/{asked.name}")
-    access = connection.service.broker.access
-    if access.judges(connection.principal, Action.CONSUME, Kind.QUEUE, asked.name) is None:
-        for topic_filter in queue.filters:
-            if not access.allows_filter(connection.principal, Action.CONSUME, topic_filter):
-                raise NotAuthorized(f"user {connection.principal.name} may not consume {topic_filter.decode()!r}")
-    elif not may_queue(access, connection.principal, Action.CONSUME, asked.name):
-        raise NotAuthorized(f"user {connection.principal.name} may not consume queue {asked.name!r}")
-    check_taker(access, connection.principal, queue)
+    check_joiner(connection.service.broker.access, connection.principal, queue)
     return queue
 
 

@@ -20,7 +20,7 @@ from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream.api import PREFIX as JETSTREAM
-from mainstem.protocols.nats.jetstream.api import NotAllowed
+from mainstem.protocols.nats.jetstream.errors import NotAllowed
 from mainstem.protocols.nats.listening import is_live_only
 from mainstem.protocols.nats.wire import RouteTable, error_line
 

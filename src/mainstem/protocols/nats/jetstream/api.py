@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action
 from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.broker.streams.stream import Stream
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
@@ -27,8 +28,9 @@ from mainstem.protocols.nats.jetstream.advisories import Advisories
 from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
 from mainstem.protocols.nats.jetstream.consumer_changes import ConsumerChanges
 from mainstem.protocols.nats.jetstream.delivery import Delivery
-from mainstem.protocols.nats.jetstream.errors import JsError
+from mainstem.protocols.nats.jetstream.errors import JsError, NotAllowed
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL
+from mainstem.protocols.nats.jetstream.joining import Joining
 from mainstem.protocols.nats.jetstream.message_calls import MessageCalls
 from mainstem.protocols.nats.jetstream.publishing import Publisher
 from mainstem.protocols.nats.jetstream.stream_calls import StreamCalls
@@ -62,11 +64,7 @@ class Call:
         self.subject = "$JS.API." + ".".join(tokens)
 
 
-class NotAllowed(Exception):
-    """The user has not the right: nats-server's -ERR, and no answer."""
-
-
-class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Advisories):
+class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joining, Advisories):
     def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
         self.server = server
         self.broker = server.broker
@@ -259,9 +257,10 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Advis
     def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool:
         principal = connection.principal
         assert principal is not None
-        filters = consumer.rights
+        if isinstance(consumer, JoinedConsumer) and not self.may_join(principal, consumer.queue):
+            return False
         allows = self.broker.access.allows_all
-        return principal.admin or all(allows(principal, Action.CONSUME, one) for one in filters)
+        return principal.admin or all(allows(principal, Action.CONSUME, one) for one in consumer.rights)
 
     # -- what it sends by itself -------------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action
 from mainstem.broker.broker import Broker
 from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.streams.joined import JoinedConsumer, queue_name
 from mainstem.broker.streams.settings import ConsumerSettings
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.protocols.nats.jetstream import consumer_config, errors
 from mainstem.protocols.nats.jetstream.delivery import Delivery
 from mainstem.protocols.nats.jetstream.infos import consumer_info
+from mainstem.protocols.nats.jetstream.joining import take_over
 from mainstem.protocols.nats.jetstream.message_calls import offset_since
 from mainstem.protocols.nats.jetstream.pulling import pull_of
 from mainstem.protocols.nats.jetstream.waiting import fault_of
@@ -40,6 +42,9 @@ class ConsumerCalls:
         def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool: ...
         def delivery(self, consumer: Consumer) -> Delivery: ...
         def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
+        async def join(
+            self, call: Call, stream: Stream, config: dict[str, Any], settings: ConsumerSettings
+        ) -> None: ...
         def advise_action(self, action: str, consumer: Consumer) -> None: ...
         def advise_pause(self, consumer: Consumer) -> None: ...
 
@@ -83,6 +88,8 @@ class ConsumerCalls:
         self.require(call, Action.CONSUME, stream.rights_on(settings.filters))
         known = stream.consumers.get(name) if name else None
         if known is not None:
+            if isinstance(known, JoinedConsumer):
+                take_over(config, known.queue)
             return await self._update(known, config, action)
         if action == "update":
             raise errors.CONSUMER_MISSING
@@ -95,6 +102,8 @@ class ConsumerCalls:
             raise errors.consumer_config("consumer name is too long, maximum allowed is 255")
         if any(one in name for one in "/\\"):
             raise errors.JsError(400, 10127, "Consumer name can not contain path separators")
+        if queue_name(config):
+            await self.join(call, stream, config, settings)
         start, first = self._start(stream, config, settings)
         consumer = await self.broker.streams.add_consumer(stream, name, config, start)
         if first:

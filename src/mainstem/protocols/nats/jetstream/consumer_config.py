@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mainstem.broker.streams.joined import QUEUE, queue_name
 from mainstem.model.errors import InvalidName
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
@@ -266,6 +267,8 @@ def _one_of(given: dict[str, Any], key: str, known: tuple[str, ...]) -> str:
 
 
 def check_update(old: dict[str, Any], new: dict[str, Any]) -> None:
+    if queue_name(old) != queue_name(new):
+        raise errors.consumer_config(f"metadata {QUEUE} can not be updated")
     for key in _FIXED:
         if old.get(key) != new.get(key):
             raise errors.consumer_config(_FIXED_TEXT[key])

@@ -110,9 +110,7 @@ class Delivery:
         self.serve()
 
     def _ready(self) -> bool:
-        found = self.consumer.peek() is not None
-        self.consumer.put_back()
-        return found
+        return self.consumer.has_ready()
 
     def _expire(self, pull: Pull) -> None:
         if pull in self.pulls:
@@ -155,7 +153,7 @@ class Delivery:
     def _watch(self) -> None:
         if not self._watching:
             self._watching = True
-            self.consumer.stream.watchers.append(self._on_news)
+            self.consumer.watch(self._on_news)
 
     def _on_news(self) -> None:
         self._watching = False

@@ -14,6 +14,10 @@ class JsError(Exception):
         return {"code": self.code, "err_code": self.err_code, "description": self.description}
 
 
+class NotAllowed(Exception):
+    """The user has not the right: nats-server's -ERR, and no answer."""
+
+
 def bad_request(description: str = "bad request") -> JsError:
     return JsError(400, 10003, description)
 
