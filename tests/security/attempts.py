@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from mainstem.testing import Broker
 from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.kafka.test_share_groups import Member
 from tests.protocol.mqtt.raw import Raw, publish_packet
+from tests.protocol.nats.raw import Raw as NatsRaw
 
 User = tuple[str, str]
 Attempt = Callable[[Broker, User, str], bool]
@@ -25,6 +27,7 @@ OBJECTS = {  # operation → what it is tried on
     "topic": "obj",
     "view": "objview",
     "queue": "objqueue",
+    "stream": "objstream",
     "exchange": "objexchange",
     "group": "objgroup",
     "transaction": "objid",
@@ -73,6 +76,68 @@ attempt("topic.consume", "mqtt")(subscribes("{}"))
 attempt("view.consume", "mqtt")(subscribes("$stream/{}"))
 attempt("queue.create", "mqtt")(subscribes("$queue/{}/q/#"))
 attempt("queue.consume", "mqtt")(subscribes("$queue/{}"))
+
+
+# -- NATS
+
+
+@contextmanager
+def nats(broker: Broker, user: User) -> Iterator[NatsRaw]:
+    with NatsRaw(broker.nats_port, user=user[0], **{"pass": user[1]}) as client:
+        yield client
+
+
+def nats_says(*lines: str) -> Attempt:
+    def ask(broker: Broker, user: User, name: str) -> bool:
+        with nats(broker, user) as client:
+            for line in lines:
+                client.send(line.format(name).encode() + b"\r\n")
+            return not any(b"Permissions Violation" in line for line in client.synced())
+
+    return ask
+
+
+attempt("topic.publish", "nats")(nats_says("PUB {} 1\r\nx"))
+attempt("topic.consume", "nats")(nats_says("SUB {} 1"))
+
+
+def asks_jetstream(call: str, document: Any = None) -> Attempt:
+    """Who may not is told that he may not publish there; what is not there is not found."""
+
+    def ask(broker: Broker, user: User, name: str) -> bool:
+        body = json.dumps(document(name)).encode() if document is not None else b""
+        with nats(broker, user) as client:
+            client.send(b"SUB _INBOX.me 1\r\n")
+            client.send(f"PUB $JS.API.{call.format(name)} _INBOX.me {len(body)}\r\n".encode() + body + b"\r\n")
+            while True:
+                line = client.line()
+                if line.startswith(b"-ERR"):
+                    return False
+                if line.startswith(b"MSG _INBOX.me"):
+                    answer = json.loads(client.exactly(int(line.split()[-1])))
+                    assert answer.get("error", {}).get("code") in (None, 404), answer
+                    return "error" not in answer
+
+    return ask
+
+
+def stream_of(name: str) -> dict[str, Any]:
+    return {"name": name, "subjects": [name], "storage": "memory"}
+
+
+attempt("stream.create", "nats")(asks_jetstream("STREAM.CREATE.{}", stream_of))
+attempt("stream.delete", "nats")(asks_jetstream("STREAM.DELETE.{}"))
+attempt("stream.purge", "nats")(asks_jetstream("STREAM.PURGE.{}"))
+attempt("stream.describe", "nats")(asks_jetstream("STREAM.INFO.{}"))
+attempt("stream.consume", "nats")(
+    asks_jetstream("CONSUMER.CREATE.{}", lambda name: {"stream_name": name, "config": {"ack_policy": "explicit"}})
+)
+
+
+def make_stream(broker: Broker, namespace: str, name: str) -> None:
+    admin = f"{namespace}/root", "secret"
+    asks_jetstream("STREAM.DELETE.newstream")(broker, admin, name)
+    assert asks_jetstream("STREAM.CREATE.{}", stream_of)(broker, admin, name)
 
 
 # -- AMQP

@@ -45,6 +45,7 @@ class Reader(Protocol):
 class Source:
     """What is read: its partitions, by number."""
 
+    namespace: str
     label: str
     readers: dict[int, Reader]
     shown: Callable[[bytes], Shown | None]  # of values that a serialiser wrote
@@ -57,20 +58,24 @@ def open_source(
     shown = shown_in(namespace)
     if topic:
         found = find(namespace, topic.encode())
-        return Source(topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions}, shown)
+        return Source(
+            namespace.name, topic, {p.index: PartitionReader(p, namespace.topic_of) for p in found.partitions}, shown
+        )
     if view:
         named = namespace.views.get(view.encode())
         if named is None:
             raise NotFound(f"there is no view {view}", fix="mainstem view ls")
         hidden = named.hidden(denied)
         slots = ((number, named.slot(number, hidden)) for number in range(len(named.slots)))
-        return Source(view, {number: slot for number, slot in slots if slot is not None}, shown)
+        return Source(namespace.name, view, {number: slot for number, slot in slots if slot is not None}, shown)
     if not topic_filter:
         raise InvalidArgument("say what to read: topic, view or filter")
     check_filter(topic_filter.encode())
     unnamed = View(namespace, 0, b"", topic_filter.encode(), None, {}, 0)
     logs = (log for log, _ in namespace.logs_of(unnamed.filter))
-    return Source(topic_filter, {number: ViewSlot(unnamed, log) for number, log in enumerate(logs)}, shown)
+    return Source(
+        namespace.name, topic_filter, {number: ViewSlot(unnamed, log) for number, log in enumerate(logs)}, shown
+    )
 
 
 def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dict[int, int]:
@@ -142,7 +147,7 @@ async def read_page(
             continue
         taken = steps = 0
         while taken < limit and steps < STEPS_MAX and after[number] < reader.stable_offset:
-            await turns.turn()
+            await turns.turn(source.namespace)
             begin, until_ns = after[number], time.monotonic_ns() + SLICE_NS
             records, after[number] = await when_local(
                 partial(reader.records, begin, READ_BYTES, count_max=limit - taken, until_ns=until_ns)

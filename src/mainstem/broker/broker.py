@@ -141,7 +141,7 @@ class Broker(Declaring):
         self.audit = Audit(self, self.options.audit)
         self.owners = Owners(self.store, self.access, catalog.items)
         self.ticker = Ticker(loop, self.dispatcher, self._make_committer)
-        self.turns = Turns()
+        self.turns = Turns(self._share_of)
         self.pump = Pump(self.dispatcher, self.ticker, self.turns)
         self.stamps = self._open_stamps(FileState(data, self.options.disk))
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log, self.options.limits, self.options.disk)
@@ -269,6 +269,10 @@ class Broker(Declaring):
         for log in self.logs.by_id.values():
             if isinstance(log.engine, ObjectEngine):
                 log.refusal = away
+
+    def _share_of(self, namespace: str) -> int:
+        found = self.namespaces.get(namespace)
+        return found.settings.quota.share if found is not None else 0
 
     def _names(self) -> Iterator[bytes]:
         for namespace in self.namespaces.values():

@@ -255,7 +255,7 @@ class Pump:
         loop = asyncio.get_running_loop()
         close = False
         while not sink.live:
-            await self._turns.turn()
+            await self._turns.turn(sink.namespace.name)
             reader.position = sink.position
             head = self._ticker.head_stamp
             try:
@@ -265,7 +265,7 @@ class Pump:
                     looked = reader.look(head)
                     pieces, complete = await loop.run_in_executor(threads_for(looked), reader.fetch, looked)
                 while (ended := self._offer(sink, pieces, complete)) == CUT:
-                    await self._turns.turn()
+                    await self._turns.turn(sink.namespace.name)
                 if ended != OFFERED:
                     return  # no room: whoever makes room resumes
             except NotLocal as missing:  # what was offered of the chunk is behind its position

@@ -76,7 +76,7 @@ class LastValues:
         for number in range(len(self._view.slots)):
             more = True
             while more:
-                await turns.turn()
+                await turns.turn(self._view.namespace.name)
                 more = await when_local(lambda: self._read(number, time.monotonic_ns() + SLICE_NS))  # noqa: B023
 
     def _read(self, number: int, until_ns: int) -> bool:

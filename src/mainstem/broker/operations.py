@@ -75,8 +75,8 @@ TABLE = (
     Need("overview.read", Scope.LOGIN),
     Need("overview.rates", _BROKER),
     Need("history.read", Scope.LOGIN),  # the broker's: an admin; of an object: `describe` on it
-    Need("topic.publish", _NAMED, _PUBLISH, _TOPIC, _EVERYWHERE),
-    Need("topic.consume", _NAMED, _CONSUME, _TOPIC, _EVERYWHERE),
+    Need("topic.publish", _NAMED, _PUBLISH, _TOPIC, (*_EVERYWHERE, "nats")),
+    Need("topic.consume", _NAMED, _CONSUME, _TOPIC, (*_EVERYWHERE, "nats")),
     Need("topic.create", _NAMED, _CREATE, _TOPIC, _KAFKA),
     Need("topic.configure", _NAMED, _CONFIGURE, _TOPIC, _KAFKA),
     Need("topic.delete", _NAMED, _DELETE, _TOPIC, _KAFKA),
@@ -87,6 +87,11 @@ TABLE = (
     Need("view.delete", _NAMED, _DELETE, _TOPIC),
     Need("view.describe", _NAMED, _DESCRIBE, _TOPIC),
     Need("view.list", _EACH, _DESCRIBE, _TOPIC),
+    Need("stream.create", _NAMED, _CREATE, _TOPIC, ("nats",)),  # on all topics that a stream of JetStream takes
+    Need("stream.consume", _NAMED, _CONSUME, _TOPIC, ("nats",)),
+    Need("stream.purge", _NAMED, _DELETE, _TOPIC, ("nats",)),
+    Need("stream.delete", _NAMED, _DELETE, _TOPIC, ("nats",)),
+    Need("stream.describe", _NAMED, _DESCRIBE, _TOPIC, ("nats",)),
     Need("queue.create", _NAMED, _CREATE, _QUEUE, ("mqtt", "amqp", "http")),  # and `consume` on what enters it
     Need("queue.consume", _NAMED, _CONSUME, _QUEUE, _EVERYWHERE),
     Need("queue.configure", _NAMED, _CONFIGURE, _QUEUE),

@@ -34,7 +34,7 @@ logger = logging.getLogger("mainstem.quota")
 
 DELAY, REFUSE = OVER_RATE = ("delay", "refuse")
 NAMESPACE, USER = KINDS = ("namespace", "user")
-OF_NAMESPACES_ONLY = ("topics_max", "queues_max", "stored_bytes_max")
+OF_NAMESPACES_ONLY = ("topics_max", "queues_max", "stored_bytes_max", "share")
 WAIT_S_MAX = 30.0
 REVIEW_S = 1.0
 NEAR = 0.8
@@ -51,6 +51,7 @@ class Limits:
     topics_max: int = 0
     queues_max: int = 0
     stored_bytes_max: int = 0
+    share: int = 0  # turns of the loop that it gets for each one of another namespace (`turns.py`); 0 is 1
     over_rate: str = DELAY
 
     @classmethod

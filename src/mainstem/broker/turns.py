@@ -1,38 +1,56 @@
 """Fair shares of the loop: work that grows with data is cut into slices, and each turn of the loop has room for one.
 
-Whoever has such work awaits a turn before each slice. Turns are given in the order they were asked for, so that ten who
-read everything there is take turns with each other and all together with the sockets, whatever each of them still has to do.
+Whoever has such work awaits a turn before each slice, and says for which tenant (namespace; "" is the broker itself).
+Turns go to tenants by their shares (stride scheduling): while several wait, one with a share of 3 gets three for each one
+of another with 1, however much of it waits. Within a tenant they are given in the order they were asked for. So one that
+reads everything there is with a thousand clients takes turns with one that reads a little, and all with the sockets.
 
     while more:
-        await turns.turn()
+        await turns.turn(namespace.name)
         more = work for about SLICE_NS
+
+A tenant's next turn is due a stride (1 / share) after its last; it does not save up what it did not ask for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable
 
 SLICE_NS = 1_000_000
+REMEMBERED_MAX = 10_000  # tenants that do not wait and had a turn lately
 
 
 class Turns:
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._asked = False
+    def __init__(self, share_of: Callable[[str], int] = lambda tenant: 1) -> None:
+        self._share_of = share_of
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._order: list[
+            tuple[float, int, str]
+        ] = []  # a heap: when each tenant that waits is due, since when it waits
+        self._due: dict[str, float] = {}  # of those that do not wait: when their next turn would be
+        self._now = 0.0  # when the turn was due that was given last
+        self._asked_total = 0
+        self._planned = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
-    def soon(self, call: Callable[[], None]) -> None:
+    def soon(self, call: Callable[[], None], tenant: str = "") -> None:
         """Call it when it is its turn."""
-        self._waiting.append(call)
-        if not self._asked:
-            self._asked = True
+        queue = self._waiting.get(tenant)
+        if queue is not None:
+            queue.append(call)
+            return
+        self._waiting[tenant] = deque((call,))
+        self._enter(tenant, max(self._now, self._due.pop(tenant, 0.0)))
+        if not self._planned:
+            self._planned = True
             asyncio.get_running_loop().call_soon(self._give)
 
-    async def turn(self) -> None:
+    async def turn(self, tenant: str = "") -> None:
         """Until it is our turn; whoever waits alone has the next."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -40,13 +58,27 @@ class Turns:
             if not future.done():  # else who asked is gone
                 future.set_result(None)
 
-        self.soon(give)
+        self.soon(give, tenant)
         await future
+
+    def _enter(self, tenant: str, due: float) -> None:
+        self._asked_total += 1
+        heapq.heappush(self._order, (due, self._asked_total, tenant))
 
     def _give(self) -> None:
         """One in each turn of the loop: between two of them it reads sockets."""
-        call = self._waiting.popleft()
-        self._asked = bool(self._waiting)
-        if self._asked:
+        self._now, _, tenant = heapq.heappop(self._order)
+        queue = self._waiting[tenant]
+        call = queue.popleft()
+        due = self._now + 1 / max(1, self._share_of(tenant))
+        if queue:
+            self._enter(tenant, due)
+        else:
+            del self._waiting[tenant]
+            if len(self._due) >= REMEMBERED_MAX:
+                self._due.clear()
+            self._due[tenant] = due
+        self._planned = bool(self._waiting)
+        if self._planned:
             asyncio.get_running_loop().call_soon(self._give)
         call()

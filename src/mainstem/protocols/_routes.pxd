@@ -56,7 +56,8 @@ cdef class RouteTable:
     cdef uint32_t mask
     cdef readonly uint32_t count
     cdef readonly uint32_t count_max
-    cdef readonly uint64_t generation  # grows when it is emptied: what was found before must be found again
+    cdef readonly uint64_t generation  # grows when it is emptied; no two tables share one
+    cdef void _begin_generation(self) noexcept
     cdef uint64_t seed
     cdef object resolve
 

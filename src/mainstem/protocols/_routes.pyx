@@ -12,6 +12,8 @@ from libc.string cimport memcmp, memset
 from mainstem.broker._live cimport Route
 
 ROUTES_MAX = 1 << 18
+# Of all tables: a connection that is given another table (its rights changed) must not take it for the one it knew.
+cdef uint64_t _generations = 0
 
 
 cdef class RouteTable:
@@ -21,6 +23,7 @@ cdef class RouteTable:
         self.resolve = resolve
         self.count_max = count_max
         self.seed = int.from_bytes(os.urandom(8), "little")
+        self._begin_generation()
         self.mask, self.capacity = 127, 64
         self.slots = <uint64_t*>calloc(128, sizeof(uint64_t))
         self.entries = <Entry*>malloc(64 * sizeof(Entry))
@@ -33,10 +36,15 @@ cdef class RouteTable:
         free(self.entries)
         free(self.slots)
 
+    cdef void _begin_generation(self) noexcept:
+        global _generations
+        _generations += 1
+        self.generation = _generations
+
     def clear(self):
         """Forget all: rights, filters or routes changed."""
         cdef uint32_t n
-        self.generation += 1
+        self._begin_generation()
         for n in range(self.count):
             Py_DECREF(<object>self.entries[n].topic)
             if self.entries[n].route != NULL:

@@ -24,7 +24,7 @@ async def decode_values(call: Call) -> Any:
     rows: list[Any] = []
     for place, text in enumerate(values):
         if place % 20 == 19:
-            await call.running.broker.turns.turn()
+            await call.running.broker.turns.turn(call.namespace.name)
         try:
             found = enforcement.shown(base64.b64decode(text, validate=True))
         except (binascii.Error, TypeError, ValueError):

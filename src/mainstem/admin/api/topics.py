@@ -30,7 +30,7 @@ async def list_topics(call: Call) -> Any:
     rows = []
     for place, name in enumerate(names):
         if place % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await call.running.broker.turns.turn()
+            await call.running.broker.turns.turn(namespace.name)
         if call.allows(Action.DESCRIBE, name) and namespace.find_topic(name) is not None:  # not gone since
             rows.append(topic_row(namespace, name))
     return page(rows, after, total=topic_count(namespace))

@@ -132,7 +132,7 @@ class QueuePolicies:
         until_ns = 0
         for queue in self._queues:
             if time.monotonic_ns() > until_ns:
-                await turns.turn()
+                await turns.turn(self._queues.namespace.name)
                 until_ns = time.monotonic_ns() + SLICE_NS
             if not queue.deleted:
                 self._queues.limit(queue)

@@ -299,7 +299,9 @@ class NatsConnection(Connection):
                     break
                 if time.monotonic_ns() >= until_ns:
                     self.hold(HOLD_TURN)
-                    self.server.broker.turns.soon(self._read_on)
+                    self.server.broker.turns.soon(
+                        self._read_on, self.namespace.name if self.namespace is not None else ""
+                    )
                     break
                 event = inbound.next(time_ms)
         except WireError as error:

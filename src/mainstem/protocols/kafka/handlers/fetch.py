@@ -225,7 +225,7 @@ class Polling:
         """A slice is over and nothing was found yet: the rest in its turn."""
         if not self._woken and any(one.more for one in self._asked):
             self._woken = True
-            self._request.service.broker.turns.soon(self._look)
+            self._request.service.broker.turns.soon(self._look, self._request.namespace.name)
 
     def wake(self) -> None:
         """A log moved. Looked at once per turn of the loop, however many logs moved in it."""
