@@ -66,7 +66,13 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     config.write_text(json.dumps({"identities": [{"name": "test", "credentials": credentials, "actions": actions}]}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     flags = [f"-{name}={port}" for name, port in ports.items()]
-    local = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=50"]
+    local = [
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-s3.port.lance=0",
+        "-master.volumeSizeLimitMB=64",
+        "-volume.max=50",
+    ]
     command = [WEED, "server", f"-dir={folder}", "-filer", "-s3", f"-s3.config={config}", *local, *flags]
     with (folder / "weed.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

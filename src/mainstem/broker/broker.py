@@ -34,6 +34,7 @@ from mainstem.broker.maintenance import Maintenance
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.namespace_removal import NamespaceRemoval
 from mainstem.broker.namespace_settings import NamespaceSettings
+from mainstem.broker.nodes import Nodes
 from mainstem.broker.owners import Owners
 from mainstem.broker.pipelines import Pipelines
 from mainstem.broker.policy import Policy
@@ -120,6 +121,7 @@ class Broker(Declaring):
         self.clock: Clock = clock or SystemClock()
         self._make_committer = committer
         self.namespaces: dict[str, Namespace] = {}
+        self.nodes = Nodes()
         self.dispatcher = Dispatcher()
         self._background: list[asyncio.Task[None]] = []
         self.closing: list[Callable[[], Awaitable[None]]] = []  # of what others keep beside it

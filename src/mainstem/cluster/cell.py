@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.cluster.disk import CellDisk
 from mainstem.cluster.image import ImageMaker, Rebuilt, rebuild
+from mainstem.cluster.membership import Membership, look
 from mainstem.cluster.objects import CellObjects
-from mainstem.cluster.schema import SCHEMA, metadata_schema
+from mainstem.cluster.schema import FIRST_CELL, SCHEMA, metadata_schema
 from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.metadata.postgres import PostgresStore
 from mainstem.metadata.postgres_session import PostgresSession
-from mainstem.model.errors import Overloaded
+from mainstem.model.errors import ConfigError, Overloaded, StorageFault
 from mainstem.storage.tier.store import StoreSettings
 
 if TYPE_CHECKING:
@@ -50,6 +52,26 @@ class CellStore(PostgresStore):
             reason = f"another broker took cell {self._cell_id}"
             self._lost(reason)
             raise Fenced(reason)
+
+
+@contextmanager
+def borrow_store(dsn: str, reason: str) -> Iterator[CellStore]:
+    """The metadata of the first cell while no broker serves it: owned meanwhile, like by a broker."""
+    membership = Membership(dsn, "mainstem", lambda reason: None, lambda view: None)
+    session = PostgresSession(dsn, SCHEMA)
+    try:
+        cell = session.use(look).cells[FIRST_CELL]
+    except (StorageFault, KeyError) as error:
+        raise ConfigError("there is no cluster yet", fix="start a broker: mainstem serve --cluster URL ...") from error
+    finally:
+        session.close()
+    epoch = membership.take(FIRST_CELL, cell.epoch, reason)
+    if epoch is None:
+        raise ConfigError(f"{cell.owner} serves the cluster", fix="ask it: --url http://HOST:PORT instead of --cluster")
+    try:
+        yield CellStore(dsn, FIRST_CELL, epoch, lambda reason: None)
+    finally:
+        membership.release(FIRST_CELL, reason)
 
 
 class Cell:

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from mainstem.cluster.membership import SKEW_S_MAX, Membership
-from mainstem.cluster.schema import SCHEMA, Identity, prepare
+from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, metadata_schema, prepare
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
@@ -72,6 +72,22 @@ def check_store(settings: StoreSettings, identity: Identity) -> None:
         raise ConfigError(
             f"{url} belongs to another cluster ({owner})", fix=f"a prefix of its own for each cluster: --store {url}-2"
         )
+
+
+def has_users(dsn: str) -> bool:
+    """Whether anyone may log in."""
+    schema = metadata_schema(FIRST_CELL)
+
+    async def ask(connection: asyncpg.Connection[Any]) -> bool:
+        if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.items") is None:
+            return False
+        return await connection.fetchval(f"SELECT 1 FROM {schema}.items WHERE kind = 'user' LIMIT 1") is not None
+
+    session = PostgresSession(dsn, SCHEMA)
+    try:
+        return session.use(ask)
+    finally:
+        session.close()
 
 
 def check_clock(membership: Membership) -> None:

@@ -128,6 +128,7 @@ class Membership:
         """ConfigError where another broker of this name is alive."""
 
         async def put(connection: asyncpg.Connection[Any]) -> int:
+            at = self.name, host, relay_port
             async with connection.transaction():
                 await connection.execute("LOCK TABLE broker IN EXCLUSIVE MODE")
                 sql = (
@@ -135,6 +136,13 @@ class Membership:
                     " WHERE name = $1"
                 )
                 row = await connection.fetchrow(sql, self.name)
+                sql = "SELECT name FROM broker WHERE name != $1 AND host = $2 AND relay_port = $3"
+                same = await connection.fetchval(f"{sql} AND seen > clock_timestamp() - interval '3 s'", *at)
+                if same is not None:
+                    raise ConfigError(
+                        f"broker {same} is at {host}:{relay_port} as well: brokers could not reach each other",
+                        fix="say where others reach this one: --set cluster.host=ADDRESS",
+                    )
                 if row is not None and row["alive"] and (row["host"], row["relay_port"]) != (host, relay_port):
                     raise ConfigError(
                         f"a broker called {self.name} is at {row['host']}:{row['relay_port']} already",

@@ -22,6 +22,7 @@ logger = logging.getLogger("mainstem.cluster")
 
 PAUSE_S, PAUSE_S_MAX = 0.25, 10.0
 CRC_BYTES = 4
+DAMAGED_TRIES = 3
 T = TypeVar("T")
 
 
@@ -42,11 +43,12 @@ class CellObjects:
         return key
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        body = self._until_done(lambda: self.store.get_all(key))
-        data = body[:-CRC_BYTES]
-        if crc32c(data).to_bytes(CRC_BYTES, "big") != body[-CRC_BYTES:] or size not in (None, len(data)):
-            raise CorruptFrame(f"{self.store.url}/{key} is damaged or cut off", fix="put an older version of it back")
-        return data
+        for _ in range(DAMAGED_TRIES):  # an answer may be cut off; the object itself is read again then
+            body = self._until_done(lambda: self.store.get_all(key))
+            data = body[:-CRC_BYTES]
+            if crc32c(data).to_bytes(CRC_BYTES, "big") == body[-CRC_BYTES:] and size in (None, len(data)):
+                return data
+        raise CorruptFrame(f"{self.store.url}/{key} is damaged or cut off", fix="put an older version of it back")
 
     def delete(self, key: str) -> None:
         self.store.delete(key)

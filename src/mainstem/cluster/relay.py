@@ -4,7 +4,8 @@ Each broker listens on a relay port for the others. One connection there is one 
 secret, which lies in PostgreSQL:
 
     owner → relay   "MSRELAY1", 32 random bytes
-    relay → owner   u16 length, JSON {"listener", "peer": [host, port], "nonce"}, HMAC-SHA256 of the random bytes and it
+    relay → owner   u16 length, JSON {"listener", "peer": [host, port], "tls", "nonce"}, HMAC-SHA256 of the random bytes
+                    and the JSON
     owner → relay   "+" and HMAC-SHA256 of the nonce: from here on the client's bytes, both ways.
                     "-": not the owner, or not that listener
 
@@ -45,11 +46,15 @@ def _sign(secret: bytes, *parts: bytes) -> bytes:
 class RelayedTransport:
     """The transport to a relay, which tells the client's address; all else is the transport's own."""
 
-    def __init__(self, transport: Any, peer: tuple[str, int]) -> None:
-        self._transport, self._peer = transport, peer
+    def __init__(self, transport: Any, peer: tuple[str, int], *, tls: bool) -> None:
+        self._transport, self._peer, self._tls = transport, peer, tls
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._peer if name == "peername" else self._transport.get_extra_info(name, default)
+        if name == "peername":
+            return self._peer
+        if name == "ssl_object" and self._tls:
+            return self  # it ends at the relay: all that is asked is whether the client uses it
+        return self._transport.get_extra_info(name, default)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -100,7 +105,7 @@ class RelayDoor(asyncio.Protocol):
         self._transport.set_protocol(connection)
         self._transport.write(b"+" + _sign(self._secret, bytes.fromhex(hello["nonce"])))
         host, port = hello["peer"]
-        connection.connection_made(RelayedTransport(self._transport, (str(host), int(port))))
+        connection.connection_made(RelayedTransport(self._transport, (str(host), int(port)), tls=bool(hello["tls"])))
 
 
 class _Half(asyncio.Protocol):
@@ -173,7 +178,7 @@ class _Client(_Half):
     async def _begin(self) -> None:
         try:
             async with asyncio.timeout(OWNER_S):
-                owner = await self._relay.reach(self._listener, self.transport.get_extra_info("peername"))
+                owner = await self._relay.reach(self._listener, self.transport)
         except (TimeoutError, OSError):
             self.transport.abort()
             return
@@ -188,9 +193,9 @@ class _Client(_Half):
 class _Owner(_Half):
     """The way to the owner: `taken` is decided by its answer."""
 
-    def __init__(self, secret: bytes, listener: str, peer: Any) -> None:
+    def __init__(self, secret: bytes, listener: str, client: Any) -> None:
         super().__init__()
-        self._secret, self._listener, self._peer = secret, listener, peer
+        self._secret, self._listener, self._client = secret, listener, client
         self._nonce = os.urandom(NONCE_BYTES)
         self._got, self._asked = bytearray(), False
         self.taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -213,8 +218,9 @@ class _Owner(_Half):
             self._decide(hmac.compare_digest(sign, _sign(self._secret, self._nonce)))
 
     def _ask(self, challenge: bytes) -> None:
-        peer = list(self._peer[:2]) if isinstance(self._peer, tuple) else ["", 0]
-        told = json.dumps({"listener": self._listener, "peer": peer, "nonce": self._nonce.hex()}).encode()
+        peer, tls = self._client.get_extra_info("peername"), self._client.get_extra_info("ssl_object") is not None
+        facts = {"listener": self._listener, "peer": list(peer[:2]) if isinstance(peer, tuple) else ["", 0], "tls": tls}
+        told = json.dumps({**facts, "nonce": self._nonce.hex()}).encode()
         self.transport.write(len(told).to_bytes(2, "big") + told + _sign(self._secret, challenge, told))
         self._asked = True
 
@@ -244,7 +250,7 @@ class Relay:
     def connection_for(self, listener: str) -> Callable[[], asyncio.Protocol]:
         return lambda: _Client(self, listener)
 
-    async def reach(self, listener: str, peer: Any) -> _Owner:
+    async def reach(self, listener: str, client: Any) -> _Owner:
         """A way to the owner that took it; looks again while there is none."""
         loop = asyncio.get_running_loop()
         while True:
@@ -252,7 +258,7 @@ class Relay:
             if owner is not None:
                 try:
                     _, half = await loop.create_connection(
-                        lambda: _Owner(self._secret, listener, peer), owner.host, owner.relay_port
+                        lambda: _Owner(self._secret, listener, client), owner.host, owner.relay_port
                     )
                 except OSError:
                     pass

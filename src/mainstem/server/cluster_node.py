@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from mainstem import __version__
+from mainstem.broker.nodes import Node as OtherNode
+from mainstem.broker.nodes import Nodes
 from mainstem.cluster.cell import Cell
-from mainstem.cluster.checks import check_clock, join
+from mainstem.cluster.checks import check_clock, has_users, join
 from mainstem.cluster.figures import Figures
 from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
 from mainstem.cluster.relay import Relay, RelayDoor
@@ -35,7 +37,7 @@ from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.server.app import App, broker_options, tier_settings
 from mainstem.server.cli.run import in_url
 from mainstem.server.lifecycle import GC_THRESHOLD, handle_signals, keep_freed_memory, loop_factory, set_up_logging
-from mainstem.server.listeners import Taken, ports_of, take_ports
+from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.notify import notify
 from mainstem.server.protocols import HTTP, PROTOCOLS, load
 from mainstem.server.settings import Config
@@ -104,6 +106,7 @@ class Node:
             lambda: RelayDoor(identity.secret, self._find), self.config.listeners.host, given.relay_port
         )
         self._tell_ports(taken, door)
+        await asyncio.to_thread(self._check_open)
         fronts = await self._open_fronts(taken)
         stopping = handle_signals(lambda: self._app, self._reload)
         await asyncio.to_thread(self._membership.register, self._host, self._relay_port, self._ports, __version__)
@@ -130,6 +133,22 @@ class Node:
         kafka.advertised_host = kafka.advertised_host or self._host
         kafka.advertised_port = kafka.advertised_port or self._ports.get("kafka", 0)
         kafka.advertised_tls_port = kafka.advertised_tls_port or self._ports.get("kafkas", 0)
+
+    def _check_open(self) -> None:
+        """Before anyone is let in: others must reach this broker, and strangers must not get in."""
+        if self._host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"other brokers cannot connect to {self._host}", fix="say where they can: --set cluster.host=ADDRESS"
+            )
+        try:
+            check_bind(self.config.listeners, users=has_users(self._dsn))
+        except ConfigError as error:
+            fix = "mainstem user add NAME --admin --cluster URL, or on a network you trust: --insecure-allow-anonymous"
+            raise ConfigError(error.message, fix=fix, code=error.code) from None
+
+    def _other_nodes(self) -> list[OtherNode]:
+        known = self._membership.view.brokers.values()
+        return [OtherNode(one.node_id, one.host, one.ports) for one in known if one.alive and one.name != self._name]
 
     # -- what the membership's thread tells
 
@@ -209,7 +228,11 @@ class Node:
             return
         if epoch is not None:
             logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason)
-            await self._serve_cell(epoch, taken)
+            try:
+                await self._serve_cell(epoch, taken)
+            except BaseException:
+                await asyncio.to_thread(self._membership.release, FIRST_CELL, f"{self._name} could not serve it")
+                raise
             for front in fronts:
                 front.close()
             fronts.clear()
@@ -221,6 +244,7 @@ class Node:
         found = await asyncio.to_thread(cell.rebuild)
         options = replace(broker_options(self.config), tier=None)
         broker = await asyncio.to_thread(cell.open, found, options, self._lost)
+        broker.nodes = Nodes(self._membership.node_id, self._other_nodes)
         config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
         app = App(config, broker=broker, taken=taken)
         await app.start()

@@ -263,6 +263,14 @@ class KafkaConnection(Connection):
         given_port = kafka.advertised_tls_port if told("ssl_object") is not None else kafka.advertised_port
         return kafka.advertised_host or host, given_port or port
 
+    def nodes(self) -> list[tuple[int, str, int]]:
+        """Who serves: id, host and port of this broker and of others that take the same kind of connection."""
+        told = self.transport.get_extra_info if self.transport is not None else lambda _: None
+        listener = "kafkas" if told("ssl_object") is not None else "kafka"
+        others = self.service.broker.nodes.others()
+        more = [(one.id, one.host, one.ports[listener]) for one in others if listener in one.ports]
+        return [(self.service.node_id, *self.dialled()), *more]
+
     # -- requests --------------------------------------------------------------------------------------------------
 
     def on_read(self, size: int) -> None:

@@ -24,8 +24,6 @@ from mainstem.protocols.kafka.subscription import subscribed_topics
 if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
 
-NODE_ID = 1
-
 OPENERS = 2  # threads that look into batches; what one inflates is bounded by limits.inflate_bytes_max
 
 
@@ -55,6 +53,10 @@ class KafkaService(Server):
         self.shares = Shares(self)
         self._catalogs: dict[str, Catalog] = {}
         self._rules: dict[int, tuple[Policy, dict[str, Any], TopicRules]] = {}
+
+    @property
+    def node_id(self) -> int:
+        return self.broker.nodes.own_id
 
     @property
     def cluster_id(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -14,6 +14,9 @@ from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.output import json_option, print_facts, print_rows
 from mainstem.server.cli.quotas import quota_option, read_quotas
 from mainstem.server.protocols import PROTOCOLS
+
+if TYPE_CHECKING:
+    from mainstem.metadata.store import MetadataStore
 
 
 @click.group()
@@ -97,10 +100,15 @@ def user_describe(name: str, as_json: bool, url: str) -> None:
 @click.option("--admin", is_flag=True, help="May do everything; the first user must be one.")
 @click.option("--namespace", default="/", show_default=True, help="The namespace of its topics.")
 @click.option("--data", metavar="DIR", help="Add it to a data directory of a stopped broker instead.")
+@click.option("--cluster", metavar="URL", help="Add it to a cluster that no broker serves (postgresql://...).")
 @url_option
-def user_add(name: str, nkey: str, password: str, admin: bool, namespace: str, data: str | None, url: str) -> None:
+def user_add(
+    name: str, nkey: str, password: str, admin: bool, namespace: str, data: str | None, cluster: str | None, url: str
+) -> None:
     """Add a user."""
-    if data is None:
+    if cluster is not None:
+        _add_to_cluster(cluster, name, password, admin=admin, namespace=namespace, nkey=nkey)
+    elif data is None:
         body = {"name": name, "password": password, "admin": admin, "namespace": namespace, "nkey": nkey}
         Api(url).post("/v1/users", body)
     else:
@@ -111,12 +119,26 @@ def user_add(name: str, nkey: str, password: str, admin: bool, namespace: str, d
 def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
     from pathlib import Path
 
-    from mainstem.broker.access import Access
     from mainstem.metadata.sqlite import SqliteStore
     from mainstem.storage.directory import DataDirectory
 
     directory = DataDirectory(Path(data))
-    store = SqliteStore(directory.path / "metadata.sqlite")
+    try:
+        _add_to_store(SqliteStore(directory.path / "metadata.sqlite"), name, password, **more)
+    finally:
+        directory.release()
+
+
+def _add_to_cluster(dsn: str, name: str, password: str, **more: Any) -> None:
+    from mainstem.cluster.cell import borrow_store
+
+    with borrow_store(dsn, f"user {name} was added") as store:
+        _add_to_store(store, name, password, **more)
+
+
+def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -> None:
+    from mainstem.broker.access import Access
+
     try:
         catalog = store.load()
         namespaces = {"/", *(row.name for row in catalog.namespaces)}  # the default one is made at the first start
@@ -124,7 +146,6 @@ def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
         access.add_user(name, password, **more).result()
     finally:
         store.close()
-        directory.release()
 
 
 @user.command("import")

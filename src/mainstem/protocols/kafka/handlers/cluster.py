@@ -19,7 +19,6 @@ from mainstem.protocols.kafka.messages import (
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
-NODE_ID = 1
 QUORUM_TOPIC = "__cluster_metadata"  # Kafka's metadata log, which its tools ask for; ours is no log of records
 QUORUM_EPOCH = 1
 
@@ -56,7 +55,11 @@ def describe_quorum(request: Request) -> Any:
     kinds, now_ms = DescribeQuorumResponse, request.service.now_ms()
     host, port = request.connection.dialled()
     answer = kinds(
-        nodes=[kinds.Node(node_id=NODE_ID, listeners=[kinds.Listener(name="PLAINTEXT", host=host, port=port)])]
+        nodes=[
+            kinds.Node(
+                node_id=request.service.node_id, listeners=[kinds.Listener(name="PLAINTEXT", host=host, port=port)]
+            )
+        ]
     )
     for topic in request.body.topics:
         line = kinds.TopicData(topic_name=topic.topic_name)
@@ -65,10 +68,12 @@ def describe_quorum(request: Request) -> Any:
             index = asked.partition_index
             if (topic.topic_name, index) == (QUORUM_TOPIC, 0):
                 voter = kinds.ReplicaState(
-                    replica_id=NODE_ID, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+                    replica_id=request.service.node_id, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
                 )
                 line.partitions.append(
-                    kinds.PartitionData(leader_id=NODE_ID, leader_epoch=QUORUM_EPOCH, current_voters=[voter])
+                    kinds.PartitionData(
+                        leader_id=request.service.node_id, leader_epoch=QUORUM_EPOCH, current_voters=[voter]
+                    )
                 )
                 continue
             code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the quorum keeps partition 0 of {QUORUM_TOPIC} only"
@@ -117,8 +122,8 @@ def alter_reassignments(request: Request) -> Any:
                 code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {one.partition_index}"
             elif one.replicas is None:
                 code, why = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
-            elif one.replicas != [NODE_ID]:
-                code, why = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}"
+            elif one.replicas != [request.service.node_id]:
+                code, why = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {request.service.node_id}"
             line.partitions.append(
                 AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
                     partition_index=one.partition_index, error_code=code, error_message=why

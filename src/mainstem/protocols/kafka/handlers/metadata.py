@@ -32,7 +32,6 @@ from mainstem.protocols.kafka.schema import APIS
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
-NODE_ID = 1
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
 BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
@@ -76,11 +75,13 @@ def unsupported_api_versions() -> Any:
 
 
 def metadata(request: Request) -> Any:
-    host, port = request.connection.dialled()
     answer = MetadataResponse(
-        brokers=[MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port)
+            for node_id, host, port in request.connection.nodes()
+        ],
         cluster_id=request.service.cluster_id,
-        controller_id=NODE_ID,
+        controller_id=request.service.node_id,
     )
     body = request.body
     if request.version in range(8, 11) and body.include_cluster_authorized_operations:
@@ -156,10 +157,10 @@ def _topic_answer(request: Request, topic: KafkaTopic) -> Any:
     partitions = [
         kind(
             partition_index=index,
-            leader_id=NODE_ID,
+            leader_id=request.service.node_id,
             leader_epoch=topic.epoch(index),
-            replica_nodes=[NODE_ID],
-            isr_nodes=[NODE_ID],
+            replica_nodes=[request.service.node_id],
+            isr_nodes=[request.service.node_id],
         )
         for index in range(topic.count)
     ]
@@ -173,12 +174,14 @@ def _topic_answer(request: Request, topic: KafkaTopic) -> Any:
 
 
 def describe_cluster(request: Request) -> Any:
-    host, port = request.connection.dialled()
     answer = DescribeClusterResponse(
         cluster_id=request.service.cluster_id,
-        controller_id=NODE_ID,
+        controller_id=request.service.node_id,
         endpoint_type=BROKERS,
-        brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port)
+            for node_id, host, port in request.connection.nodes()
+        ],
     )
     if request.body.endpoint_type not in (0, BROKERS):
         known = request.body.endpoint_type == CONTROLLERS
@@ -230,10 +233,10 @@ def _described_topic(request: Request, name: str, first: int, room: int) -> tupl
     partitions = [
         DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
             partition_index=index,
-            leader_id=NODE_ID,
+            leader_id=request.service.node_id,
             leader_epoch=topic.epoch(index),
-            replica_nodes=[NODE_ID],
-            isr_nodes=[NODE_ID],
+            replica_nodes=[request.service.node_id],
+            isr_nodes=[request.service.node_id],
             eligible_leader_replicas=[],  # null breaks Java
             last_known_elr=[],
         )
@@ -248,7 +251,7 @@ def find_coordinator(request: Request) -> Any:
     """One node coordinates everything."""
     host, port = request.connection.dialled()
     body = request.body
-    found: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_message": None}
+    found: dict[str, Any] = {"node_id": request.service.node_id, "host": host, "port": port, "error_message": None}
     if body.key_type not in COORDINATED:
         why = f"nothing of type {body.key_type} is coordinated here for clients"
         found = {"node_id": -1, "port": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}

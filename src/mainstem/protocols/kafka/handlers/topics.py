@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mainstem.broker.topics import Topic
     from mainstem.protocols.kafka.adapter import Request
 
-NODE_ID = 1
 TOPICS_MAX = 10_000  # of one request
 
 
@@ -64,7 +63,7 @@ def _create_one(
     if request.namespace.creation(canonical) is not None:
         return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' is being created."
     base = request.namespace.policy(canonical)
-    count, fault = _partition_count(asked, base.partitions)
+    count, fault = _partition_count(asked, base.partitions, request.service.node_id)
     if fault is not None:
         return fault
     config = checked(TOPIC_SETTINGS, {one.name: one.value or "" for one in asked.configs})
@@ -85,13 +84,13 @@ def _create_one(
     return ErrorCode.NONE, None
 
 
-def _partition_count(asked: Any, default: int) -> tuple[int, tuple[ErrorCode, str] | None]:
+def _partition_count(asked: Any, default: int, node_id: int) -> tuple[int, tuple[ErrorCode, str] | None]:
     if asked.assignments:
         if asked.num_partitions != -1 or asked.replication_factor != -1:
             return 0, (ErrorCode.INVALID_REQUEST, "give either a replica assignment or numbers, not both")
         indexes = sorted(one.partition_index for one in asked.assignments)
-        if indexes != list(range(len(indexes))) or any(one.broker_ids != [NODE_ID] for one in asked.assignments):
-            return 0, (ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {NODE_ID}")
+        if indexes != list(range(len(indexes))) or any(one.broker_ids != [node_id] for one in asked.assignments):
+            return 0, (ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one node, {node_id}")
         return len(indexes), None
     if asked.replication_factor not in (-1, 1):
         return 0, (
@@ -183,9 +182,12 @@ async def _grow_one(request: Request, asked: Any) -> tuple[ErrorCode, str | None
             f"The topic {topic.name} currently has {topic.count} partition(s); {asked.count} would not be an increase"
             f" within {PARTITIONS_MAX}.",
         )
-    given = [[NODE_ID]] * (asked.count - topic.count)
+    given = [[request.service.node_id]] * (asked.count - topic.count)
     if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != given:
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {NODE_ID} for each new partition: there is no other"
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"node {request.service.node_id} for each new partition: there is no other",
+        )
     if not request.body.validate_only:
         declared = request.catalog.declare(topic).topic
         assert declared is not None

@@ -1,0 +1,55 @@
+"""A proxy in front of PostgreSQL's socket that can cut a connection after a statement went through and before its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+SOCKET = ".s.PGSQL.5432"
+STATEMENT_BYTES = 64  # an answer to a commit is longer than nothing, a greeting comes before any statement
+
+
+class CuttingProxy:
+    """While `cutting` is set, one answer in `every` is swallowed and its connection ends."""
+
+    def __init__(self, upstream: Path, seed: int, every: int = 4) -> None:
+        self._upstream = str(upstream / SOCKET)
+        self.directory = Path(tempfile.mkdtemp(prefix="cut-", dir="/tmp"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.directory / SOCKET))
+        self._listener.listen()
+        self.cutting = threading.Event()
+        self._rng, self._every = random.Random(seed), every
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._upstream)
+            threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if answers and self.cutting.is_set() and self._rng.randrange(self._every) == 0:
+                    self.cuts += 1
+                    break
+                target.sendall(data)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
