@@ -103,6 +103,17 @@ def test_completion_knows_verbs() -> None:
     assert "plain,topic" in done.stdout
 
 
+def test_completion_knows_names_of_objects_and_is_silent_without_a_broker(broker: Broker) -> None:
+    for name in ("finish/one", "finish/two", "other"):
+        said("topic", "create", name)
+    words = {"_MAINSTEM_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    done = run(**words, COMP_WORDS="mainstem topic describe fin")
+    assert sorted(done.stdout.split()) == ["plain,finish/one", "plain,finish/two"]
+    assert run(**words, COMP_WORDS="mainstem topic create fin").stdout.strip() == ""
+    away = run(**words, COMP_WORDS="mainstem topic describe fin", MAINSTEM_URL="http://127.0.0.1:9")
+    assert (away.stdout.strip(), away.stderr) == ("", "")
+
+
 # -- messages
 
 

@@ -307,3 +307,29 @@ def test_without_its_extra_a_command_names_the_one_to_install(command: list[str]
     assert done.returncode == 1
     assert "error[MS-6003]" in done.stderr
     assert "pip install 'mainstem[pipeline]'" in done.stderr
+
+
+def test_logs_are_listed_and_verified_while_they_are_written(tmp_path: Path) -> None:
+    with Broker(engine="segment", data=tmp_path) as busy:
+        url = f"mqtt://127.0.0.1:{busy.mqtt_port}/busy"
+        command = [sys.executable, "-m", "mainstem", "pub", url, "x", "--count", "100000", "--rate", "200"]
+        writer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(3):
+                for verb in ("ls", "verify"):
+                    assert run("log", verb, "--data", str(tmp_path)).returncode == 0
+            assert writer.poll() is None
+        finally:
+            writer.kill()
+            writer.wait()
+
+
+def test_a_publish_that_is_denied_advises_a_right_and_no_login() -> None:
+    with Broker() as guarded:
+        for name, admin in (("root", True), ("ada", False)):
+            body = {"name": name, "password": "secret-1", "admin": admin}
+            httpx.post(f"{guarded.http_url}/v1/users", json=body, auth=("root", "secret-1")).raise_for_status()
+        for scheme in ("mqtt", "kafka", "amqp", "nats"):
+            text = refused("pub", f"{scheme}://ada:secret-1@127.0.0.1:{guarded.ports[scheme]}/denied", "x")
+            assert "mainstem user allow" in text
+            assert "USER:PASSWORD" not in text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mainstem.broker.broker import Broker
 
 if TYPE_CHECKING:
+    from mainstem.admin.events import Events
     from mainstem.admin.history.keeper import History
     from mainstem.admin.rates import Rates
     from mainstem.admin.tokens import Tokens
@@ -22,6 +23,7 @@ class Running(Protocol):
     started_s: float
     rates: Rates
     history: History
+    events: Events
     watchdog: Any  # server.watchdog.Watchdog
     unfinished: Any  # protocols.unfinished.Unfinished
     unsent: Any  # protocols.unsent.Unsent, read by name like the configuration

@@ -163,6 +163,7 @@ TABLE = (
     Need("rule.remove", _BROKER, protocols=_KAFKA),
     Need("quota.list", _BROKER, protocols=("kafka",)),  # by HTTP they are the user's and the namespace's
     Need("quota.alter", _BROKER, protocols=("kafka",)),
+    Need("events.read", _BROKER),
     Need("config.read", _BROKER),
     Need("log.list", _BROKER),
     Need("backup.make", _BROKER),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.admin.connections import connections_in
+from mainstem.admin.events import Events
 from mainstem.admin.history.keeper import History
 from mainstem.admin.otlp import OtlpExporter
 from mainstem.admin.rates import Rates
@@ -162,6 +163,7 @@ class App:
         self.protocols = protocol_of_listener()
         self.rates = Rates(self)
         self.history = History(self)
+        self.events = Events(self)
         self._otlp = OtlpExporter(config.trace.otlp_url) if config.trace.otlp_url else None
         self.asking: Any = None  # made with the HTTP server
         self.cluster: Any = None  # set by whoever runs it as one of several
@@ -249,6 +251,7 @@ class App:
             listener.close()
         for server in self.servers.values():
             server.close_all("the broker is shutting down")
+        self.events.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from starlette.responses import StreamingResponse
+
 from mainstem.admin.calls import Call, Field, Operation, page
 from mainstem.admin.overview import config_rows, log_row, overview
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import InvalidArgument, Overloaded
 from mainstem.storage.backup import BackupReport, backup
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
+
+
+EVENT_WATCHERS_MAX = 20
 
 
 async def get_overview(call: Call) -> Any:
@@ -54,6 +61,21 @@ async def _back_up(broker: Broker, target: Path) -> BackupReport:
     return await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
 
 
+async def follow_events(call: Call) -> Any:
+    events = call.running.events
+    if events.watchers >= EVENT_WATCHERS_MAX:
+        raise Overloaded(f"{EVENT_WATCHERS_MAX} watch already")
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b": following\n\n"
+        async for rows, left_out in events.watch():
+            yield b"".join(b"data: " + msgspec.json.encode(row) + b"\n\n" for row in rows) or b": still here\n\n"
+            if left_out:
+                yield b"event: dropped\ndata: " + str(left_out).encode() + b"\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
 OPERATIONS = (
     Operation(
         "GET", "/v1/overview", get_overview, "Rates, sizes, listeners and health, in one answer.", "overview.read"
@@ -66,6 +88,14 @@ OPERATIONS = (
         "Back up everything as of now into a new directory on the broker's machine.",
         "backup.make",
         body=(Field("directory", "string", "An absolute path that does not exist yet.", required=True),),
+    ),
+    Operation(
+        "GET",
+        "/v1/events",
+        follow_events,
+        "What happens, live: connections, refusals, rebalances, topics made, moved and deleted (server-sent events).",
+        "events.read",
+        streams=True,
     ),
     Operation("GET", "/v1/logs", list_logs, "The logs on disk: engine, offsets, segments, bytes.", "log.list"),
 )

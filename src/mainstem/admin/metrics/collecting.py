@@ -59,7 +59,8 @@ async def metrics_text(running: Running, *, per_object: bool = False, wanted: Co
         found += [*_logs(stats), *_namespaces(running, stats), *_quotas(running), *_each_flow(flows)]
         found.append(await _queues(running))
         found += [samples async for samples in _cursors(running)]
-    return text_of([samples for samples in found if not wanted or samples[0] in wanted])
+    told = [samples for samples in found if not wanted or samples[0] in wanted]
+    return await asyncio.to_thread(text_of, told)  # with thousands of objects this takes a while
 
 
 def _stats(logs: list[Log]) -> list[tuple[Log, Stat]]:

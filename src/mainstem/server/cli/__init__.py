@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
     ),
     "cluster": ("cluster:cluster", "Brokers that serve the same data: status, ls, drain, move, doctor."),
     "top": ("watch:top", "What moves right now, each second."),
+    "events": ("watch:events", "What happens, live: who comes and goes, refusals, rebalances, topics moved."),
     "bench": ("bench:bench", "Load any broker by MQTT, Kafka or AMQP: how fast, how late, what was lost."),
     "check": ("doctor:check", "The broker's health in one line, for scripts."),
     "doctor": ("doctor:doctor", "Check this machine, the data directory and the broker, with fixes."),

@@ -66,6 +66,10 @@ class VerbGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = load_verb(cmd_name)
+        if "_MAINSTEM_COMPLETE" in os.environ:
+            from mainstem.server.cli.completing import add_names
+
+            add_names(cmd_name, command)
         return command
 
     def resolve_command(

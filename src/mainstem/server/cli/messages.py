@@ -20,6 +20,7 @@ from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.server.cli.values import Duration
 from mainstem.server.clients.client import Address, Client, Message, Start, read_address, read_start
 
+PACE_MIN_S = 0.005  # a shorter pause is made up for by the next
 PROGRESS_FROM = 1_000  # messages; less is over before a bar is drawn
 WAIT_FOR_TOPIC_S = 0.5  # between two looks for a topic or queue that does not exist yet
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -57,6 +58,10 @@ def _take_tls(address: Address, given: dict[str, Any]) -> None:
 )
 @click.option("--count", "-n", type=click.IntRange(min=0), default=1, show_default=True, help="Publish so many times.")
 @click.option("--every", type=Duration(), metavar="DURATION", help="Pause between messages: 500ms, 1s.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many messages a second.")
+@click.option(
+    "--file", "file", metavar="FILE", help="The payload is this file, as @FILE; with --lines each of its lines."
+)
 @click.option(
     "--template", is_flag=True, help="Fill in {{n}}, {{ts}}, {{time}}, {{random}}, {{uuid}} in payload and key."
 )
@@ -67,7 +72,9 @@ def _take_tls(address: Address, given: dict[str, Any]) -> None:
 @click.option("--qos", type=click.IntRange(0, 1), default=1, show_default=True, help="MQTT: 0 is not acknowledged.")
 @click.option("--retain", is_flag=True, help="MQTT: keep it as the topic's retained message.")
 @tls_options
-def pub(url: str, payload: str | None, count: int, every: int | None, **given: Any) -> None:
+def pub(
+    url: str, payload: str | None, count: int, every: int | None, rate: float | None, file: str | None, **given: Any
+) -> None:
     """Publish PAYLOAD to URL and wait until the broker has it.
 
     \b
@@ -89,7 +96,12 @@ def pub(url: str, payload: str | None, count: int, every: int | None, **given: A
         raise InvalidArgument(f"--retain is MQTT's; {address.scheme}:// keeps every message anyway")
     if address.scheme == "mqtt":
         address.options.update(qos=str(given["qos"]), retain="1" if given["retain"] else "0")
-    pause_s = every / 1000 if every else 0.0
+    if file is not None and payload is not None:
+        raise InvalidArgument("PAYLOAD and --file are two payloads", fix="give one of them")
+    payload = f"@{file}" if file is not None else payload
+    if every and rate:
+        raise InvalidArgument("--every and --rate both say how fast", fix="give one of them")
+    pace = Pace(every / 1000 if every else 1 / rate if rate else 0.0)
     messages = list(_inputs(payload, **given)) if count > 1 else _inputs(payload, **given)
     sent = 0
     with contextlib.closing(open_client(address)) as client, _progress(Progress, count) as progress:
@@ -100,12 +112,27 @@ def pub(url: str, payload: str | None, count: int, every: int | None, **given: A
                 message.topic = message.topic or address.path
                 client.publish(message)
                 progress(sent)
-                if pause_s:
-                    client.flush()
-                    time.sleep(pause_s)
+                pace.wait(client)
         client.flush()
     if sent != 1 and count < PROGRESS_FROM:  # else the progress has said it
         click.echo(f"published {counted(sent, 'message')}", err=True)
+
+
+class Pace:
+    """So many seconds between two messages on the average; what was published is sent before it waits."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._due_s = time.monotonic()
+
+    def wait(self, client: Client) -> None:
+        if not self._pause_s:
+            return
+        self._due_s += self._pause_s
+        left_s = self._due_s - time.monotonic()
+        if left_s > PACE_MIN_S or self._pause_s > PACE_MIN_S:
+            client.flush()
+            time.sleep(max(self._due_s - time.monotonic(), 0.0))
 
 
 def _require_path(url: str, address: Address, instead: str) -> None:

@@ -1,4 +1,4 @@
-"""`top`: watching it work."""
+"""`top` and `events`: watching it work."""
 
 from __future__ import annotations
 
@@ -43,6 +43,39 @@ def top(once: bool, as_json: bool, sort: str, url: str) -> None:
                 live.update(_screen(api, sort))
         except KeyboardInterrupt:
             return
+
+
+@click.command()
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["connected", "disconnected", "rebalanced", "created", "moved", "deleted", "told"]),
+    help="Only these (repeatable). `told` is what the broker's log says: refusals, failures.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@url_option
+def events(kinds: tuple[str, ...], count: int | None, as_json: bool, url: str) -> None:
+    """What happens, live: who comes and goes, refusals, rebalances, topics that are made, moved and deleted."""
+    shown = 0
+    try:
+        for event in Api(url).events("/v1/events"):
+            if not isinstance(event, dict) or (kinds and event["kind"] not in kinds):
+                continue
+            click.echo(json.dumps(event, ensure_ascii=False) if as_json else _line(event))
+            shown += 1
+            if count is not None and shown >= count:
+                return
+    except KeyboardInterrupt:
+        return
+
+
+def _line(event: dict[str, Any]) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(event["time_ms"] / 1000))
+    kind = event["level"] if event["kind"] == "told" and event["level"] != "info" else event["kind"]
+    where = f" in {event['namespace']}" if event["namespace"] not in ("", "/") else ""
+    return f"{at}.{event['time_ms'] % 1000:03d}  {kind:<12}  {event['protocol']:<6}  {event['text']}{where}"
 
 
 def _screen(api: Api, sort: str) -> Any:

@@ -37,6 +37,7 @@ ANSWER_BYTES_MAX = 256 << 20
 INFLATED_BYTES_MAX = 64 << 20
 EARLIEST, LATEST = -2, -1
 UNKNOWN_TOPIC, INVALID_TOPIC = 3, 17
+NOT_ALLOWED = 29  # topic authorization failed
 CONTROL = 0x20
 
 
@@ -233,6 +234,8 @@ def _whole_batches(data: Any) -> Iterator[tuple[int, Any]]:
 def check(code: int, what: str, said: str | None = None) -> None:
     if code:
         fix = f"Kafka spells it {what.replace('/', '.')}" if code == INVALID_TOPIC and "/" in what else ""
+        if code == NOT_ALLOWED:
+            fix = "mainstem user may NAME publish TOPIC --why, then: mainstem user allow NAME publish TOPIC"
         raise Refused(f"{what}: {said or f'Kafka error {code}{_name_of(code)}'}", fix=fix)
 
 

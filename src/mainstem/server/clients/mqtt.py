@@ -29,7 +29,7 @@ UNACKED_MAX = 512
 ALL_PROPERTIES = frozenset(Property)
 FIXES: dict[int, str] = {  # of reasons that come without words
     Reason.IMPLEMENTATION_SPECIFIC: "a header that begins with ms- has a meaning: docs/mqtt.md",
-    Reason.NOT_AUTHORIZED: "mainstem user allow NAME publish TOPIC",
+    Reason.NOT_AUTHORIZED: "mainstem user may NAME publish TOPIC --why, then: mainstem user allow NAME publish TOPIC",
     Reason.QUOTA_EXCEEDED: "the disk is full, or the message over a limit: mainstem doctor",
 }
 

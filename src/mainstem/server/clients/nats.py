@@ -103,10 +103,10 @@ class NatsClient:
         if line == b"PING":
             self._stream.send(b"PONG\r\n")
         elif line.startswith(b"-ERR"):
-            raise Refused(
-                f"{self._stream.where} refuses: {line[5:].decode(errors='replace').strip(chr(39))}",
-                fix="where users exist: nats://USER:PASSWORD@HOST/SUBJECT; rights: mainstem user allow NAME publish TOPIC",
-            )
+            fix = "where users exist: nats://USER:PASSWORD@HOST/SUBJECT"
+            if b"Permissions" in line:  # the login was good
+                fix = "mainstem user may NAME publish TOPIC --why, then: mainstem user allow NAME publish TOPIC"
+            raise Refused(f"{self._stream.where} refuses: {line[5:].decode(errors='replace').strip(chr(39))}", fix=fix)
 
     def _line(self, wait_s: float | None = None) -> bytes:
         buffer = self._stream.peek()
