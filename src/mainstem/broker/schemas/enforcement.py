@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mainstem.broker.schemas.records import Version
-from mainstem.broker.schemas.values import HEAD_SIZE, Codec, Misfit, Unchecked, compiled, schema_id_of
+from mainstem.broker.schemas.values import HEAD_SIZE, MAGIC, Codec, Decode, Misfit, Unchecked, compiled, schema_id_of
 from mainstem.model.errors import InvalidRecord
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Enforcement:
         self._changes = -1
         self._codecs: dict[int, Codec | Unchecked] = {}
         self._latest: dict[str, Version | None] = {}
+        self._checks: dict[str, dict[bytes, Decode]] = {}  # subject → the first five bytes, or none → what to call
 
     def refusal(self, subject: str, value: bytes | None) -> str:
         """Why the value does not fit; empty: it does."""
@@ -56,37 +57,47 @@ class Enforcement:
             return ""
         if len(value) > VALUE_BYTES_MAX:
             return f"{len(value)} bytes; values of a topic with a schema have at most {VALUE_BYTES_MAX}"
-        state = self._registry.state
-        if self._changes != state.changes:
-            self._changes = state.changes
-            self._latest.clear()
-            if len(self._codecs) > CODECS_MAX:
-                self._codecs.clear()
+        if self._changes != self._registry.state.changes:
+            self._renew()
+        head = value[:HEAD_SIZE] if value[0] == MAGIC else b""
         try:
-            version, payload = self._version(subject, value)
-            codec = self.codec(version.id)
-            (codec.bare if payload is None else codec.framed)(value if payload is None else payload)
+            check = self._checks[subject].get(head) if subject in self._checks else None
+            if check is None:
+                check = self._check(subject, value, head)
+            check(value[HEAD_SIZE:] if head else value)
         except Misfit as misfit:
             return str(misfit)
         except Unchecked as unchecked:
             return f"schema {subject} cannot be used to check values: {unchecked}"
         return ""
 
-    def _version(self, subject: str, value: bytes) -> tuple[Version, bytes | None]:
-        """Which version it is to fit, and what follows the five bytes of the wire format."""
+    def _renew(self) -> None:
+        self._changes = self._registry.state.changes
+        self._latest, self._checks = {}, {}
+        if len(self._codecs) > CODECS_MAX:
+            self._codecs.clear()
+
+    def _check(self, subject: str, value: bytes, head: bytes) -> Decode:
+        """Kept by the first five bytes: only those of versions that exist get so far."""
+        codec = self.codec(self._version(subject, value).id)
+        check = self._checks.setdefault(subject, {})[head] = codec.framed if head else codec.bare
+        return check
+
+    def _version(self, subject: str, value: bytes) -> Version:
+        """Which version it is to fit."""
         if subject not in self._latest:
             self._latest[subject] = next(iter(self._registry.state.versions(subject)[::-1]), None)
         latest = self._latest[subject]
         if latest is None:
             raise Misfit(f"schema {subject} has no version: mainstem schema add {subject} FILE")
         found = schema_id_of(value)
-        if found is None:
-            return latest, None
-        if found == latest.id:
-            return latest, value[HEAD_SIZE:]
+        if found is None and value[0] == MAGIC:
+            raise Misfit("it begins like a serialised value, and ends before the schema's id")
+        if found is None or found == latest.id:
+            return latest
         for one in self._registry.state.users(found):
             if one.subject == subject:
-                return one, value[HEAD_SIZE:]
+                return one
         raise Misfit(f"schema id {found} is not a version of {subject}")
 
     def shown(self, value: bytes) -> Shown | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from mainstem.broker.schemas.enforcement import DEAD_LETTER, OFF, misfit_of
+from mainstem.broker.schemas.enforcement import DEAD_LETTER, OFF
 from mainstem.broker.topics import Topic
 from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
@@ -156,8 +157,8 @@ class TopicRules:
 
 
 def _misfit(topic: Topic) -> Callable[[bytes | None], str]:
-    namespace, policy = topic.partitions[0].route.namespace, topic.policy
-    return lambda value: misfit_of(namespace, policy, value)
+    namespace = topic.partitions[0].route.namespace
+    return partial(namespace.broker.schemas.of(namespace).enforcement.refusal, topic.policy.schema)
 
 
 def _stamp(batch: Buffer, now_ms: int) -> bytes:

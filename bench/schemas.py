@@ -1,0 +1,107 @@
+"""Publishing to a topic with a schema beside one without: Kafka in batches, and MQTT; JSON Schema and Avro."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from confluent_kafka import Producer
+
+from mainstem.broker.schemas.records import Schema
+from mainstem.broker.schemas.values import compiled
+from mainstem.testing.process import BrokerProcess
+
+RECORDS = 100_000
+SHAPE = {
+    "type": "object",
+    "properties": {
+        "device": {"type": "string", "maxLength": 64},
+        "celsius": {"type": "number"},
+        "volts": {"type": "number", "minimum": 0},
+        "at": {"type": "integer"},
+    },
+    "required": ["device", "celsius", "at"],
+}
+FIELDS = [
+    {"name": "device", "type": "string"},
+    {"name": "celsius", "type": "double"},
+    {"name": "volts", "type": "double"},
+    {"name": "at", "type": "long"},
+]
+AVRO = {"type": "record", "name": "Reading", "fields": FIELDS}
+VALUE = {"device": "sensor-4711", "celsius": 21.5, "volts": 3.3, "at": 1_700_000_000_000}
+
+
+def produced_per_s(broker: BrokerProcess, topic: str, value: bytes) -> float:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20, "batch.num.messages": 5_000})
+    failures: list[Any] = []
+
+    def note(error: Any, _: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    began = time.perf_counter()
+    for _ in range(RECORDS):
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=note)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    producer.flush(120)
+    assert not failures, failures[0]
+    return RECORDS / (time.perf_counter() - began)
+
+
+def checks_per_s(kind: str, text: str, value: bytes, framed: bool) -> float:
+    codec = compiled(Schema(kind, text), [])
+    check = codec.framed if framed else codec.bare
+    began = time.perf_counter()
+    for _ in range(RECORDS):
+        check(value)
+    return RECORDS / (time.perf_counter() - began)
+
+
+def avro_value(schema_id: int) -> bytes:
+    import io
+
+    import fastavro
+
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), VALUE)
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+def main() -> None:
+    bare = json.dumps(VALUE).encode()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder) / "data") as broker,
+        httpx.Client(base_url=broker.http_url, timeout=60) as http,
+    ):
+        http.post(
+            "/subjects/shape/versions", json={"schema": json.dumps(SHAPE), "schemaType": "JSON"}
+        ).raise_for_status()
+        made = http.post("/subjects/avro/versions", json={"schema": json.dumps(AVRO)}).json()
+        framed = avro_value(made["id"])
+        for name, subject in (("plain", ""), ("json", "shape"), ("avro", "avro")):
+            settings = {"layout": "dedicated", "schema": subject}
+            http.post("/v1/topics", json={"name": name, "settings": settings}).raise_for_status()
+        print("| topic | records/s by Kafka | share |")
+        print("|---|---|---|")
+        produced_per_s(broker, "plain", bare)  # warm
+        for name, value in (("json", bare), ("avro", framed)):
+            without = max(produced_per_s(broker, "plain", value) for _ in range(2))
+            checked = max(produced_per_s(broker, name, value) for _ in range(2))
+            print(f"| without a schema, values as {name} | {without:,.0f} | |")
+            print(f"| with, {name} | {checked:,.0f} | {checked / without:.0%} |")
+    print(f"\nchecks alone: JSON Schema {checks_per_s('JSON', json.dumps(SHAPE), bare, False):,.0f}/s, ", end="")
+    print(f"Avro {checks_per_s('AVRO', json.dumps(AVRO), framed[5:], True):,.0f}/s")
+
+
+if __name__ == "__main__":
+    main()
