@@ -7,7 +7,7 @@ from mainstem.model.topic import amqp_key, kafka_name
 from tests.crossing.message import EXACT, MAPPED, NOT_EXPRESSIBLE, Headers, Heard, Message, Speaker, parts_of
 
 EXPIRY_LATE_S_MAX = 60
-NO_WORD = {"kafka": {"transient"}}  # fields a protocol's messages have no place for
+NO_WORD = {"kafka": {"transient"}, "nats": {"transient"}}  # fields a protocol's messages have no place for
 
 
 def own(message: Message, heard: Heard, speaker: Speaker) -> str:
@@ -38,7 +38,7 @@ def is_long(topic: str) -> bool:
 
 
 def _topic_place(topic: str, heard: Heard, reader: str) -> str:
-    spelled = {"kafka": kafka_name(topic.encode()).encode(), "amqp": amqp_key(topic.encode()), "mqtt": b""}[reader]
+    spelled = {"kafka": kafka_name(topic.encode()).encode(), "amqp": amqp_key(topic.encode())}.get(reader, b"")
     if not is_cut(spelled):
         return EXACT
     assert heard.full_topic == topic, "a cut name without ms-topic"

@@ -16,11 +16,11 @@ from mainstem.testing.broker import Endpoints
 from tests.crossing.judging import foreign, is_long, own
 from tests.crossing.message import NOT_EXPRESSIBLE, CannotSay, Ear, Heard, Message, Speaker, with_topic
 from tests.crossing.probes import PROBES, Probe
-from tests.crossing.speakers import PROTOCOLS, speakers_of
+from tests.crossing.speakers import PROTOCOLS, WITH_HISTORY, speakers_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "crossing.md"
 PRIMER = b"primer"  # said first, so that the topic exists; by MQTT where Kafka and AMQP must cut its name
-TITLES = {"mqtt": "MQTT", "kafka": "Kafka", "amqp": "AMQP"}
+TITLES = {"mqtt": "MQTT", "kafka": "Kafka", "amqp": "AMQP", "nats": "NATS"}
 
 Pair = tuple[str, str]
 
@@ -37,7 +37,7 @@ class Said:
 
 
 class Run:
-    """All probes said by all three, each on a topic of its own, heard by all three: live first, then from history."""
+    """All probes said by all, each on a topic of its own, heard by all: live first, then from history."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._speakers: dict[str, Speaker] = speakers_of(endpoints)
@@ -73,7 +73,7 @@ class Run:
                 self._unsayable.add((said.writer, said.probe.row))
         self._hear("live", ears)
         stored = [said.message.topic for said in self._said]
-        self._hear("history", {reader: self._speakers[reader].history(*stored) for reader in PROTOCOLS})
+        self._hear("history", {reader: self._speakers[reader].history(*stored) for reader in WITH_HISTORY})
 
     def _hear(self, when: str, ears: dict[str, Ear]) -> None:
         for reader, ear in ears.items():
@@ -114,8 +114,8 @@ _HEAD = """\
 
 <!-- made by `.venv/bin/python -m tests.crossing.matrix`; tests/crossing compares it with what it observes -->
 
-Each cell was observed: a real client (paho, confluent-kafka, pika) said the field, another heard it, live and from
-history, on every engine and layout. Not one is written by hand.
+Each cell was observed: a client (paho, confluent-kafka, pika; NATS's bytes by hand) said the field, another heard it, live
+and (but by core NATS, which has none) from history, on every engine and layout. Not one is written by hand.
 
 - **exact**: in the reader's own place for it and equal. To the protocol that wrote it: everything it sent, nothing added.
 - **mapped**: equal, under a name or form of [the mapping](mapping.md): a user property, a header, a mark.

@@ -10,7 +10,7 @@ import pytest
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually
 from tests.crossing.message import Message, Speaker
-from tests.crossing.speakers import PROTOCOLS
+from tests.crossing.speakers import WITH_HISTORY
 
 SOON_S = 1
 
@@ -26,7 +26,7 @@ def test_history_leaves_expired_messages_out(broker: Broker, speakers: dict[str,
             return ear.hear(topic).message.value == b"long"
 
     eventually(gone, "the short one has expired")
-    for reader in PROTOCOLS:
+    for reader in WITH_HISTORY:
         with speakers[reader].history(topic) as ear:
             assert ear.hear(topic).message.value == b"long", reader
 

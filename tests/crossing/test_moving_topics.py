@@ -13,7 +13,8 @@ import pytest
 from mainstem.testing import BrokerProcess
 from tests.crossing.commands import http, mainstem
 from tests.crossing.message import Ear, Message, Speaker
-from tests.crossing.speakers import PROTOCOLS, speakers_of
+from tests.crossing.speakers import WITH_HISTORY as PROTOCOLS
+from tests.crossing.speakers import speakers_of
 
 MOVES = [
     ("--layout", "dedicated"),

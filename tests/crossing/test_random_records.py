@@ -32,7 +32,8 @@ TOPICS = [
 printable = st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co"))
 words = st.text(printable, max_size=12)
 texts = st.text(printable, min_size=1, max_size=40)
-names = st.builds(lambda word, mark: f"h{word}{mark}", words, st.sampled_from(["", "", "", ";b64", ";null"]))
+lines = words.filter(lambda word: ":" not in word)  # in a NATS line a name's colon is %3A
+names = st.builds(lambda word, mark: f"h{word}{mark}", lines, st.sampled_from(["", "", "", ";b64", ";null"]))
 values = st.none() | st.binary(max_size=20) | words.map(str.encode)
 typed_values: st.SearchStrategy[Any] = st.recursive(
     st.booleans() | st.integers(-(2**62), 2**62) | words | st.none(),
@@ -67,6 +68,8 @@ def sayable(message: Message, writer: str) -> Message:
         ahead = (message.event_time_us or 0) > time.time() * 1_000_000
         return replace(message, is_text=None, transient=None, event_time_us=None if ahead else message.event_time_us)
     message = replace(message, value=message.value or b"")
+    if writer == "nats":
+        return replace(message, is_text=None, transient=None)
     if writer == "amqp":
         return replace(message, headers=list(dict(message.headers).items()), is_text=None)
     if message.is_text:
@@ -128,7 +131,7 @@ def test_typed_amqp_tables_come_back_and_are_told_elsewhere(
     speakers["amqp"].say(said)
     heard = {reader: ears[reader].hear(TYPED_TOPIC) for reader in PROTOCOLS}
     own(said, heard["amqp"], speakers["amqp"])
-    for reader in ("mqtt", "kafka"):
+    for reader in ("mqtt", "kafka", "nats"):
         told = heard[reader]
         assert [name for name, _ in told.message.headers] == list(table)
         if any(value is not None and not isinstance(value, str) for value in table.values()):

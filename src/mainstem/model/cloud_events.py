@@ -1,6 +1,6 @@
 """CloudEvents in binary mode: each binding has its own prefix for the same attributes.
 
-    Kafka ce_id      MQTT id      AMQP cloudEvents:id (cloudEvents_id is read too)      inside: ce_id
+    Kafka ce_id      MQTT id      AMQP cloudEvents:id (cloudEvents_id is read too)      NATS ce-id      inside: ce_id
 
 Renamed only where `specversion` is there and the content is not itself a CloudEvent. MQTT's bare names are taken as
 attributes only if they are CloudEvents' own; an extension attribute cannot be told from another user property.
@@ -12,6 +12,7 @@ from mainstem.model.record import Header
 
 PREFIX = b"ce_"
 AMQP_PREFIXES = (b"cloudEvents:", b"cloudEvents_")
+NATS_PREFIXES = (b"ce-",)
 NAMES = frozenset((b"id", b"source", b"specversion", b"type", b"subject", b"time", b"dataschema"))
 STRUCTURED = b"application/cloudevents"
 
@@ -37,17 +38,16 @@ def to_mqtt(headers: list[Header]) -> list[Header]:
     return renamed
 
 
-def from_amqp(headers: list[Header], content_type: bytes | None) -> list[Header]:
+def from_prefixed(headers: list[Header], content_type: bytes | None, prefixes: tuple[bytes, ...]) -> list[Header]:
+    """Of a binding with a prefix: any of `prefixes`."""
     present = _names(headers)
-    prefix = next((p for p in AMQP_PREFIXES if p + b"specversion" in present), None)
+    prefix = next((p for p in prefixes if p + b"specversion" in present), None)
     if prefix is None or (content_type or b"").startswith(STRUCTURED):
         return headers
     return [(PREFIX + name[len(prefix) :] if name.startswith(prefix) else name, value) for name, value in headers]
 
 
-def to_amqp(headers: list[Header]) -> list[Header]:
+def to_prefixed(headers: list[Header], prefix: bytes) -> list[Header]:
     if PREFIX + b"specversion" not in _names(headers):
         return headers
-    return [
-        (AMQP_PREFIXES[0] + name[len(PREFIX) :] if name.startswith(PREFIX) else name, value) for name, value in headers
-    ]
+    return [(prefix + name[len(PREFIX) :] if name.startswith(PREFIX) else name, value) for name, value in headers]

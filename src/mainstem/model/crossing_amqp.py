@@ -41,7 +41,7 @@ def read(record: Record) -> Message:
     for name, raw in content.headers:
         _read_header(message, headers, name.encode("utf-8", "surrogateescape"), raw)
     _read_properties(message, content, record)
-    message.headers += cloud_events.from_amqp(headers, message.content_type)
+    message.headers += cloud_events.from_prefixed(headers, message.content_type, cloud_events.AMQP_PREFIXES)
     message.headers += ((name, content.fields[key][1:]) for key, name in AMQP_NAMES.items() if key in content.fields)
     if any(raw[:1] not in b"SxV" for _, raw in content.headers):
         message.amqp_headers = join_table(content.headers)
@@ -138,7 +138,7 @@ def write(message: Message, now_ns: int) -> bytes:
 
 def _write_headers(message: Message, content: Content) -> None:
     grouped: dict[bytes, list[bytes | None]] = {}
-    for name, value in cloud_events.to_amqp(message.headers):
+    for name, value in cloud_events.to_prefixed(message.headers, cloud_events.AMQP_PREFIXES[0]):
         fits = len(text_name(name)) <= SHORT_MAX
         grouped.setdefault(text_name(name) if fits else b"ms-left-out", []).append(value if fits else left_out(name))
     for name, values in grouped.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import Counter
 
+from mainstem.model import cloud_events
 from mainstem.model.crossing_kafka import ORIGINS
 from mainstem.model.crossing_message import CLIENT_NAMES, Message, elsewhere, start, take_client_field, text_name
 from mainstem.model.crossing_mqtt import unmarked
@@ -40,12 +41,13 @@ def header_lines(block: bytes) -> list[tuple[bytes, bytes]]:
 def read(record: Record) -> Message:
     """A field's header counts if it stands once; otherwise it stays a header like any other."""
     message = start(record)
-    lines = header_lines(record.header(b"ms-nats") or b"")
+    lines = [unmarked(name, text) for name, text in header_lines(record.header(b"ms-nats") or b"")]
     counts = Counter(name.lower() for name, _ in lines)
-    for name, text in lines:
-        if counts[name.lower()] > 1 or not _take(message, record, name.lower(), text):
-            plain, value = unmarked(name, text)
-            message.headers.append((elsewhere(plain), value))
+    headers: list[Header] = []
+    for name, value in lines:
+        if value is None or counts[name.lower()] > 1 or not _take(message, record, name.lower(), value):
+            headers.append((elsewhere(name), value))
+    message.headers = cloud_events.from_prefixed(headers, message.content_type, cloud_events.NATS_PREFIXES)
     reply = record.header(b"ms-nats-reply")
     if reply is not None:
         try:
@@ -75,7 +77,8 @@ def _duration_us(text: bytes) -> int | None:
 
 def write(message: Message, now_ns: int) -> tuple[bytes, bytes]:
     """Header block and reply subject of a message that another protocol wrote."""
-    lines = [_line(name, value) for name, value in [*message.headers, *_fields(message, now_ns)]]
+    headers = cloud_events.to_prefixed(message.headers, cloud_events.NATS_PREFIXES[0])
+    lines = [_line(name, value) for name, value in [*headers, *_fields(message, now_ns)]]
     reply = nats_subject(message.reply_to) if message.reply_to is not None else b""
     return LINE.join([VERSION, *lines, b"", b""]), reply
 
@@ -118,7 +121,28 @@ def _line(name: bytes, value: bytes | None) -> bytes:
     name = text_name(name).replace(b"\r", b"%0D").replace(b"\n", b"%0A").replace(b":", b"%3A")
     if value is None:
         return name + b";null: "
-    plain = value.isascii() and value == value.strip() and not any(byte < 32 or byte == 127 for byte in value)
-    if not plain or name.endswith((b";b64", b";null")):
+    if not _is_line(value) or name.endswith((b";b64", b";null")):
         return name + b";b64: " + b64encode(value)
     return name + b": " + value
+
+
+def _is_line(value: bytes) -> bool:
+    """Text that a line carries as it is."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return value == value.strip() and not any(byte < 32 or byte == 127 for byte in value)
+
+
+def client_fields(block: bytes) -> tuple[bytes | None, int | None]:
+    """What a client says of the record itself: its key, and its event time in ms."""
+    key: bytes | None = None
+    time_ms: int | None = None
+    for name, text in header_lines(block):
+        plain, value = unmarked(name.lower(), text)
+        if plain == b"ms-key":
+            key = value
+        elif plain == b"ms-ts" and value is not None and value.isdigit() and len(value) <= 18:
+            time_ms = int(value) // 1000
+    return key, time_ms

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
-from mainstem.model.crossing_nats import header_lines
+from mainstem.model.crossing_nats import client_fields
 from mainstem.model.errors import InvalidName, InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header
@@ -93,7 +93,9 @@ def publish(
     if stream is not None:
         connection.inbound.published = True
         stored = _stored(connection, b"", headers)
-        connection.jetstream.publisher.publish(stream, topic, reply, headers, payload, stored, _key_of(headers))
+        connection.jetstream.publisher.publish(
+            stream, topic, reply, headers, payload, stored, client_fields(headers)[0]
+        )
         return
     _publish_stored(connection, topic, subject, reply, headers, payload)
 
@@ -113,7 +115,8 @@ def _publish_stored(
     try:
         connection.inbound.published = True
         stored = _stored(connection, reply, headers)
-        namespace.publish(topic, payload, key=_key_of(headers), headers=stored, origin=Origin.NATS)
+        key, time_ms = client_fields(headers)
+        namespace.publish(topic, payload, key=key, headers=stored, time_ms=time_ms, origin=Origin.NATS)
     except InvalidRecord as error:
         connection.refuse_publish([subject.decode(errors="replace")], prefix="", why=error.message)
     except MainstemError as error:  # at most once: nobody waits for an answer
@@ -172,10 +175,3 @@ def no_responders(connection: NatsConnection, subject: bytes, reply: bytes) -> N
         if one.owner is connection and not one.queue:
             connection.deliver_live(one, reply, b"", status, b"")
             return
-
-
-def _key_of(headers: bytes) -> bytes | None:
-    """A client's own key; the topic where it says none."""
-    if b"s-key" not in headers.lower():
-        return None
-    return next((value for name, value in header_lines(headers) if name.lower() == b"ms-key"), None)

@@ -7,7 +7,7 @@
 `receive(bytes)`, then `next(time_ms)` until it returns None; or the reactor hands over a read where it lies. A publish whose
 subject is known (`_routes.pyx`) and which just goes to its topic is put into the open batch of its log in place. What needs
 a decision is returned as a tuple of `commands`: everything else, and publishes to subjects that are live only, belong to a
-stream or may not be published to, that carry a key of their own, or that ask somebody who may not be there.
+stream or may not be published to, that carry a key or a time of their own, or that ask somebody who may not be there.
 Only an unfinished command is kept between reads; its size is checked before it is buffered.
 """
 
