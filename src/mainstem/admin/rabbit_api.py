@@ -26,6 +26,7 @@ from starlette.routing import Route
 from mainstem.admin import rabbit_changes as changes
 from mainstem.admin import rabbit_objects as objects
 from mainstem.admin import rabbit_policies as policies
+from mainstem.admin import rabbit_users as users
 from mainstem.admin.calls import audit
 from mainstem.admin.rights import admit, may
 from mainstem.admin.running import Running
@@ -263,8 +264,16 @@ ROUTES: list[tuple[str, tuple[str, ...], str, Handler]] = [
         ),
         ("GET", "extensions", "self.read", lambda call: [{"javascript": "dispatcher.js"}]),
         ("GET", "cluster-name", "self.read", lambda call: {"name": "mainstem"}),
-        ("GET", "users", "user.list", lambda call: objects.users(call.broker)),
-        ("GET", "permissions", "user.list", lambda call: objects.permissions(call.broker)),
+        ("GET", "users", "user.list", users.listed),
+        ("GET", "users/{name}", "user.describe", users.described),
+        ("PUT", "users/{name}", "user.add", users.put),
+        ("DELETE", "users/{name}", "user.remove", users.remove),
+        ("GET", "users/{name}/permissions", "user.describe", users.permissions),
+        ("GET", "permissions", "user.list", users.permissions),
+        ("GET", "permissions/{vhost}/{name}", "user.describe", users.permission),
+        ("PUT", "permissions/{vhost}/{name}", "rule.add", users.permit),
+        ("DELETE", "permissions/{vhost}/{name}", "rule.remove", users.forbid),
+        ("GET", "topic-permissions", "user.list", lambda call: []),
         (
             "GET",
             "vhosts",

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import psutil
 
 from mainstem.admin.running import Running
-from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.exchanges import TYPES, Binding, Exchange
 from mainstem.broker.queues.queue import Queue
@@ -280,17 +279,6 @@ def vhost(queues: Queues, running: Running) -> dict[str, Any]:
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
     }
-
-
-def users(broker: Broker) -> list[dict[str, Any]]:
-    return [{"name": user.name, "tags": tags(user.admin)} for user in broker.access.users.values()]
-
-
-def permissions(broker: Broker) -> list[dict[str, Any]]:
-    return [
-        {"user": user.name, "vhost": user.namespace, "configure": ".*", "write": ".*", "read": ".*"}
-        for user in broker.access.users.values()
-    ]
 
 
 def node(running: Running) -> dict[str, Any]:

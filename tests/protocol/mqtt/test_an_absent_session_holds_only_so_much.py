@@ -47,4 +47,4 @@ def test_a_retained_record_is_held_by_its_offset() -> None:
         assert app is not None
         keeper = app.broker.session_keeper
         pointer = keeper.retained(app.broker.namespace("/")).current(b"kept")
-        assert keeper.retained_holds(app.broker.journal.stem).offsets == [pointer.offset]
+        assert list(keeper.retained_holds(app.broker.journal.stem).offsets) == [pointer.offset]

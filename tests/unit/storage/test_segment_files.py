@@ -293,5 +293,5 @@ def test_a_segment_size_that_cannot_be_is_refused(tmp_path: Path, size: int) -> 
 
 
 def test_an_unknown_engine_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="segment, rocksdb, memory"):
+    with pytest.raises(InvalidArgument, match="segment, rocksdb, object, memory"):
         open_engine("floppy", tmp_path, 1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,14 +129,18 @@ def _rabbit_user(one: dict[str, Any]) -> ForeignUser:
     return ForeignUser(one["name"], credentials, admin="administrator" in tags)
 
 
+def rules_on_everything(actions: Iterable[str]) -> list[Rule]:
+    """That allow it on what a vhost of RabbitMQ's has."""
+    kinds = {"topic": "#", "queue": "*", "exchange": "*"}
+    return [Rule.make(allow=True, actions=actions, pattern=pattern, kind=kind) for kind, pattern in kinds.items()]
+
+
 def _permit(user: ForeignUser, permissions: list[dict[str, Any]]) -> None:
     """A rule counts in all namespaces of its user: what it may do in one vhost only is left out, and told."""
     user.namespaces = list(dict.fromkeys(str(one["vhost"]) for one in permissions))
     for right, actions in RABBIT_RIGHTS.items():
         patterns = {str(one.get(right, "")) for one in permissions}
         if patterns == {EVERYTHING}:
-            for kind in ("topic", "queue", "exchange"):
-                pattern = "#" if kind == "topic" else "*"
-                user.rules.append(Rule.make(allow=True, actions=actions, pattern=pattern, kind=kind))
+            user.rules += rules_on_everything(actions)
         elif patterns - {"", NOTHING}:
             user.left_out.append(f"{right}: {', '.join(sorted(patterns))}")
