@@ -1,10 +1,11 @@
-"""Publishing to a topic with a schema beside one without: Kafka in batches, and MQTT; JSON Schema and Avro."""
+"""Publishing by Kafka to a topic with a schema beside one without: JSON Schema and Avro."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from mainstem.broker.schemas.values import compiled
 from mainstem.testing.process import BrokerProcess
 
 RECORDS = 100_000
+ROUNDS = 3  # each beside the other, so that what else the machine does meets both
+SHARE_MIN = 0.5
 SHAPE = {
     "type": "object",
     "properties": {
@@ -66,6 +69,10 @@ def checks_per_s(kind: str, text: str, value: bytes, framed: bool) -> float:
     return RECORDS / (time.perf_counter() - began)
 
 
+def _middle(rates: Iterable[float]) -> float:
+    return sorted(rates)[ROUNDS // 2]
+
+
 def avro_value(schema_id: int) -> bytes:
     import io
 
@@ -95,10 +102,14 @@ def main() -> None:
         print("|---|---|---|")
         produced_per_s(broker, "plain", bare)  # warm
         for name, value in (("json", bare), ("avro", framed)):
-            without = max(produced_per_s(broker, "plain", value) for _ in range(2))
-            checked = max(produced_per_s(broker, name, value) for _ in range(2))
-            print(f"| without a schema, values as {name} | {without:,.0f} | |")
-            print(f"| with, {name} | {checked:,.0f} | {checked / without:.0%} |")
+            rounds = [
+                (produced_per_s(broker, "plain", value), produced_per_s(broker, name, value)) for _ in range(ROUNDS)
+            ]
+            shares = sorted(checked / without for without, checked in rounds)
+            middle, spread = shares[ROUNDS // 2], f"{shares[0]:.0%} to {shares[-1]:.0%}"
+            verdict = "" if middle >= SHARE_MIN else f" MISSED (target {SHARE_MIN:.0%})"
+            print(f"| without a schema, values as {name} | {_middle(one for one, _ in rounds):,.0f} | |")
+            print(f"| with, {name} | {_middle(one for _, one in rounds):,.0f} | {middle:.0%} ({spread}){verdict} |")
     print(f"\nchecks alone: JSON Schema {checks_per_s('JSON', json.dumps(SHAPE), bare, False):,.0f}/s, ", end="")
     print(f"Avro {checks_per_s('AVRO', json.dumps(AVRO), framed[5:], True):,.0f}/s")
 
