@@ -17,6 +17,7 @@ from mainstem.admin.iceberg_api import iceberg_routes
 from mainstem.admin.metrics.collecting import metrics_text
 from mainstem.admin.metrics.exposition import CONTENT_TYPE
 from mainstem.admin.nats_monitoring import nats_routes
+from mainstem.admin.oidc import Oidc
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.problems import problem, problem_of
 from mainstem.admin.rabbit_api import rabbit_routes
@@ -69,6 +70,7 @@ def make_application(running: Running) -> Starlette:
     answered = [Route(one.path, endpoint(running, one), methods=[one.method], name=one.needs) for one in OPERATIONS]
     scans = spark_routes(running.broker)
     running.tokens = Tokens(running.broker.access)
+    running.oidc = Oidc(running, running.broker.options.identity.tokens) if running.config.oidc.issuer else None
     running.asking = Asking(running, [*scans, *answered])
     routes: list[BaseRoute] = [
         Route("/livez", livez, name="health.read"),
@@ -83,6 +85,7 @@ def make_application(running: Running) -> Starlette:
         *schema_routes(running),
         *iceberg_routes(running),
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
+        *(running.oidc.routes() if running.oidc is not None else ()),
     ]
     console = Console(running) if running.config.http.console else None
     if console is not None:

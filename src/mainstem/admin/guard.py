@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mainstem.admin import oidc as oidc_pages
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.admin.tokens import TOKENS_PATH
@@ -65,7 +66,7 @@ class Guard:
             try:
                 scope.setdefault("state", {})["principal"] = await self._principal(scope, headers)
             except MainstemError as error:
-                refusal = self._login_wanted(error)
+                refusal = self._login_wanted(error, headers, scope)
                 if "authorization" in headers:  # a browser's first try has none; that is no failure
                     name = _login_in(headers["authorization"])[0]
                     logger.warning("a login as %r from %s failed", name[:128], _address(scope))
@@ -116,7 +117,12 @@ class Guard:
             return None
         shown = Shown(address=_address(scope), protocol="http", certificate=scope["state"].get("certificate"))
         if "authorization" not in headers:
+            oidc = self._running.oidc
+            if oidc is not None and path in (oidc_pages.BEGIN, oidc_pages.CALLBACK, oidc_pages.END):
+                return None
             known = self._running.broker.identity.login_now(shown)
+            if known is None and oidc is not None:
+                known = oidc.session(headers.get("cookie", ""))
             if known is not None:
                 return known
         if not access.open and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
@@ -131,9 +137,12 @@ class Guard:
             replace(shown, name=name, password=password, token_only=bearer)
         )
 
-    def _login_wanted(self, error: MainstemError) -> Response:
+    def _login_wanted(self, error: MainstemError, headers: dict[str, str], scope: Scope) -> Response:
         if status_of(error) != 403:
             return problem_of(error)
+        browses = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        if self._running.oidc is not None and browses and "authorization" not in headers:
+            return RedirectResponse(oidc_pages.BEGIN, 302)
         wanted = {"WWW-Authenticate": 'Basic realm="Mainstem", charset="UTF-8"'}
         return problem(401, error.code, str(error), fix=error.fix, headers=wanted)
 

@@ -10,6 +10,7 @@ from mainstem.broker.broker import Broker
 if TYPE_CHECKING:
     from mainstem.admin.events import Events
     from mainstem.admin.history.keeper import History
+    from mainstem.admin.oidc import Oidc
     from mainstem.admin.rates import Rates
     from mainstem.admin.tokens import Tokens
 
@@ -30,6 +31,7 @@ class Running(Protocol):
     asking: Any  # admin.asking.Asking: who answers questions to the log
     cluster: Any  # cluster.figures.Figures where the broker is one of several, else None
     tokens: Tokens
+    oidc: Oidc | None  # where people log in to the console at a provider's
     ready: bool
     protocols: dict[str, str]  # listener → the protocol its clients are counted under
 

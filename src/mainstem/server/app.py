@@ -106,7 +106,7 @@ def identity_options(config: Config) -> IdentityOptions:
         given.leeway_ms / 1000,
         given.keys_max_age_ms / 1000,
     )
-    return IdentityOptions(tokens, config.tls.client_users, config.limits.login_failures_max)
+    return IdentityOptions(tokens, config.tls.client_users, config.limits.login_failures_max, bool(config.oidc.issuer))
 
 
 def tier_settings(config: Config) -> TierSettings | None:
@@ -168,6 +168,7 @@ class App:
         self.asking: Any = None  # made with the HTTP server
         self.cluster: Any = None  # set by whoever runs it as one of several
         self.tokens: Any = None  # likewise
+        self.oidc: Any = None  # likewise
         self.ready = False
         self._move_ports = move_ports
         limits = config.limits
@@ -191,7 +192,10 @@ class App:
                 self._directory = DataDirectory(directory)
             taken = self._taken or take_ports(listeners, move=self._move_ports, tls=self._tls is not None)
             if self._directory is None:  # a broker that may not start creates nothing
-                check_bind(listeners, users=bool(self.config.jwt.keys or self.config.tls.client_users))
+                check_bind(
+                    listeners,
+                    users=bool(self.config.jwt.keys or self.config.tls.client_users or self.config.oidc.issuer),
+                )
             self._tell_ports(taken)
             self._directory = self._directory or DataDirectory(directory)
             await self.broker.open()

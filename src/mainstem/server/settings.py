@@ -22,25 +22,16 @@ from mainstem.server.kinds import (
     SIZE_OR_UNLIMITED,
     TEXT,
     UNLIMITED,
-    Kind,
     choice,
     count,
     share,
 )
 from mainstem.server.protocols import doors
+from mainstem.server.security_settings import Audit, Jwt, Oidc
+from mainstem.server.security_settings import Tls as Tls
+from mainstem.server.setting import DAY, GIB, HOUR, KIB, MIB, MINUTE, SECOND, setting
+from mainstem.server.setting import Setting as Setting
 from mainstem.storage.engines import ENGINES
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    kind: Kind
-    doc: str
-    live: bool
-
-
-def setting(default: Any, kind: Kind, doc: str, *, live: bool = False) -> Any:
-    return field(default=default, metadata={"setting": Setting(kind, doc, live)})
-
 
 ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
@@ -50,8 +41,6 @@ SCHEMA_MODE = choice("refuse", "dead-letter", "off")
 SHARE = share()
 CLEANUP = choice("delete", "compact", "compact,delete")
 PARTITIONS = count(1, 1_000)
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 @dataclass(slots=True)
@@ -94,57 +83,6 @@ if TYPE_CHECKING:
 else:
     Listeners = make_dataclass("Listeners", _ports(), bases=(ListenerSettings,), slots=True)
     Listeners.__doc__ = ListenerSettings.__doc__
-
-
-@dataclass(slots=True)
-class Tls:
-    """A certificate for listeners with TLS. SIGHUP reads the files again, whether or not their names changed."""
-
-    certificate: str = setting("", TEXT, "PEM file: the certificate, then those that vouch for it.", live=True)
-    key: str = setting("", TEXT, "PEM file: its private key, without a password; empty: in the same file.", live=True)
-    client_ca: str = setting(
-        "", TEXT, "PEM file: who signs the certificates of clients. If set, no client connects without one."
-    )
-    client_certificates: str = setting(
-        "required",
-        choice("required", "optional"),
-        "With `client_ca`: whether a client may also connect without a certificate, and log in by other means.",
-    )
-    client_users: tuple[str, ...] = setting(
-        (),
-        NAMES,
-        "Rules that tell the user of a client's certificate, first match: `cn:{user}`, `san.uri:spiffe://acme/{user}` "
-        "(docs/security.md). Empty: a certificate lets nobody in by itself.",
-    )
-
-
-@dataclass(slots=True)
-class Jwt:
-    """Tokens of another issuer as logins (docs/security.md). Needs `pip install 'mainstem[identity]'`."""
-
-    keys: str = setting(
-        "",
-        TEXT,
-        "The issuer's public keys: a file (PEM, JWK, JWKS) or the https address of a JWKS. Empty: no token is taken.",
-    )
-    issuer: str = setting("", TEXT, "What `iss` of a token must be; empty takes any that the keys have signed.")
-    audience: tuple[str, ...] = setting((), NAMES, "What `aud` of a token must be, or have. Needed.")
-    algorithms: tuple[str, ...] = setting(
-        ("RS256", "ES256", "EdDSA"), NAMES, "Signatures taken; also RS384, RS512, PS256, PS384, PS512, ES384, ES512."
-    )
-    user_claim: str = setting("sub", TEXT, "The claim that is the user's name; dots lead into claims.")
-    namespace_claim: str = setting("namespace", TEXT, "The claim with the namespace, or a list of them.")
-    roles_claim: str = setting("roles", TEXT, "The claim with a list of roles, such as `realm_access.roles`.")
-    rules_claim: str = setting("rules", TEXT, "The claim with rules, as `mainstem user describe --json` shows them.")
-    admin_role: str = setting("", TEXT, "Who has this role in a token is an admin; empty: nobody by a token alone.")
-    namespace: str = setting("/", TEXT, "The namespace of a token that names none, of a user the broker does not know.")
-    users: str = setting(
-        "any", choice("any", "known"), "`known`: only users that the broker has too get in by a token."
-    )
-    leeway_ms: int = setting(30 * SECOND, DURATION, "How far the issuer's clock may be off.")
-    keys_max_age_ms: int = setting(
-        5 * MINUTE, DURATION, "When the keys are read again; also when a token names a new one."
-    )
 
 
 @dataclass(slots=True)
@@ -509,15 +447,6 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Audit:
-    """Who did what, allowed or not: records in the topic `$audit` of each namespace (docs/security.md)."""
-
-    enabled: bool = setting(True, FLAG, "Keep them, once there are users.")
-    file: str = setting("", TEXT, "Append them to this file, too: a JSON object in each line.")
-    retention_ms: int = setting(90 * DAY, DURATION_OR_UNLIMITED, "How long `$audit` keeps them.")
-
-
-@dataclass(slots=True)
 class Logging:
     """What the process writes to standard error."""
 
@@ -537,6 +466,7 @@ class Config:
     listeners: Listeners = field(default_factory=Listeners)
     tls: Tls = field(default_factory=Tls)
     jwt: Jwt = field(default_factory=Jwt)
+    oidc: Oidc = field(default_factory=Oidc)
     data: Data = field(default_factory=Data)
     topics: Topics = field(default_factory=Topics)
     tier: TierStore = field(default_factory=TierStore)
@@ -559,6 +489,7 @@ SECTIONS: dict[str, type] = {
     "listeners": Listeners,
     "tls": Tls,
     "jwt": Jwt,
+    "oidc": Oidc,
     "data": Data,
     "topics": Topics,
     "tier": TierStore,

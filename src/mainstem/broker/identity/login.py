@@ -59,6 +59,7 @@ class IdentityOptions:
     tokens: TokenOptions = field(default_factory=TokenOptions)
     certificates: tuple[str, ...] = ()
     failures_max: int = 10
+    console_elsewhere: bool = False  # whether people log in to the console at a provider's
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Identity:
         self._clock = clock or SystemClock()
         self.tokens = Tokens(options.tokens) if options.tokens.keys else None
         self._certificates = CertificateRules.parse(options.certificates)
-        access.known_elsewhere = self.tokens is not None or bool(self._certificates.rules)
+        access.known_elsewhere = bool(self.tokens or self._certificates.rules or options.console_elsewhere)
         self.throttle = Throttle(options.failures_max)
         self.failures_total = 0
         self.on_login: Callable[[Shown, Principal | None, str], None] = lambda shown, principal, why: None
@@ -195,7 +196,7 @@ class Identity:
             if self.tokens is None:
                 raise NotAuthorized("tokens are not taken here: [jwt] has no keys")
             claims = await self.tokens.check(shown.password)
-            principal = self.principal_of(claims, shown)
+            principal = self.principal_of(claims, shown, self.tokens.options)
         except NotAuthorized:
             self.failures_total += 1
             raise
@@ -203,9 +204,8 @@ class Identity:
         self._remember(shown, principal, None, min(VERIFIED_MS, left_ms))
         return principal
 
-    def principal_of(self, claims: Claims, shown: Shown) -> Principal:
+    def principal_of(self, claims: Claims, shown: Shown, options: TokenOptions) -> Principal:
         """Who a token says it is. Of a user that the broker knows too it adds to what that user may do."""
-        assert self.tokens is not None
         names = dict(_readings(shown))
         if claims.user not in names and "" not in names:
             raise NotAuthorized(f"a token of {claims.user[:128]!r} shown by {shown.name[:128]!r}")
@@ -224,9 +224,9 @@ class Identity:
                 expires_s=claims.expires_s,
                 by_token=True,
             )
-        if self.tokens.options.known_only:
+        if options.known_only:
             raise NotAuthorized(f"a token of {claims.user!r}, whom the broker does not know (jwt.users)")
-        named = claims.namespaces or (self.tokens.options.namespace,)
+        named = claims.namespaces or (options.namespace,)
         namespace = chosen or named[0]
         if not self._access.has_namespace(namespace) or (namespace not in named and not claims.admin):
             raise NotAuthorized(f"a token of {claims.user!r} for namespace {namespace!r}, which is not his")
