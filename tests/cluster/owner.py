@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ from mainstem.cluster.image import ImageMaker, rebuild
 from mainstem.cluster.membership import Membership
 from mainstem.cluster.objects import CellObjects
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, metadata_schema, prepare
-from mainstem.cluster.wal import CellWal
+from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.storage.disk import write_all
 from mainstem.storage.segment.segment import file_name
@@ -26,24 +27,28 @@ class Owner:
 
     def __init__(self, dsn: str, directory: Path, store: StoreSettings, number: int) -> None:
         self.lost = threading.Event()
-        self.session = PostgresSession(dsn, SCHEMA)
-        prepare(self.session, store.url)
+        session = PostgresSession(dsn, SCHEMA)
+        prepare(session, store.url)
         logs = f"{metadata_schema(FIRST_CELL)}.logs"
-        self.session.use(lambda c: c.execute(f"CREATE SCHEMA IF NOT EXISTS {metadata_schema(FIRST_CELL)}"))
-        self.session.use(
-            lambda c: c.execute(f"CREATE TABLE IF NOT EXISTS {logs} AS SELECT * FROM (VALUES (1), (2)) t (id)")
-        )
-        epoch = self.session.use(lambda c: c.fetchval("SELECT epoch FROM cell"))
+        session.use(lambda c: c.execute(f"CREATE SCHEMA IF NOT EXISTS {metadata_schema(FIRST_CELL)}"))
+        session.use(lambda c: c.execute(f"CREATE TABLE IF NOT EXISTS {logs} AS SELECT * FROM (VALUES (1), (2)) t (id)"))
+        epoch = session.use(lambda c: c.fetchval("SELECT epoch FROM cell"))
         member = Membership(dsn, f"owner-{number}", lambda reason: None, lambda view: None)
         taken = member.take(FIRST_CELL, epoch, "test", early=True)
         assert taken == epoch + 1
         self.root = directory / f"cell-{number}"
         objects = CellObjects(store, FIRST_CELL)
-        found = rebuild(self.session, FIRST_CELL, self.root, objects)
+        found = rebuild(session, FIRST_CELL, self.root, objects)
         self.wal = CellWal(dsn, FIRST_CELL, taken, found.seq, found.slot, lambda reason: self.lost.set())
         self.disk = CellDisk(self.root, self.wal, objects, found.files)
         self.images = ImageMaker(dsn, FIRST_CELL, taken, self.root, self.wal, self.disk, objects)
         self.images.named = found.named
+        session.close()
+
+    def end(self) -> None:
+        """It is gone; what it recorded last may be committed or not."""
+        with contextlib.suppress(Fenced):
+            self.wal.close()
 
     def files(self) -> dict[str, bytes]:
         """What counts: segments, and the newest of each state."""

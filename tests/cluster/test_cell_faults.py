@@ -40,9 +40,11 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(
             owner.wal.wait(owner.wal.recorded)
             proxy.cutting.clear()
             expected = owner.files()
+            owner.end()
             owner = Owner(dsn, tmp_path, store, number)
             assert owner.files() == expected
         assert proxy.cuts > 5
+        owner.end()
     finally:
         proxy.close()
 
@@ -68,5 +70,6 @@ def test_a_store_that_fails_only_makes_images_late(
             proxy.faults.clear()
             images.join()
             expected = owner.files()
+            owner.end()
             owner = Owner(dsn, tmp_path, store, number)
             assert owner.files() == expected

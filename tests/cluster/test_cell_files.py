@@ -32,8 +32,10 @@ def test_the_next_owner_finds_the_files_as_the_last_commit_left_them(
         owner.wal.wait(owner.wal.recorded)
         expected = owner.files()
         images.join()
+        owner.end()
         owner = Owner(dsn, tmp_path, store, number)
         assert owner.files() == expected
+    owner.end()
 
 
 def test_an_owner_of_the_past_commits_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
@@ -56,3 +58,5 @@ def test_an_owner_of_the_past_commits_nothing(tmp_path: Path, postgres: Postgres
     third = Owner(dsn, tmp_path, store, 2)
     assert read_state(third.disk, third.root / "stamps", "stamps") == {"end": 2}
     assert {name: data for name, data in third.files().items() if name != "stamps"} == before
+    for one in (old, new, third):
+        one.end()

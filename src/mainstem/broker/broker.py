@@ -74,6 +74,7 @@ from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.log_state import STAMPS, Fact, FileState, LogState
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.object.shared import ObjectLogs
+from mainstem.storage.tier.registry import StatementJournal
 from mainstem.storage.tier.store import StoreAway
 from mainstem.storage.tier.tier import Tier, TierSettings
 
@@ -149,7 +150,9 @@ class Broker(Declaring):
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log, self.options.limits, self.options.disk)
         self.logs.replicated = self.options.replicated
         if self.options.tier is not None:
-            self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes)
+            disk = self.options.disk
+            journal = disk if isinstance(disk, StatementJournal) else None
+            self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes, journal=journal)
             await loop.run_in_executor(None, self.logs.tier.claim)
             self.logs.objects = ObjectLogs(self.logs.tier)
         self.logs.load_closed()

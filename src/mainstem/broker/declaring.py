@@ -271,6 +271,8 @@ class Declaring:
                 fix='set one and start again: [tier] store = "s3://BUCKET/PREFIX"',
             )
         if policy.tier == "iceberg":
+            if self.options.replicated:
+                raise InvalidArgument("tier 'iceberg': the catalog of tables lies on one machine", fix="use tier s3")
             check_installed()
 
     def save_topic(self, namespace: Namespace, topic: Topic, low_marks: Mapping[int, int] | None = None) -> Written:

@@ -236,7 +236,7 @@ class Tiering:
         """In a thread. An object that the manifest in the bucket still names is not deleted."""
         now_ms, state = self._broker.clock.now_ns() // 1_000_000, tier.registry.version
         objects = self._broker.logs.objects
-        if state == self._manifest_of:
+        if state == self._manifest_of or self._broker.options.replicated:  # then the registry itself is kept elsewhere
             self._manifest_ms = now_ms  # it says what is true now
         elif now_ms - self._manifest_ms >= tier.settings.manifest_ms or (objects is not None and objects.manifest_due):
             if objects is not None:

@@ -105,8 +105,16 @@ class Cell:
         self.images = ImageMaker(self._dsn, self.cell_id, self.epoch, self._root, self.wal, disk, self.objects)
         self.images.named = found.named
         store = CellStore(self._dsn, self.cell_id, self.epoch, lost)
-        self._broker = Broker(replace(options, data=self._root, disk=disk, replicated=True), store=store)
+        tier = None if options.tier is None else replace(options.tier, store=self._tier_store(options.tier.store))
+        self._broker = Broker(replace(options, data=self._root, disk=disk, tier=tier, replicated=True), store=store)
         return self._broker
+
+    def _tier_store(self, store: StoreSettings) -> StoreSettings:
+        """Where sealed segments and bundles of this cell lie."""
+        url = f"{store.url.rstrip('/')}/cells/{self.cell_id}/tier"
+        if url.startswith("file://"):
+            Path(url.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        return replace(store, url=url)
 
     def start(self) -> None:
         """The broker serves: images may be made."""

@@ -9,13 +9,17 @@ A row of the log is a body, its crc32c beside it. A body is changes, one after t
     STORED     the whole file is the object whose key is data; `position` is its size
     TRUNCATE   the file ends at `position`
     DELETE     the file is gone
+    SQL        data is a JSON list of statements: a transaction of the SQLite file, once and in its place
 
 Applied in order they give the same files whatever lies there of later ones: a write is at its place, everything else says
-the whole file. So the files may be copied while they change, as long as every change from before the copy on is applied.
+the whole file. So the files may be copied while they change, as long as every change from before the copy on is applied;
+only a database is copied exactly where the changes that follow begin.
 """
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +27,10 @@ from typing import NamedTuple
 
 from mainstem.model.errors import CorruptFrame
 from mainstem.storage.engine import Buffer
+from mainstem.storage.object.pieces import SCHEMA as PIECES_SCHEMA
+from mainstem.storage.tier.registry import SCHEMA as REGISTRY_SCHEMA
 
-WRITE, PUT, STORED, TRUNCATE, DELETE = range(1, 6)
+WRITE, PUT, STORED, TRUNCATE, DELETE, SQL = range(1, 7)
 HEAD = struct.Struct(">BHQI")
 
 
@@ -47,7 +53,7 @@ def parse_changes(body: Buffer) -> Iterator[Change]:
         kind, path_size, position, size = HEAD.unpack_from(view, at)
         at += HEAD.size
         data_at = at + path_size
-        if len(view) < data_at + size or not WRITE <= kind <= DELETE:
+        if len(view) < data_at + size or not WRITE <= kind <= SQL:
             raise CorruptFrame("a row of the write-ahead log does not read as changes of files")
         yield Change(kind, str(view[at:data_at], "utf-8"), position, view[data_at : data_at + size])
         at = data_at + size
@@ -60,6 +66,7 @@ class Replay:
         self._root, self._fetch = root, fetch
         self.files: dict[str, File] = {}
         self.changes = 0
+        self._databases: dict[str, sqlite3.Connection] = {}
 
     def apply(self, change: Change) -> None:
         self.changes += 1
@@ -69,6 +76,9 @@ class Replay:
             self.files.pop(change.path, None)
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if change.kind == SQL:
+            self._run(change.path, json.loads(bytes(change.data)))
+            return
         known = self.files.get(change.path)
         if change.kind == WRITE:
             _write(path, change.position, change.data)
@@ -86,6 +96,22 @@ class Replay:
             with path.open("r+b") as file:
                 file.truncate(change.position)
             self.files[change.path] = File(change.position)
+
+    def _run(self, path: str, statements: list[str]) -> None:
+        db = self._databases.get(path)
+        if db is None:
+            db = self._databases[path] = sqlite3.connect(self._root / path, isolation_level=None)
+            db.execute("PRAGMA synchronous=OFF")
+            for schema in (REGISTRY_SCHEMA, PIECES_SCHEMA):
+                db.executescript(schema)
+        db.execute("BEGIN")
+        for statement in statements:
+            db.execute(statement)
+        db.execute("COMMIT")
+
+    def close(self) -> None:
+        for db in self._databases.values():
+            db.close()
 
 
 class File:

@@ -5,6 +5,8 @@ and recorded in one order. A sync of a segment waits until everything recorded b
 syncs, follow commits. Other files (reservations, marks, snapshots) are put in place by a rename, which records the whole
 file as one change; their syncs wait for nothing, as whoever relies on them later relies on a later change of the order.
 
+A SQLite file, the registry of objects, is recorded as the statements of its transactions.
+
 Not recorded: files on their way (`.new`), predecessors (`.previous`), what was cut off (`.torn`), and what is derived from
 segments (`.index`). A file larger than INLINE_BYTES_MAX goes to the object store and the log names the object; only threads
 write such files.
@@ -12,18 +14,21 @@ write such files.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from mainstem.cluster.changes import DELETE, PUT, STORED, TRUNCATE, WRITE, File, head_of
+from mainstem.cluster.changes import DELETE, PUT, SQL, STORED, TRUNCATE, WRITE, File, head_of
 from mainstem.cluster.objects import CellObjects
 from mainstem.cluster.wal import CellWal
 from mainstem.storage.disk import RealDisk
 from mainstem.storage.engine import Buffer
 from mainstem.storage.segment.segment import parse_name
+from mainstem.storage.tier.registry import Reading
 
 INLINE_BYTES_MAX = 64 << 10
 _NOT_RECORDED = re.compile(r".*\.(new|previous|torn|index)")
@@ -39,6 +44,7 @@ class CellDisk(RealDisk):
         self._root, self._wal, self._objects = str(root) + "/", wal, objects
         self._segments: dict[int, tuple[str, bytes]] = {}  # descriptor → path of a segment that may be written
         self._lock = threading.Lock()  # what is in `files` is what is recorded
+        self._databases: dict[str, Reading] = {}
         self.files = files
 
     def capture(self) -> tuple[int, dict[str, File]]:
@@ -48,8 +54,31 @@ class CellDisk(RealDisk):
         def note() -> None:
             taken.update({path: File(one.size, one.content, one.key) for path, one in self.files.items()})
 
+        with ExitStack() as held:
+            open_now = {name: held.enter_context(reading()) for name, reading in self._databases.items()}
+            with self._lock:
+                barrier = self._wal.barrier(note)
+            for name, db in open_now.items():
+                copy = db.serialize()
+                taken[name] = File(len(copy), copy)
+        return barrier, taken
+
+    # -- databases
+
+    def attach_database(self, path: Path, reading: Reading) -> None:
+        name = self._name(path)
+        assert name is not None
+        self._databases[name] = reading
+
+    def record_statements(self, path: Path, statements: list[str]) -> int:
+        name, kept = self._name(path), [one for one in statements if not one.startswith("SELECT")]
+        assert name is not None
+        data = json.dumps(kept).encode()
         with self._lock:
-            return self._wal.barrier(note), taken
+            return self._wal.record(head_of(SQL, name.encode(), 0, len(data)), [data])
+
+    def wait_recorded(self, position: int) -> None:
+        self._wal.wait(position)
 
     def note_stored(self, path: str, size: int, key: str) -> None:
         """An image put this file into the store: the next one need not, as long as it does not change."""

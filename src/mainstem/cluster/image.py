@@ -150,6 +150,7 @@ def rebuild(session: PostgresSession, cell_id: int, root: Path, objects: CellObj
             at, rows, size = seq, rows + 1, size + len(body)
     if at != lane["wal_seq"]:
         raise CorruptFrame(f"cell {cell_id}: the write-ahead log ends at {at} instead of {lane['wal_seq']}")
+    replay.close()
     _drop_removed(session, cell_id, root, replay.files)
     write_format(root)
     return Rebuilt(replay.files, at, int(lane["slot"]), named, rows, size)

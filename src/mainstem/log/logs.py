@@ -113,7 +113,7 @@ class Logs:
                 f"{len(self.by_id)} logs are open already",
                 fix="let topics share a log: mainstem topic alter TOPIC --layout shared; or raise limits.dedicated_logs_max",
             )
-        if self.replicated and ENGINES[engine].on_disk and not ENGINES[engine].has_segments:
+        if self.replicated and ENGINES[engine].one_machine:
             raise InvalidArgument(
                 f"engine {engine} keeps its data on one machine, and this broker is one of a cluster",
                 fix="use the segment engine",

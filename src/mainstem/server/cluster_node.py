@@ -65,13 +65,11 @@ def check_settings(config: Config) -> None:
     if not config.tier.store:
         raise ConfigError("a cluster needs an object store", fix="--store s3://BUCKET/PREFIX, or file:///DIRECTORY")
     for name in (config.topics.engine, *(one.engine for one in config.policies.values() if one.engine)):
-        if ENGINES[name].on_disk and not ENGINES[name].has_segments:
+        if ENGINES[name].one_machine:
             raise ConfigError(f"the {name} engine keeps its data on one machine", fix="engine = segment in a cluster")
     asking = [config.topics.tier, *(one.tier for one in config.policies.values())]
-    if "s3" in asking:
-        raise ConfigError(
-            'tier = "s3" is not for a cluster yet: sealed segments are stored anyway', fix='tier = "none"'
-        )
+    if "iceberg" in asking:
+        raise ConfigError("the catalog of tables lies on one machine", fix='tier = "s3" in a cluster')
 
 
 class Node:
@@ -242,8 +240,7 @@ class Node:
         began = time.monotonic()
         cell = Cell(self._dsn, self._tier.store, FIRST_CELL, epoch, self._directory)
         found = await asyncio.to_thread(cell.rebuild)
-        options = replace(broker_options(self.config), tier=None)
-        broker = await asyncio.to_thread(cell.open, found, options, self._lost)
+        broker = await asyncio.to_thread(cell.open, found, broker_options(self.config), self._lost)
         broker.nodes = Nodes(self._membership.node_id, self._other_nodes)
         config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
         app = App(config, broker=broker, taken=taken)

@@ -116,12 +116,15 @@ class EngineKind:
     has_segments: bool  # whether its frames lie in segment files, which can be listed, copied and repaired
     colour: str  # in the console
     lies_in: Callable[[Path, list[str]], bool]  # whether a log's directory, with these names, is one of its
+    one_machine: bool = False  # its files are no `Disk`'s: a cluster cannot keep them
 
 
 # The table of engines. Adding one is a module beside this one and an entry here. A directory is the first's it fits.
 ENGINES: dict[str, EngineKind] = {
     "segment": EngineKind(_open_segment, on_disk=True, has_segments=True, colour="stem", lies_in=_has_segments),
-    "rocksdb": EngineKind(_open_rocksdb, on_disk=True, has_segments=False, colour="amqp", lies_in=_has_rocksdb),
+    "rocksdb": EngineKind(
+        _open_rocksdb, on_disk=True, has_segments=False, colour="amqp", lies_in=_has_rocksdb, one_machine=True
+    ),
     "object": EngineKind(_open_object, on_disk=True, has_segments=False, colour="kafka", lies_in=_has_objects),
     "memory": EngineKind(_open_memory, on_disk=False, has_segments=False, colour="mqtt", lies_in=_has_nothing),
 }

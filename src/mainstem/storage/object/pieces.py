@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mainstem.storage.object.bundle import Bundle, Piece, footer_of
 from mainstem.storage.tier.registry import Registry
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS piece(
     log_id INTEGER NOT NULL, part INTEGER NOT NULL, generation INTEGER NOT NULL, base_offset INTEGER NOT NULL,
     end_offset INTEGER NOT NULL, first_stamp INTEGER NOT NULL, last_stamp INTEGER NOT NULL, position INTEGER NOT NULL,
@@ -62,7 +62,7 @@ class Pieces:
             return
         self._exist = True
         with registry.reading() as db:
-            db.executescript(_SCHEMA)
+            db.executescript(SCHEMA)
             for table in ("piece", "object_log"):
                 self.known |= {row[0] for row in db.execute(f"SELECT DISTINCT log_id FROM {table}")}
 

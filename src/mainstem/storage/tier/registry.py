@@ -20,10 +20,11 @@ import json
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from mainstem.model.errors import ConfigError, DiskFull, StorageFault
 from mainstem.storage.tier.objects import Footer, Object, Stored
@@ -31,7 +32,7 @@ from mainstem.storage.tier.objects import Footer, Object, Stored
 FILE = "tier.sqlite"
 VERSION = 1
 STATES = ("pending", "live", "doomed")
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS fact(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS object(
     id TEXT PRIMARY KEY, key TEXT NOT NULL, log_id INTEGER NOT NULL, state TEXT NOT NULL, size INTEGER NOT NULL,
@@ -51,12 +52,30 @@ class Doomed:
     doomed_ms: int
 
 
+Reading = Callable[[], AbstractContextManager[sqlite3.Connection]]
+
+
+@runtime_checkable
+class StatementJournal(Protocol):
+    """Who keeps the changes of a database elsewhere, too: a disk that other machines go on from (`cluster/disk.py`)."""
+
+    def attach_database(self, path: Path, reading: Reading) -> None:
+        """From now on changes of this database are recorded. `reading` holds them off and lends the connection."""
+
+    def record_statements(self, path: Path, statements: list[str]) -> int:
+        """A transaction, in its place among all other changes; its position."""
+
+    def wait_recorded(self, position: int) -> None:
+        """Until it is durable."""
+
+
 class Registry:
     """Any thread may call; each call is a small transaction and takes a sync of the disk."""
 
-    def __init__(self, data: Path, *, read_only: bool = False) -> None:
+    def __init__(self, data: Path, *, read_only: bool = False, journal: StatementJournal | None = None) -> None:
         """`read_only`: to look into a data directory that a broker may be using."""
         self.path = data / FILE
+        self._journal = journal
         self._lock = threading.Lock()
         if read_only:
             self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
@@ -66,13 +85,15 @@ class Registry:
             self._db = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(SCHEMA)
             self._check_version()
         except sqlite3.DatabaseError as error:
             raise StorageFault(
                 f"{self.path}: cannot be opened: {error}; it says which objects hold what was dropped locally",
                 fix="put a copy back (mainstem backup has one), or restore from the bucket: mainstem restore s3://... DIR",
             ) from error
+        if journal is not None:
+            journal.attach_database(self.path, self.reading)
         self.id = self.fact("id") or self._make_id()
         self.version = 0  # grows with each change
 
@@ -196,14 +217,19 @@ class Registry:
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
         """One transaction, durable at its end."""
+        statements: list[str] = []
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
+                if self._journal is not None:
+                    self._db.set_trace_callback(statements.append)  # is told them with their values
                 try:
                     yield self._db
                 except BaseException:
                     self._db.execute("ROLLBACK")
                     raise
+                finally:
+                    self._db.set_trace_callback(None)
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
                 if self._db.in_transaction:
@@ -212,6 +238,11 @@ class Registry:
                     raise DiskFull(f"{self.path}: no space to write it: {error}") from error
                 raise StorageFault(f"{self.path}: cannot be written: {error}") from error
             self.version = getattr(self, "version", 0) + 1
+            position = 0 if self._journal is None else self._journal.record_statements(self.path, statements)
+        if self._journal is not None:
+            self._journal.wait_recorded(
+                position
+            )  # readers meanwhile see it, whoever acts on it is behind it in the journal
 
 
 def _footer(text: str) -> Footer:

@@ -35,7 +35,7 @@ from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.iceberg.tables import Lane, Tables, is_rows, key_of
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
-from mainstem.storage.tier.registry import FILE, Registry
+from mainstem.storage.tier.registry import FILE, Registry, StatementJournal
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
 
 logger = logging.getLogger("mainstem.tier")
@@ -67,10 +67,17 @@ class Tier:
     """Any thread may call; what reaches the store waits."""
 
     def __init__(
-        self, data: Path, settings: TierSettings, indexes: IndexCache, now_ms: Callable[[], int] | None = None
+        self,
+        data: Path,
+        settings: TierSettings,
+        indexes: IndexCache,
+        now_ms: Callable[[], int] | None = None,
+        *,
+        journal: StatementJournal | None = None,
     ) -> None:
+        """`journal` keeps the registry elsewhere, too."""
         self.settings = settings
-        self.registry = Registry(data)
+        self.registry = Registry(data, journal=journal)
         self.store = ObjectStore(settings.store)
         self.cache = ChunkCache(self.store, data, settings.cache_bytes)
         self.indexes = indexes
