@@ -271,7 +271,7 @@ class Declaring:
                 fix='set one and start again: [tier] store = "s3://BUCKET/PREFIX"',
             )
         if policy.tier == "iceberg":
-            if self.options.replicated:
+            if self.logs.replicated:
                 raise InvalidArgument("tier 'iceberg': the catalog of tables lies on one machine", fix="use tier s3")
             check_installed()
 
