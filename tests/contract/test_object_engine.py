@@ -40,7 +40,9 @@ class TestObjectEngine(EngineContract):
         monkeypatch.setattr(objects.writer, "unstored_max", 100_000)
         return engine, "wait"
 
-    def test_what_is_local_is_read_now_as_it_is_read(self, writer: Writer, tmp_path: Path) -> None:
+    def test_what_is_local_is_read_now_as_it_is_read(  # type: ignore[override]  # one fixture more
+        self, writer: Writer, tmp_path: Path
+    ) -> None:
         """Of what is not: it says so, brings it, and then reads it."""
         for number in range(100):
             writer.append([b"%d" % number * 20])

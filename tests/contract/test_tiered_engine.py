@@ -46,7 +46,7 @@ def open_far(directory: Path) -> TieredEngine:
 
         return moving
 
-    engine.append, engine.roll = then_move(engine.append), then_move(engine.roll)  # type: ignore[method-assign]
+    engine.append, engine.roll = then_move(engine.append), then_move(engine.roll)
     return engine
 
 

@@ -9,6 +9,7 @@ connect, finish what they began, and what they got is held against what was ackn
                       in the order of each publisher
                       the retained message of a topic is one of those from the last acknowledged on
                       counts of the queue end at nothing, the lag of a group is what it has not read
+                      of a transaction all is seen or nothing, as it was answered
                       a group stands at the last commit that was kept, or a later one; no offset holds two records
                       retention takes nothing that a session, the queue or a retained message still needs
 """
@@ -16,6 +17,7 @@ connect, finish what they began, and what they got is held against what was ackn
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import time
 import traceback
@@ -26,6 +28,7 @@ from tests.simulation.group_reader import GroupReader
 from tests.simulation.machine import Machine
 from tests.simulation.mqtt_client import MqttClient, Series
 from tests.simulation.queue_worker import QueueWorker
+from tests.simulation.transaction_writer import TransactionWriter
 
 OPERATIONS = 50
 HEAL_ROUNDS = 400
@@ -50,6 +53,7 @@ class History:
             self.clients[n % 3].series.append(series)
         self.worker = QueueWorker(self.machine, self.rng, b"a/#")
         self.reader = GroupReader(self.machine, self.rng, b"a/1")
+        self.writer = TransactionWriter(self.machine, self.rng)
         self.crashes_left = self.rng.randint(1, 3)
         self.operations = 0
 
@@ -69,6 +73,7 @@ class History:
         """Sessions and the queue are there before anything is published: what they are owed is then everything."""
         assert self.machine.start()
         self.worker.declare()
+        self.writer.declare()
         for client in self.clients:
             client.connect()
         self.until(lambda: all(client.connected and client.subscribed for client in self.clients))
@@ -110,8 +115,12 @@ class History:
             client.act()
         elif action < 0.80:
             self.worker.act()
-        elif action < 0.85:
+        elif action < 0.83:
             self.reader.act()
+        elif action < 0.87:
+            for _ in range(self.rng.randint(1, 4)):
+                self.writer.act()
+                self.machine.breathe()
         elif action < 0.90:
             client.drop()
         elif action < 0.92:
@@ -178,6 +187,7 @@ class History:
 
     def leave(self) -> None:
         self.worker.lose()
+        self.writer.lose()
         for client in self.clients:
             client.wire, client.connected = None, False
 
@@ -197,6 +207,10 @@ class History:
         for client in self.clients:
             client.connect()
         self.until(lambda: all(client.idle for client in self.clients))
+        self.until(lambda: not self.writer.asking)
+        self.writer.lose()
+        self.writer.begin_session()
+        self.until(lambda: not self.writer.asking)
         for _ in range(3):  # what is owed and not yet sent shows itself
             self.machine.loop.advance(1.1)
             for client in self.clients:
@@ -221,6 +235,7 @@ class History:
         values = {value for series in self.series[:2] for value in map(series.payload, range(series.sent))}
         self.worker.check(values)
         self.reader.check()
+        self.writer.check()
         self.check_retained()
 
     def check_retained(self) -> None:
@@ -251,6 +266,8 @@ def run_seed(seed: int) -> History:
 def run_for(seconds: float, first: int, failures_max: int) -> tuple[int, list[str]]:
     """How many histories were run from a seed on, and what failed."""
     logging.disable(logging.CRITICAL)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     began, seed, failed = time.monotonic(), first, list[str]()
     while time.monotonic() - began < seconds and len(failed) < failures_max:
         try:

@@ -40,12 +40,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None: ...
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None: ...
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None: ...  # type: ignore[override]
 
     def remove_reader(self, fd: Any) -> bool:
         return False
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -65,12 +65,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         asyncio.events._set_running_loop(None)
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         if self._dead:
             return asyncio.Handle(callback, args, self, context)
         return super().call_soon(callback, *args, context=context)

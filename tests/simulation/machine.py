@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
@@ -154,8 +154,7 @@ class Machine:
     @property
     def committer(self) -> SimulatedCommitter:
         assert self.broker is not None
-        committer: Any = self.broker.ticker.committer
-        return committer
+        return cast(SimulatedCommitter, self.broker.ticker.committer)
 
     @property
     def is_cut(self) -> bool:

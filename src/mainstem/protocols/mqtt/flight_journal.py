@@ -40,7 +40,7 @@ class FlightJournal:
 
     def note_held(self) -> None:
         """QoS 2 publishes wait until their identifiers are journaled."""
-        self._connection.server.ticker.after_tick(self._save_held)  # type: ignore[attr-defined]
+        self._connection.service.broker.ticker.after_tick(self._save_held)
 
     def _save_held(self) -> None:
         connection = self._connection
@@ -60,7 +60,7 @@ class FlightJournal:
             self._connection.outbound.write_held(packets)
 
     def note_recorded(self) -> None:
-        self._connection.server.ticker.after_tick(self._save_recorded)  # type: ignore[attr-defined]
+        self._connection.service.broker.ticker.after_tick(self._save_recorded)
 
     def _save_recorded(self) -> None:
         connection = self._connection
