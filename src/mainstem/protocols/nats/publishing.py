@@ -91,6 +91,7 @@ def publish(
         connection.refuse_publish([subject.decode(errors="replace")], prefix="")
         return
     if stream is not None:
+        connection.inbound.messages += 1
         connection.inbound.published = True
         stored = _stored(connection, b"", headers)
         connection.jetstream.publisher.publish(

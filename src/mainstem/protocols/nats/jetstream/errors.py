@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainstem.model.errors import QuotaExceeded
+
 
 class JsError(Exception):
     def __init__(self, code: int, err_code: int, description: str) -> None:
@@ -48,6 +50,13 @@ def no_message() -> JsError:
 
 def insufficient(description: str = "insufficient resources") -> JsError:
     return JsError(503, 10023, description)
+
+
+def not_stored(error: Exception) -> JsError:
+    """What keeps a message from being stored, as JetStream says it."""
+    if isinstance(error, QuotaExceeded):
+        return JsError(400, 10002, "resource limits exceeded for account")
+    return insufficient(str(error))
 
 
 def wrong_last_sequence(seq: int) -> JsError:

@@ -128,11 +128,11 @@ def _place(consumer_seq: int, stream_seq: int, active_ns: int) -> dict[str, Any]
     return place
 
 
-def record_lines(stream: Stream, record: Record) -> list[tuple[str, object]]:
+def record_lines(stream: Stream, record: Record, subject: str) -> list[tuple[str, object]]:
     """What a direct get appends to a message's own headers."""
     return [
         ("Nats-Stream", stream.name),
-        ("Nats-Subject", stream.subject(record.topic).decode(errors="replace")),
+        ("Nats-Subject", subject),
         ("Nats-Sequence", record.offset + 1),
         ("Nats-Time-Stamp", time_text(record.stamp)),
     ]

@@ -10,7 +10,7 @@ from mainstem.broker.broker import Broker
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Record
-from mainstem.model.topic import filter_of_nats
+from mainstem.model.topic import filter_of_nats, topic_of_nats
 from mainstem.model.topic_filter import is_pattern
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.delivery import message_of
@@ -67,7 +67,7 @@ class MessageCalls:
             raise errors.no_message()
         headers, payload = message_of(record, self.now_ns())
         message: dict[str, Any] = {
-            "subject": stream.subject(record.topic).decode(errors="replace"),
+            "subject": spelled(stream, record, string(document(call.payload), "last_by_subj")),
             "seq": record.offset + 1,
         }
         if headers:
@@ -115,7 +115,8 @@ class MessageCalls:
         self.require(call, Action.CONSUME, stream.rights)
         try:
             if len(call.tokens) > 3:
-                self._send_one(call, stream, last_of_filter(stream, filter_of_nats(".".join(call.tokens[3:]).encode())))
+                asked = ".".join(call.tokens[3:])
+                self._send_one(call, stream, last_of_filter(stream, filter_of_nats(asked.encode())), asked)
                 return True
             given = document(call.payload, _GET)
             if not given:
@@ -125,20 +126,23 @@ class MessageCalls:
             elif number(given, "batch") or number(given, "max_bytes"):
                 self._send_batch(call, stream, given)
             else:
-                self._send_one(call, stream, self._found(stream, given))
+                self._send_one(call, stream, self._found(stream, given), string(given, "last_by_subj"))
         except JsError as error:
             self.send(call.reply, b"", status(408, "Bad Request" if error.err_code == 10003 else "Malformed Request"))
         return True
 
-    def _send_one(self, call: Call, stream: Stream, record: Record | None) -> None:
+    def _send_one(self, call: Call, stream: Stream, record: Record | None, asked: str) -> None:
         if record is None:
             self.send(call.reply, b"", status(404, "Message Not Found"))
         else:
-            self._send(call, stream, record, [])
+            self._send(call, stream, record, [], asked)
 
-    def _send(self, call: Call, stream: Stream, record: Record, more: list[tuple[str, object]]) -> None:
+    def _send(
+        self, call: Call, stream: Stream, record: Record, more: list[tuple[str, object]], asked: str = ""
+    ) -> None:
         headers, payload = message_of(record, self.now_ns())
-        self.send(call.reply, payload, with_lines(headers, [*record_lines(stream, record), *more]))
+        lines = record_lines(stream, record, spelled(stream, record, asked))
+        self.send(call.reply, payload, with_lines(headers, [*lines, *more]))
 
     def _send_batch(self, call: Call, stream: Stream, given: dict[str, Any]) -> None:
         filters = (filter_of_nats(string(given, "next_by_subj").encode()),) if given.get("next_by_subj") else ()
@@ -192,6 +196,16 @@ def last_of_filter(stream: Stream, topic_filter: bytes) -> Record | None:
     topics = stream.topics_of([topic_filter]) if is_pattern(topic_filter) else [stream.place(topic_filter)]
     offsets = [offset for topic in topics for offset in stream.last_offsets(topic, 1, stream.end)]
     return stream.read_one(max(offsets)) if offsets else None
+
+
+def spelled(stream: Stream, record: Record, asked: str) -> str:
+    """The message's subject: as it was asked for, where that is it, for a literal `>` has more than one spelling."""
+    try:
+        if asked and topic_of_nats(asked.encode()) == stream.plain(record.topic):
+            return asked
+    except InvalidName:
+        pass
+    return stream.subject(record.topic).decode(errors="replace")
 
 
 def offset_since(stream: Stream, since_ns: int) -> int:

@@ -41,7 +41,7 @@ class Acks:
     def released(self, ticket: Ticket, /) -> None:
         self._jetstream.acked(ticket)
         if ticket.error is not None:
-            error = errors.insufficient(str(ticket.error))
+            error = errors.not_stored(ticket.error)
             for _, reply, stream, _ in self._waiting:
                 stream.counters.clear()
                 self._jetstream.send(reply, refusal(stream.name, error))
@@ -98,7 +98,7 @@ class Publisher:
             return
         except MainstemError as error:
             if reply:
-                self._jetstream.send(reply, refusal(stream.name, errors.insufficient(str(error))))
+                self._jetstream.send(reply, refusal(stream.name, errors.not_stored(error)))
             return
         self.ack(stream, reply, ticket, index, more)
 

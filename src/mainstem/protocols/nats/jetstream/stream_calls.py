@@ -57,6 +57,7 @@ class StreamCalls:
             ),
             -1,
         )
+        stored_max = self.namespace.settings.quota.stored_bytes_max
         return {
             "memory": used["memory"],
             "storage": used["file"],
@@ -64,7 +65,7 @@ class StreamCalls:
             "reserved_storage": sum(max(0, s.config["max_bytes"]) for s in streams if s.config["storage"] == "file"),
             "streams": len(streams),
             "consumers": sum(len(stream.consumers) for stream in streams),
-            "limits": {**limits, "max_bytes_required": False},
+            "limits": {**limits, "max_storage": stored_max or -1, "max_bytes_required": False},
             "api": {"level": API_LEVEL, "total": self.calls_total - 1, "errors": self.calls_failed},
         }
 
