@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.streams.settings import StreamSettings
-from mainstem.broker.streams.sourcing import Sourcing
+from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
 from mainstem.model.topic import filter_of_nats
 
@@ -33,6 +33,7 @@ class Mirror(Stream):
         self.mirrors: list[Mirror] = []
         self.deleted = False
         self._configure(config)
+        self.granted: Granted = {}
         self.sourcing = Sourcing(self, self.service.of(self.namespace))
 
     def _configure(self, config: dict[str, Any]) -> None:

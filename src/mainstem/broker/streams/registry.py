@@ -27,6 +27,7 @@ from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
+from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
 from mainstem.broker.streams.streams import Streams
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
@@ -111,6 +112,8 @@ class StreamService:
         stream = Stream(self, streams.namespace, item.name, log, item.body["config"], item.body["created"])
         stream.first = log.start_offset
         stream.last_seq = item.body.get("begin", 0)
+        stream.granted = item.body.get("granted") or {}
+        stream.former = tuple(one.encode() for one in item.body.get("former") or ())
         self.by_log[log.id] = stream
         streams.add(stream)
 
@@ -196,7 +199,9 @@ class StreamService:
 
     # -- declaring -------------------------------------------------------------------------------------------------
 
-    def create(self, namespace: Namespace, config: dict[str, Any], *, durability: str = "") -> Commit[Stream]:
+    def create(
+        self, namespace: Namespace, config: dict[str, Any], *, durability: str = "", granted: Granted | None = None
+    ) -> Commit[Stream]:
         """Checked by who asks; the stream exists once this is committed."""
         streams, broker = self.of(namespace), self.broker
         if len(streams.by_name) >= STREAMS_MAX:
@@ -216,12 +221,13 @@ class StreamService:
         log = broker.logs.open(log_id, engine=policy.engine, shared=True, policy=document, first_offset=begin)
         log.skip_to(begin)
         created = self.now_ns()
-        body = {"log": log_id, "created": created, "begin": begin, "config": config}
+        body = {"log": log_id, "created": created, "begin": begin, "config": config, "granted": granted or {}}
         with broker.store.together() as written:
             broker.store.put_log(LogRow(log_id, namespace.name, LOG_KIND, policy.engine, document))
             broker.store.put_item(ItemKind.STREAM, namespace.name, config["name"], body)
         stream = Stream(self, namespace, config["name"], log, config, created)
         stream.first = stream.last_seq = begin
+        stream.granted = granted or {}
 
         def apply() -> None:
             broker.add_stream_log(namespace, policy, log)
@@ -247,14 +253,19 @@ class StreamService:
 
         return Commit(self.broker.ticker.loop, written, mirror, apply=apply)
 
-    def update(self, stream: Stream, config: dict[str, Any]) -> Commit[Stream]:
+    def update(self, stream: Stream, config: dict[str, Any], granted: Granted | None = None) -> Commit[Stream]:
         body = {"log": stream.log.id, "created": stream.created_ns, "begin": 0, "config": config}
+        body["granted"] = granted or {}
+        filters = StreamSettings.of(config).filters
+        gone = {*stream.former, *stream.settings.filters} - {*filters} if stream.messages else set()
+        body["former"] = [one.decode() for one in sorted(gone)]
         if isinstance(stream, Mirror):
             body = {"mirror": stream.origin.name, "created": stream.created_ns, "start": stream.start, "config": config}
         written = self.broker.store.put_item(ItemKind.STREAM, stream.namespace.name, stream.name, body)
 
         def apply() -> None:
             self.broker.ticker.write_now()
+            stream.granted, stream.former = granted or {}, tuple(sorted(gone))
             self.of(stream.namespace).change(stream, config)
 
         return Commit(self.broker.ticker.loop, written, stream, apply=apply)

@@ -24,12 +24,17 @@ from mainstem.model.record import Header, Record
 from mainstem.model.subject_transform import SubjectTransform
 from mainstem.model.times import time_ns
 from mainstem.model.topic import filter_of_nats, topic_of_nats
+from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.stream import Stream
     from mainstem.broker.streams.streams import Streams
 
 logger = logging.getLogger("mainstem.broker")
+
+# Origins by name → what whoever declared the sources was allowed to read of each then; one not named has no limit. An
+# origin that gets other subjects, or is deleted and recreated, is copied no further than that.
+Granted = dict[str, list[str]]
 
 TURN_RECORDS_MAX = 500  # copied of one source in one turn of the loop
 RETRY_S = 0.5
@@ -79,8 +84,10 @@ class Source:
         assert self.next is not None
         try:
             records, after = origin.read(self._filters, self.next, origin.end, count_max=TURN_RECORDS_MAX)
+            granted = self._stream.granted.get(self.name)
             for record in records:
-                self._copy(origin, record)
+                if granted is None or any(matches(one.encode(), record.topic) for one in granted):
+                    self._copy(origin, record)
                 self.copied = self.next = record.offset + 1
             self.next = max(self.next, after) if after >= self.next else self.next
         except MainstemError as error:

@@ -20,7 +20,7 @@ from mainstem.broker.streams.expiry import NS_PER_S, Expiring, duration_text, tt
 from mainstem.broker.streams.republishing import Republishing
 from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
-from mainstem.broker.streams.sourcing import Sourcing
+from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.log.removed import RemovedOffsets
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
@@ -105,6 +105,8 @@ class Stream:
         self.schedules = Schedules(self)
         self.republishing = Republishing.of(self)
         self.mirrors: list[Mirror] = []
+        self.granted: Granted = {}
+        self.former: tuple[bytes, ...] = ()  # filters of subjects it had before: their messages may still be in it
         self.sourcing = Sourcing(self, service.of(namespace))
         self._tap = _Tap(self)
 
@@ -158,7 +160,8 @@ class Stream:
     @property
     def rights(self) -> tuple[bytes, ...]:
         """Who may do something with the whole stream may do it with all of these."""
-        return (*self.settings.filters, self.settings.copies + b">") if self.copies else self.settings.filters
+        own = (*self.settings.filters, *self.former)
+        return (*own, self.settings.copies + b">") if self.copies else own
 
     def rights_on(self, filters: Sequence[bytes]) -> tuple[bytes, ...]:
         """The same for a part of it."""

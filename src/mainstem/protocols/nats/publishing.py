@@ -21,6 +21,7 @@ from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream.api import PREFIX as JETSTREAM
 from mainstem.protocols.nats.jetstream.errors import NotAllowed
+from mainstem.protocols.nats.jetstream.scheduling import may_schedule
 from mainstem.protocols.nats.listening import is_live_only
 from mainstem.protocols.nats.wire import RouteTable, error_line
 
@@ -94,6 +95,9 @@ def publish(
         connection.inbound.messages += 1
         connection.inbound.published = True
         stored = _stored(connection, b"", headers)
+        if not may_schedule(connection, headers):
+            connection.refuse_publish([subject.decode(errors="replace")], prefix="")
+            return
         connection.jetstream.publisher.publish(
             stream, topic, reply, headers, payload, stored, client_fields(headers)[0]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainstem.broker.access import Action
 from mainstem.broker.streams.expiry import ttl_ns
 from mainstem.broker.streams.schedules import SCHEDULES_MAX, zone_of
 from mainstem.model.cron import next_fire
@@ -16,7 +17,26 @@ from mainstem.protocols.nats.jetstream.words import header_value
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.stream import Stream
+    from mainstem.protocols.nats.adapter import NatsConnection
     from mainstem.protocols.nats.jetstream.messages import Message
+
+
+def may_schedule(connection: NatsConnection, headers: bytes) -> bool:
+    """Whoever has a message published later needs the rights for that: to its target, and of what it is taken from."""
+    if b"\r\nNats-Schedule" not in headers:
+        return True
+    for name, action in (
+        (b"Nats-Schedule-Target", Action.PUBLISH),
+        (b"Nats-Schedule-Source", Action.CONSUME),
+        (b"Nats-Scheduler", Action.PUBLISH),
+    ):
+        subject = header_value(headers, name)
+        try:
+            if subject and not connection.may(action, topic_of_nats(subject)):
+                return False
+        except InvalidName:
+            continue  # refused in nats-server's words
+    return True
 
 
 def check(stream: Stream, message: Message) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
+from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
 from mainstem.model.errors import InvalidName, Overloaded
@@ -90,11 +91,12 @@ class StreamCalls:
         self.require(call, Action.CREATE, settings.captured)
         if self.streams.overlapping(settings.filters) is not None:
             raise errors.OVERLAP
-        self._check_sources(call, config)
+        granted = self._check_sources(call, config)
+        self._check_republish(call, config)
         self.streams.check_topics(settings.filters)
         durability = config.get("metadata", {}).get(DURABILITY, "") or ("os" if config.get("persist_mode") else "")
         try:
-            return await self.broker.streams.create(self.namespace, config, durability=durability)
+            return await self.broker.streams.create(self.namespace, config, durability=durability, granted=granted)
         except Overloaded as error:
             raise errors.insufficient(str(error)) from None
 
@@ -114,12 +116,25 @@ class StreamCalls:
             start = offset_since(origin, time_ns(asked["opt_start_time"]))
         return await self.broker.streams.create_mirror(origin, config, start)
 
-    def _check_sources(self, call: Call, config: dict[str, Any]) -> None:
-        """Who copies must be allowed to read; and no copy may come back to where it is from."""
+    def _check_republish(self, call: Call, config: dict[str, Any]) -> None:
+        """Who has messages published again must be allowed to publish there."""
+        if "republish" in config:
+            goal = filter_of_nats(stream_config.pattern_of(config["republish"]["dest"]).encode())
+            self.require(call, Action.PUBLISH, (goal,))
+
+    def _check_sources(self, call: Call, config: dict[str, Any]) -> Granted:
+        """Who copies must be allowed to read, then and later; and no copy may come back to where it is from."""
+        granted: Granted = {}
+        principal = call.connection.principal
+        assert principal is not None
         for one in config.get("sources") or ():
             origin = self.streams.by_name.get(one["name"])
-            if origin is not None:
-                self.require(call, Action.CONSUME, origin.rights)
+            if principal.admin:
+                continue
+            if origin is None:
+                raise errors.stream_config(f"only an admin may name a source that is not there: {one['name']!r}")
+            self.require(call, Action.CONSUME, origin.rights)
+            granted[origin.name] = [right.decode() for right in origin.rights]
         reached, waiting = set[str](), [one["name"] for one in config.get("sources") or ()]
         while waiting:
             name = waiting.pop()
@@ -129,6 +144,7 @@ class StreamCalls:
                 waiting += [one["name"] for one in known.config.get("sources") or ()]
                 waiting += [known.config["mirror"]["name"]] if "mirror" in known.config else []
             reached.add(name)
+        return granted
 
     async def change_stream_update(self, call: Call) -> dict[str, Any]:
         config = self._config(call)
@@ -137,13 +153,14 @@ class StreamCalls:
         settings = StreamSettings.of(config)
         if isinstance(stream, Mirror):
             config["mirror_direct"] = stream.config["mirror_direct"]
-        self.require(call, Action.CREATE, settings.captured or stream.rights)
+        self.require(call, Action.CREATE, (*stream.rights, *settings.captured))
         if self.streams.overlapping(settings.filters, stream.name) is not None:
             raise errors.OVERLAP
-        self._check_sources(call, config)
+        granted = self._check_sources(call, config)
+        self._check_republish(call, config)
         fresh = tuple(one for one in settings.filters if one not in stream.settings.filters)
         self.streams.check_topics(fresh)
-        await self.broker.streams.update(stream, config)
+        await self.broker.streams.update(stream, config, granted)
         self.advise_stream("modify", stream)
         return stream_info(stream, self.now_ns())
 

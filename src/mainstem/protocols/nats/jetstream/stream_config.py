@@ -155,7 +155,7 @@ def _subject_changes(given: dict[str, Any], config: dict[str, Any]) -> None:
         config["republish"]["headers_only"] = True
     try:
         SubjectTransform(source, destination)
-        to = filter_levels(filter_of_nats(_pattern(destination).encode()))
+        to = filter_levels(filter_of_nats(pattern_of(destination).encode()))
     except (InvalidArgument, InvalidName):
         raise refused(
             f"stream configuration for republish with transform from '{source}' to '{destination}' not valid"
@@ -164,7 +164,7 @@ def _subject_changes(given: dict[str, Any], config: dict[str, Any]) -> None:
         raise refused("stream configuration for republish destination forms a cycle")
 
 
-def _pattern(destination: str) -> str:
+def pattern_of(destination: str) -> str:
     """What a transform's destination may become: functions are any token."""
     return ".".join("*" if one.startswith(("{{", "$")) else one for one in destination.split("."))
 
