@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -111,10 +112,16 @@ def test_the_rules_of_a_user_are_added_and_explained() -> None:
         for name, admin in (("root", True), ("ada", False)):
             http.post("/v1/users", json={"name": name, "password": "secret-1", "admin": admin}).raise_for_status()
         html = http.get("/user?name=ada").text
+        assert "logged in as root" in html
         assert "None of its own" in html
         added = http.post("/v1/users/ada/rules", json={"allow": True, "actions": ["consume"], "filter": "a/#"})
         assert added.status_code == 200
         assert "a/#" in http.get("/user?name=ada").text
+        offered = re.findall(r'<a href="(/\w*)"', httpx.get(f"{broker.http_url}/", auth=("ada", "secret-1")).text)
+        assert "/topics" in offered
+        assert "/settings" not in offered
+        for path in offered:
+            assert httpx.get(f"{broker.http_url}{path}", auth=("ada", "secret-1")).status_code == 200, path
         for path in ("/queue", "/group", "/view", "/session", "/connection", "/user", "/namespace"):
             answer = httpx.get(f"{broker.http_url}{path}?name=ada", auth=("ada", "secret-1"))
             assert answer.status_code in (403, 404), path

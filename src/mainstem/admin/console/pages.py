@@ -243,7 +243,8 @@ async def pipelines_page(call: Call) -> dict[str, Any]:
 async def connections_page(call: Call) -> dict[str, Any]:
     rows = list(islice(connection_rows(call.running, seen_by(call), after=call.query.get("after", "")), ROWS + 1))
     only = seen_by(call)
-    counted = sum(counters["connections"] for counters in call.running.rates.totals().values())
+    totals = call.running.rates.totals().items()
+    counted = sum(counters["connections"] for protocol, counters in totals if protocol != "http")  # these come and go
     total = counted if only is None else sum(1 for _ in connections_in(call.running, only))
     return {"items": rows[:ROWS], "next": rows[ROWS - 1]["id"] if len(rows) > ROWS else None, "total": total}
 

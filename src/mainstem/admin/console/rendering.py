@@ -113,6 +113,11 @@ def _with(path: str, query: dict[str, str], name: str, value: str | None) -> str
     return f"{path}?{urlencode({**query, name: value})}" if value else ""
 
 
+def _login_name(request: Request) -> str:
+    principal = request.scope["state"].get("principal")
+    return "" if principal is None or getattr(principal, "anonymous", False) else str(principal.name)
+
+
 class Console:
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -181,7 +186,8 @@ class Console:
             **facts,
             "title": facts.get("name") or page.title,
             "here": page.under or page.path,
-            "pages": [(one.path, one.title) for one in PAGES if not one.under],
+            "pages": [(one.path, one.title) for one in PAGES if not one.under and self._may_open(one, request)],
+            "who": _login_name(request),
             "version": __version__,
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),
@@ -190,6 +196,15 @@ class Console:
             "now_text": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         return self._environment.get_template(page.template).render(context)
+
+    def _may_open(self, page: Page, request: Request) -> bool:
+        """Pages that would only say no are not offered."""
+        principal = request.scope["state"].get("principal") or Principal("anonymous")
+        try:
+            admit(self._running.broker, principal, NEEDS[page.needs])
+        except MainstemError:
+            return False
+        return True
 
     def _problem(self, error: MainstemError, request: Request) -> Response:
         facts = {"detail": str(error), "fix": error.fix, "code": error.code, "name": "That did not work"}

@@ -74,10 +74,11 @@ function draw(box, data) {
     width: box.clientWidth,
     height: HEIGHT,
     cursor: { drag: { x: false, y: false } },
-    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
+    // Rates and depths begin at zero; a field of messages has its own range.
+    scales: "free" in box.dataset ? {} : { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
       { ...axis, values: (_, times, __, ___, step) => times.map((time, at) => clock(time, step, times[at - 1])), space: 70 },
-      { ...axis, size: 68, values: (_, ticks) => ticks.map((tick) => quantity(tick, unit)) },
+      { ...axis, size: 78, values: (_, ticks) => ticks.map((tick) => quantity(tick, unit)) },
     ],
     series: [
       { label: "time", value: (_, time) => (time == null ? "–" : timeText(time * 1000, { fine: false })) },

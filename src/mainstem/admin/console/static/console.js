@@ -97,7 +97,18 @@ document.addEventListener("keydown", (event) => {
 
 const showPlace = () => $("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-addEventListener("resize", showPlace);
+// Whoever has no mouse scrolls a wide table by keys, once it has the focus.
+function markScrolling() {
+  for (const box of $$(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+
+addEventListener("resize", () => {
+  showPlace();
+  markScrolling();
+});
 
 // Live tail: rows from server-sent events, newest first, at most 200 kept.
 function startTail(button) {
@@ -169,6 +180,7 @@ document.addEventListener("answered", (event) => {
 });
 
 showPlace();
+markScrolling();
 startTimes();
 for (const button of $$("button[data-tail]")) startTail(button);
 for (const form of $$("form[data-arrivals]")) startTry(form);
