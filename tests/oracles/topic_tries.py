@@ -160,6 +160,16 @@ class TopicTrie:
             self._names.extend([None] * (number + 1 - len(self._names)))
         self._insert(topic, number)
 
+    def put_all(self, packed: bytes) -> bool:
+        at = 0
+        while at + DUMP_TOPIC.size <= len(packed):
+            number, length = DUMP_TOPIC.unpack_from(packed, at)
+            at += DUMP_TOPIC.size + length
+            if at > len(packed):
+                return False
+            self.put(number, bytes(packed[at - length : at]))
+        return at == len(packed)
+
     def match(self, topic_filter: bytes) -> array[int]:
         """The numbers of all topics that the filter means, in no particular order."""
         wanted = filter_levels(topic_filter)

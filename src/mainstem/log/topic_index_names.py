@@ -133,11 +133,8 @@ class NamesFile:
             state.later_chunks.update(written)
         for number in removed:
             _forget(number, topics, state)
-        at = 0
-        while at < len(names):
-            number, length = _NAME.unpack_from(names, at)
-            at += _NAME.size + length
-            topics.put(number, bytes(names[at - length : at]))
+        if not topics.put_all(names):
+            raise CorruptFrame(f"{self._path}: a block's names do not add up")
         state.chunks.update(written)
         state.start_offset, state.covered_end = start, covered
         self.generation = generation

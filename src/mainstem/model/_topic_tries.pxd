@@ -39,6 +39,7 @@ cdef class TopicTrie(LevelTree):
     cdef uint32_t find_c(self, const char* topic, Py_ssize_t size) noexcept nogil
     cdef int _insert(self, uint32_t node, const char* topic, Py_ssize_t size, uint32_t number, Trail* trail) except -1
     cdef uint32_t _add_tail(self, uint32_t parent, const char* text, uint32_t first, uint32_t length) except 0
+    cdef int _put(self, uint32_t number, const char* topic, Py_ssize_t size) except -1
     cdef int _cut_tail(self, uint32_t node) except -1
     cdef int _insert_along(self, Trail* trail, const char* topic, Py_ssize_t size, uint32_t number) except -1
     cdef int _load(self, const uint8_t[::1] body, uint32_t count, Trail trail) except -1

@@ -31,6 +31,8 @@ class TopicTrie:
         """Forget the topic; its number may be given to another."""
     def put(self, number: int, topic: bytes) -> None:
         """Add a topic under the number it had before; whoever has either now is removed."""
+    def put_all(self, packed: bytes | bytearray | memoryview) -> bool:
+        """The same for many: per topic u32 number, u16 length, the name, little-endian. False if that does not add up."""
     def match(self, topic_filter: bytes) -> array[int]:
         """The numbers of all topics that the filter means, in no particular order."""
     def bitmap(self, topic_filter: bytes) -> bytearray:

@@ -431,16 +431,34 @@ cdef class TopicTrie(LevelTree):
 
     def put(self, uint32_t number, bytes topic not None):
         """Add a topic under the number it had before; whoever has either now is removed."""
-        cdef uint32_t before = self.find(topic)
-        if not 0 < number < 0xFFFFFFFF or PyBytes_GET_SIZE(topic) > MQTT_BYTES_MAX:
-            raise InvalidName(f"no topic of {len(topic)} bytes can have the number {number}")
+        self._put(number, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+
+    def put_all(self, const uint8_t[::1] packed not None):
+        """The same for many: per topic u32 number, u16 length, the name, little-endian. False if that does not add up."""
+        cdef Py_ssize_t at = 0, size = packed.shape[0]
+        cdef uint32_t number
+        cdef uint16_t length
+        while at + 6 <= size:
+            memcpy(&number, &packed[at], 4)
+            memcpy(&length, &packed[at + 4], 2)
+            at += 6 + length
+            if at > size:
+                return False
+            self._put(number, <const char*>&packed[0] + at - length, length)
+        return at == size
+
+    cdef int _put(self, uint32_t number, const char* topic, Py_ssize_t size) except -1:
+        cdef uint32_t before = self.find_c(topic, size)
+        if not 0 < number < 0xFFFFFFFF or size > MQTT_BYTES_MAX:
+            raise InvalidName(f"no topic of {size} bytes can have the number {number}")
         self.free_stale = True
         if before:
             self.remove(before)
         if number < self.number_end and self.node_of[number]:
             self.remove(number)
-        self._insert(0, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), number, NULL)
+        self._insert(0, topic, size, number, NULL)
         self.number_end = max(self.number_end, number + 1)
+        return 0
 
     cdef int _list_free(self) except -1:
         cdef uint32_t number

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mainstem.model import _topic_tries as compiled
 from mainstem.model.errors import CorruptFrame, InvalidName, NotFound, Overloaded
+from mainstem.model.topic_dump import DUMP_TOPIC
 from mainstem.model.topic_filter import matches
 from tests.oracles import topic_tries as plain
 
@@ -131,6 +132,14 @@ class TopicTrieMachine(RuleBasedStateMachine):
     def put(self, topic: bytes, number: int) -> None:
         self.trie.put(number, topic)
         self.numbers = {t: n for t, n in self.numbers.items() if n != number and t != topic} | {topic: number}
+
+    @rule(some=st.lists(st.tuples(st.integers(1, 40), topic_names), max_size=5))
+    def put_all(self, some: list[tuple[int, bytes]]) -> None:
+        packed = b"".join(DUMP_TOPIC.pack(number, len(topic)) + topic for number, topic in some)
+        assert self.trie.put_all(packed)
+        for number, topic in some:
+            self.numbers = {t: n for t, n in self.numbers.items() if n != number and t != topic} | {topic: number}
+        assert not self.trie.put_all(b"\x01")
 
     @rule(source=st.sampled_from(IMPLEMENTATIONS))
     def reload(self, source: ModuleType) -> None:
