@@ -155,6 +155,7 @@ def _partition_facts(namespace: Namespace, partition: Partition) -> dict[str, An
                 "end_offset": span.end,
                 "size_bytes": None if span.shared else span.log.engine.stat().size_bytes,
                 "local_bytes": None if span.shared else local_and_remote(span.log)[0],
+                "overflowed": span.log.overflowed,
                 "remote_bytes": None if span.shared else local_and_remote(span.log)[1],
             }
             for span in partition.spans

@@ -169,6 +169,7 @@ class Broker(Declaring):
         CUT_NAMES.sources.append(self._names)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
+        self.logs.make_room = self.maintenance.make_room
         stem = default.stem(_for_journal(default.defaults))
         self.journal = Journal(
             stem, data, self.clock, self.logs.by_id, self.options.disk, on_upgraded=lambda: raise_format(data)

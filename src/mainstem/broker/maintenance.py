@@ -34,6 +34,7 @@ CLOCK_JUMP_NS = 60_000_000_000  # wall and monotonic time disagree by more since
 CLOCK_TRUST_NS = 3_600_000_000_000  # after a jump nothing is forgotten for that long: the old time may have been right
 HELD_SHARE_ALARM = 0.2  # of the disk
 PAUSE = "backups"  # a holder's name
+ROOM_SHARE = 16  # of a full memory log, twice: what goes at once
 
 HoldFn = Callable[[Log], Holds]
 T = TypeVar("T")
@@ -167,10 +168,28 @@ class Maintenance:
         self._note_held(log, decided.held, plan)
         if decided.changes(log):
             await self.in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
-        if log.index is not None and decided.forget_before > log.index.start_offset:
+        forget_before = max(decided.forget_before, log.engine.stat().start_offset if log.overflowed else 0)
+        if log.index is not None and forget_before > log.index.start_offset:
             self._broker.ticker.write_now()  # no open batch may still mean a number that is free afterwards
-            namespace.forget_numbers(log, log.forget_topics(decided.forget_before))
+            namespace.forget_numbers(log, log.forget_topics(forget_before))
             self._broker.deletion.prune(log)
+
+    def make_room(self, log: Log, size: int) -> bool:
+        """A memory log is full: its oldest parts go, an eighth of it at once. False: what is held leaves too little."""
+        stat = log.engine.stat()
+        holds = self.holds_of(log)
+        wanted = max(0, stat.size_bytes - 2 * max(size, stat.size_bytes // ROOM_SHARE))
+        decided = retention.plan(log, now_ns=0, retention_ms=-1, retention_bytes=wanted, holds=holds)
+        going = [*(part for part in stat.parts if part.end_offset <= decided.drop_before), *decided.rewrite]
+        if sum(part.size_bytes for part in going) < size:
+            return False
+        start = max(part.end_offset for part in going)
+        gone = max(0, start - log.start_offset)
+        log.move_start(start)
+        retention.drop(log, decided, holds)
+        log.overflowed += gone
+        log.meters.overflowed += gone
+        return True
 
     def _note_held(self, log: Log, held: tuple[tuple[int, int], ...], plan: Callable[[Holds], retention.Plan]) -> None:
         self.held[log.id] = held
@@ -188,7 +207,7 @@ class Maintenance:
     def holds_of(self, log: Log) -> Holds:
         """What all holders together need, and the state that no snapshot covers yet."""
         joined, singly = Holds(), list[Sequence[int]]()
-        if log is self._broker.journal.stem:
+        if log is self._broker.journal.stem and log.on_disk:  # state in memory survives nothing
             joined.from_offset = self._broker.journal.snapshot_offset
         for holder in self.holders.values():
             held = holder(log)

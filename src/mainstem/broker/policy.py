@@ -21,6 +21,7 @@ from mainstem.storage.engines import ENGINES
 LAYOUTS = ("shared", "dedicated")
 TIERS = ("none", "s3", "iceberg")
 SEARCH_INDEXES = ("auto", "off")
+OVERFLOWS = ("ring", "refuse")
 SCHEMA_MODES = ("refuse", "dead-letter", "off")
 CLEANUPS = ("delete", "compact", "compact,delete")
 PARTITIONS_MAX = 1_000
@@ -55,6 +56,7 @@ class Policy:
     search_index: str = "auto"  # auto | off: sealed segments get an index of their words
     schema: str = ""  # a subject of the registry: values must fit it
     schema_mode: str = "refuse"  # refuse | dead-letter | off
+    overflow: str = "ring"  # of a full memory log: ring: its oldest records go | refuse: publishers are
     trace: str = ""  # "1%" of its messages are followed on their way; empty: none
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class Policy:
         _one_of("cleanup", self.cleanup, CLEANUPS)
         _one_of("tier", self.tier, TIERS)
         _one_of("search_index", self.search_index, SEARCH_INDEXES)
+        _one_of("overflow", self.overflow, OVERFLOWS)
         _one_of("schema_mode", self.schema_mode, SCHEMA_MODES)
         if self.tier != "none" and not ENGINES[self.engine].has_segments:
             raise InvalidArgument(
@@ -98,7 +101,8 @@ class Policy:
         tiered = (self.tier, self.local_retention_ms, self.local_retention_bytes) if self.tier != "none" else ()
         unsearched = ("unsearched",) if self.search_index == "off" else ()
         kept = (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived)
-        return (*kept, *tiered, *unsearched)
+        refusing = ("refuse",) if self.engine == "memory" and self.overflow == "refuse" else ()
+        return (*kept, *tiered, *unsearched, *refusing)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Policy:
         known = {field.name for field in fields(self)}

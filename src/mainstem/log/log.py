@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainstem.codec.batch import make_frame, read_batch_head
 from mainstem.codec.control import kafka_marker_batch
+from mainstem.log import overflow
 from mainstem.log.appended import Appended
 from mainstem.log.away import may_wait, pool
 from mainstem.log.committed import extent_header
@@ -76,6 +77,7 @@ class Log:
     engine: Engine
     index: TopicIndex | None
     engine_name = ""
+    overflowed = 0  # records that went to make room
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class Log:
         ] * GATHERS  # bytes and records of each origin's last batch: about what the next will take
         self.stable_listeners: list[Callable[[Log], None]] = []
         self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
+        self.make_room: overflow.MakeRoom = overflow.refuse
         self._stamps = stamps
         self._keep_start = keep_start
         self._reservation = reservation
@@ -410,10 +413,8 @@ class Log:
         if not pending:
             return []
         try:
-            if len(pending) == 1:
-                self.engine.append(pending[0].data, [pending[0].ref])
-            else:
-                self.engine.append([part for item in pending for part in item.data], [item.ref for item in pending])
+            data = pending[0].data if len(pending) == 1 else [part for item in pending for part in item.data]
+            overflow.append(self, data, [item.ref for item in pending])
         except Overloaded as error:
             self._refuse(pending, error)
             return []

@@ -29,6 +29,7 @@ from mainstem.log.durability import SYNC, Durability, parse_durability
 from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
 from mainstem.log.meters import Meters
+from mainstem.log.overflow import MakeRoom, refuse
 from mainstem.log.sleeping import Asleep, ClosedLogs, SleepingLog
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
@@ -79,6 +80,7 @@ class Logs:
         self._directory = directory
         self._stamps = stamps
         self._on_dirty = on_dirty
+        self.make_room: MakeRoom = refuse  # in logs that let their oldest records go; the broker sets it
         self.limits = limits or LogLimits()
         self.files = SharedFiles(disk, files_max=self.limits.open_files_max)
         self.lost = LostLogs(directory, disk)
@@ -186,6 +188,8 @@ class Logs:
             meters=self.meters,
         )
         log.on_disk = on_disk
+        if policy.get("overflow") == "ring" and not on_disk:
+            log.make_room = self.make_room
         log.unsynced_bytes_max = self.limits.unsynced_bytes_max
 
     def _with_tier(self, store: Engine, log_id: int, state: FileState, policy: dict[str, Any]) -> Engine:

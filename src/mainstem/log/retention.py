@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mainstem.log.log import Log
 from mainstem.log.rewriting import cut_down
-from mainstem.storage.engine import Part
+from mainstem.storage.engine import Buffer, Part
 
 NO_STAMP = (1 << 63) - 1
 HELD_SHARE_MAX = 0.1
@@ -126,9 +126,17 @@ def apply(log: Log, decided: Plan, holds: Holds) -> None:
     if decided.start_offset > log.start_offset:
         log.move_start(decided.start_offset)
         log.keep_start()
+    drop(log, decided, holds)
+
+
+def drop(log: Log, decided: Plan, holds: Holds) -> None:
+    """The bytes of it; streams begin behind them already."""
     offsets = set(holds.offsets)
     for part in decided.rewrite:
-        frames, _, kept = cut_down(log, part, lambda record: record.offset in offsets, others_stay=False)
+        frames: Sequence[Buffer] = ()
+        kept = _held_in(part, holds.offsets)
+        if kept:
+            frames, _, kept = cut_down(log, part, lambda record: record.offset in offsets, others_stay=False)
         log.engine.replace(part, frames)
         log.held_counts[part.base_offset] = kept
     if decided.drop_before:

@@ -37,6 +37,7 @@ ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
 TIER = choice("none", "s3", "iceberg")
 SEARCH_INDEX = choice("auto", "off")
+OVERFLOW = choice("ring", "refuse")
 SCHEMA_MODE = choice("refuse", "dead-letter", "off")
 SHARE = share()
 CLEANUP = choice("delete", "compact", "compact,delete")
@@ -157,6 +158,11 @@ class Topics:
     search_index: str = setting(
         "auto", SEARCH_INDEX, "`auto`: sealed segments get an index of their words, which `mainstem search` uses."
     )
+    overflow: str = setting(
+        "ring",
+        OVERFLOW,
+        "When a memory log is full. `ring`: its oldest records go, unless they are held; `refuse`: publishes are refused.",
+    )
     schema: str = setting("", TEXT, "A subject of the schema registry that values must match (docs/schemas.md).")
     schema_mode: str = setting(
         "refuse",
@@ -193,6 +199,7 @@ class Policy:
     local_retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.local_retention_ms`.")
     local_retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.local_retention_bytes`.")
     search_index: str | None = setting(None, SEARCH_INDEX, "As `topics.search_index`.")
+    overflow: str | None = setting(None, OVERFLOW, "As `topics.overflow`.")
     schema: str | None = setting(None, TEXT, "As `topics.schema`.")
     schema_mode: str | None = setting(None, SCHEMA_MODE, "As `topics.schema_mode`.")
     trace: str | None = setting(None, SHARE, "As `topics.trace`.")
