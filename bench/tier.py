@@ -1,28 +1,41 @@
-"""`python bench/tier.py [MIB]`: publishing with and without a tier; cold reads beside local ones and bare ranged GETs.
+"""`python bench/tier.py [MIB]`: object storage beside its targets, against a real S3 server on this machine.
 
-A directory stands for the store, so the figures are of the broker and its client, not of a network: the bare loop reads
-the same directory through the same library, at the speed of the page cache. Printed as JSON, one line.
+Publishing with and without a tier; cold fetches beside a bare loop of ranged GETs; a live MQTT subscriber with ten cold
+readers beside it; the loop while GETs take two seconds; PUTs for a GiB. Of the engine `object`: PUTs a second and acks at
+32 MB/s over many topics. The server shares the machine, so figures are ratios first. Prints a table.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
+import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 from confluent_kafka import Consumer, Producer
 
 from mainstem.storage.tier.registry import Registry
 from mainstem.storage.tier.store import ObjectStore, StoreSettings
 from mainstem.testing.process import BrokerProcess
+from tests.protocol.mqtt.raw import Raw
+from tests.s3_faults import FaultProxy, fault_proxy
+from tests.s3_server import S3Server, s3_server
 
 VALUE = b"x" * 1_000
 CHUNK = 4 << 20
 DEADLINE_S = 300.0
+POLICY = "policies.b/#."
+LIVE = 300  # messages, one every 10 ms
+READERS = 10
+OBJECT_TOPICS, OBJECT_S, OBJECT_MB_S = 200, 12.0, 32
 
 
 def publish(broker: BrokerProcess, count: int) -> float:
@@ -42,16 +55,10 @@ def publish(broker: BrokerProcess, count: int) -> float:
     return time.perf_counter() - began
 
 
-def fetch(broker: BrokerProcess, count: int) -> float:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": uuid.uuid4().hex,
-            "auto.offset.reset": "earliest",
-            "fetch.message.max.bytes": 4 << 20,
-            "check.crcs": False,
-        }
-    )
+def fetch(bootstrap_servers: str, count: int) -> float:
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": uuid.uuid4().hex}
+    reading = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 4 << 20, "check.crcs": False}
+    consumer = Consumer({**settings, **reading})
     consumer.subscribe(["b.all"])
     found, began = 0, 0.0
     while found < count:
@@ -62,9 +69,9 @@ def fetch(broker: BrokerProcess, count: int) -> float:
     return took
 
 
-def bare_gets(url: str, data: Path) -> tuple[float, int]:
+def bare_gets(store: ObjectStore, data: Path) -> tuple[float, int]:
     """Every object in ranges of 4 MiB, one after the other: seconds, bytes."""
-    registry, store, total = Registry(data, read_only=True), ObjectStore(StoreSettings(url)), 0
+    registry, total = Registry(data, read_only=True), 0
     objects = [one for log in registry.logs() for one in registry.parts_of(log)]
     registry.close()
     began = time.perf_counter()
@@ -74,42 +81,146 @@ def bare_gets(url: str, data: Path) -> tuple[float, int]:
     return time.perf_counter() - began, total
 
 
-def local_segments(data: Path) -> int:
-    return sum(max(len(list(log.glob("*.log"))) - 1, 0) for log in (data / "logs").iterdir())
+def wait_until_cold(broker: BrokerProcess) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while sum(max(len(list(log.glob("*.log"))) - 1, 0) for log in (broker.data / "logs").iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def live_p99_ms(broker: BrokerProcess) -> float:
+    """Of a subscriber at the head, from publish to arrival."""
+    took: list[float] = []
+    with Raw.connected(broker.mqtt_port) as subscriber, Raw.connected(broker.mqtt_port) as publisher:
+        subscriber.subscribe(("live", 0))
+        for _ in range(LIVE):
+            publisher.publish("live", b"%d" % time.perf_counter_ns())
+            took.append((time.perf_counter_ns() - int(subscriber.message().payload)) / 1e6)
+            time.sleep(0.01)
+    return statistics.quantiles(took, n=100)[98]
+
+
+@contextmanager
+def readers(broker: BrokerProcess, count: int) -> Iterator[None]:
+    """Consumers in processes of their own that read from the beginning, again and again."""
+    command = [sys.executable, __file__, "--read", broker.bootstrap_servers, str(min(count, 20_000))]
+    processes = [subprocess.Popen(["nice", "-n", "10", *command]) for _ in range(READERS)]
+    time.sleep(5)  # until they read
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    lines = httpx.get(f"{broker.http_url}/metrics", timeout=30).text.splitlines()
+    return max((float(line.split()[-1]) for line in lines if line.startswith(name)), default=0.0)
+
+
+def row(what: str, found: str, target: str) -> None:
+    print(f"{what:58} {found:>16}   {target}", flush=True)
+
+
+def tier(server: S3Server, proxy: FaultProxy, folder: Path, mib: int) -> None:
+    count = mib * 1_048
+    with BrokerProcess(folder / "plain", f"{POLICY}layout=dedicated") as broker:
+        plain_s = publish(broker, count)
+        local_s = fetch(broker.bootstrap_servers, count)
+        with readers(broker, count):
+            local_beside = live_p99_ms(broker)
+    place = (f"tier.store=s3://bucket/{uuid.uuid4().hex}", f"tier.endpoint={proxy.endpoint}")
+    rules = (f"{POLICY}tier=s3", f"{POLICY}local_retention_bytes=0", f"{POLICY}layout=dedicated")
+    settings = (*place, *rules, "tier.cache_bytes=64MiB")
+    with BrokerProcess(folder / "data", *settings, environment=server.environment) as broker:
+        tiered_s = publish(broker, count)
+        row("publishing with the tier, of without", f"{plain_s / tiered_s:.0%}", "target 90 %")
+        wait_until_cold(broker)
+        parts = metric(broker, 'mainstem_tier_objects{state="live"}')
+        row("PUTs for a GiB", f"{parts / mib * 1024:.1f}", "target at most 20")
+        cold_s = fetch(broker.bootstrap_servers, count)
+        url, endpoint = (one.partition("=")[2] for one in place)
+        bare_s, size = bare_gets(ObjectStore(StoreSettings(url, endpoint)), broker.data)
+        bare = size / bare_s / (1 << 20)
+        row("cold Kafka fetch", f"{mib / cold_s:.0f} MiB/s", f"a bare loop of ranged GETs: {bare:.0f} MiB/s")
+        row("that is, of the bare loop", f"{mib / cold_s / bare:.0%}", "target 50 %")
+        row("local Kafka fetch", f"{mib / local_s:.0f} MiB/s", "")
+        alone = live_p99_ms(broker)
+        with readers(broker, count):
+            beside = live_p99_ms(broker)
+        row("p99 of a live subscriber alone", f"{alone:.2f} ms", "")
+        row(f"the same with {READERS} readers of a local log", f"{local_beside:.2f} ms", "for comparison")
+        row(f"the same with {READERS} cold readers", f"{beside:.2f} ms", f"{beside / alone:.1f} times; target 1.5")
+        proxy.faults["GET"] = "delay:2"
+        slowest = beat_while(broker, lambda: fetch(broker.bootstrap_servers, 5_000))
+        row("the loop while GETs take 2 s: its longest pause", f"{slowest:.1f} ms", "target 5 ms; idle below")
+        proxy.faults.clear()
+        row("the same without reading", f"{beat_while(broker, lambda: time.sleep(3)):.1f} ms", "")
+
+
+def beat_while(broker: BrokerProcess, work: object) -> float:
+    """The longest round trip of a ping, in ms, while something else runs."""
+    assert callable(work)
+    thread = threading.Thread(target=work, daemon=True)
+    longest = 0.0
+    with Raw.connected(broker.mqtt_port) as client:
+        thread.start()
+        while thread.is_alive():
+            began = time.perf_counter()
+            client.send(b"\xc0\x00")
+            client.packet()
+            longest = max(longest, time.perf_counter() - began)
+            time.sleep(0.002)
+    return longest * 1e3
+
+
+def object_engine(server: S3Server, proxy: FaultProxy, folder: Path) -> None:
+    place = (f"tier.store=s3://bucket/{uuid.uuid4().hex}", f"tier.endpoint={proxy.endpoint}")
+    rules = (f"{POLICY}engine=object", f"{POLICY}layout=dedicated")
+    with BrokerProcess(folder / "objects", *place, *rules, environment=server.environment) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 100, "batch.size": 1 << 20})
+        topics = [f"b.t{number}" for number in range(OBJECT_TOPICS)]
+        for topic in topics:
+            producer.produce(topic, b"first")
+        assert producer.flush(DEADLINE_S) == 0
+        proxy.requests.clear()
+        acked: list[float] = []
+        began, sent = time.perf_counter(), 0
+        while (now := time.perf_counter() - began) < OBJECT_S:
+            while sent < now * OBJECT_MB_S * 1_000:
+                at = time.perf_counter()
+                with_time = {"on_delivery": lambda _, __, at=at: acked.append(time.perf_counter() - at)}
+                try:
+                    producer.produce(topics[sent % OBJECT_TOPICS], VALUE, **(with_time if not sent % 50 else {}))
+                except BufferError:
+                    break
+                sent += 1
+            producer.poll(0.01)
+        assert producer.flush(DEADLINE_S) == 0
+        took = time.perf_counter() - began
+        puts = proxy.requests["PUT"] / took
+        row(
+            f"engine object, {OBJECT_TOPICS} topics: published",
+            f"{sent / 1000 / took:.1f} MB/s",
+            f"of {OBJECT_MB_S} asked",
+        )
+        row("PUTs a second, merging included", f"{puts:.1f}", "target at most 5")
+        cuts = statistics.quantiles(acked, n=100)
+        row("an ack takes, p50 and p99", f"{cuts[49]:.2f} s, {cuts[98]:.2f} s", "")
 
 
 def main(mib: int) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="mainstem-bench-tier-"))
-    count, policy = mib * 1_048, "policies.b/#."
-    dedicated = f"{policy}layout=dedicated"
-    try:
-        with BrokerProcess(folder / "plain", dedicated) as broker:
-            plain_s = publish(broker, count)
-            local_s = fetch(broker, count)
-        (folder / "bucket").mkdir()
-        url = f"file://{folder / 'bucket'}"
-        tiered = (f"tier.store={url}", f"{policy}tier=s3", f"{policy}local_retention_bytes=0", dedicated)
-        with BrokerProcess(folder / "data", *tiered) as broker:
-            tiered_s = publish(broker, count)
-            deadline = time.monotonic() + DEADLINE_S
-            while local_segments(broker.data) and time.monotonic() < deadline:
-                time.sleep(0.2)
-            cold_s = fetch(broker, count)
-        bare_s, size = bare_gets(url, folder / "data")
-        objects = len([path for path in (folder / "bucket" / "parts").rglob("*") if path.is_file()])
-        found = {
-            "mib": mib,
-            "publish_with_tier_share": round(plain_s / tiered_s, 3),
-            "local_fetch_mib_s": round(mib / local_s, 1),
-            "cold_fetch_mib_s": round(mib / cold_s, 1),
-            "bare_get_mib_s": round(size / bare_s / (1 << 20), 1),
-            "puts_per_gib": round(objects / mib * 1024, 1),
-        }
-        found["cold_share_of_local"] = round(local_s / cold_s, 3)
-        print(json.dumps(found))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="mainstem-bench-tier-") as name:
+        folder = Path(name)
+        (folder / "store").mkdir()
+        with s3_server(folder / "store") as server, fault_proxy(server.endpoint) as proxy:
+            os.environ.update(server.environment)
+            tier(server, proxy, folder, mib)
+            object_engine(server, proxy, folder)
 
 
 if __name__ == "__main__":
+    while sys.argv[1:2] == ["--read"]:
+        fetch(sys.argv[2], int(sys.argv[3]))
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 512)

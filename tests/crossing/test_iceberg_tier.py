@@ -52,8 +52,8 @@ def test_every_protocol_and_other_engines_read_one_copy_hot_to_cold(store: Store
         assert read_stream(broker, "t/a") == VALUES
         assert read_http(broker, "t/a") == VALUES
         uri = f"sqlite:///{broker.data / 'catalog.sqlite'}"
-        endpoint = {"s3.endpoint": one.partition("=")[2] for one in settings if one.startswith("tier.endpoint")}
-        catalog = load_catalog("mainstem", type="sql", uri=uri, **endpoint)
+        given = dict(one.split("=", 1) for one in settings)
+        catalog = load_catalog("mainstem", type="sql", uri=uri, **{"s3.endpoint": given.get("tier.endpoint", "")})
         table = catalog.load_table(catalog.list_tables("mainstem")[0])
         rows = table.scan().to_arrow()
         in_table = sorted(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))

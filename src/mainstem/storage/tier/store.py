@@ -9,7 +9,9 @@ Every call waits, so none is made on the loop. What it raises says what to do ne
 
 from __future__ import annotations
 
+import configparser
 import contextlib
+import os
 import re
 import threading
 import time
@@ -180,6 +182,7 @@ def _config(settings: StoreSettings) -> dict[str, Any]:
     if not settings.url.startswith("s3://"):
         return {"endpoint": settings.endpoint} if settings.endpoint else {}
     config: dict[str, Any] = {"virtual_hosted_style_request": not settings.path_style, "checksum_algorithm": "SHA256"}
+    config |= _profile()
     if settings.endpoint:
         config["endpoint"] = settings.endpoint
     if settings.region:
@@ -189,6 +192,33 @@ def _config(settings: StoreSettings) -> dict[str, Any]:
     if settings.kms_key:
         config["sse_kms_key_id"] = settings.kms_key
     return config
+
+
+PROFILE = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "region": "region",
+}
+
+
+def _profile() -> dict[str, str]:
+    """Of AWS's own files, which the library does not read: `AWS_PROFILE`, or `default` where the environment has no key."""
+    if not os.environ.get("AWS_PROFILE") and os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    name, home = os.environ.get("AWS_PROFILE") or "default", Path("~/.aws").expanduser()
+    files = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        files.read(os.environ.get("AWS_CONFIG_FILE") or home / "config")
+        found = dict(files[f"profile {name}"]) if f"profile {name}" in files else {}
+        files.clear()
+        files.read(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials")
+    except configparser.Error as error:
+        raise ConfigError(f"the AWS profile {name} cannot be read: {_first_line(error)}", fix="mend ~/.aws") from None
+    found |= dict(files[name]) if name in files else {}
+    if not found and os.environ.get("AWS_PROFILE"):
+        raise ConfigError(f"there is no AWS profile {name}", fix="aws configure --profile NAME, or unset AWS_PROFILE")
+    return {ours: found[theirs] for theirs, ours in PROFILE.items() if theirs in found}
 
 
 def _pieces(data: memoryview) -> Iterator[bytes]:
