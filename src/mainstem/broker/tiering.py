@@ -67,6 +67,7 @@ class Tiering:
             await asyncio.sleep(ROUND_S)
 
     async def round(self, tier: Tier) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, tier.count)
         backlog, oldest = 0, 0
         for log, policy, lane in self._tiered():
             engine = self._attached(tier, log)

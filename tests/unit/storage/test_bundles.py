@@ -184,6 +184,30 @@ def test_a_part_of_its_own_is_made_of_what_one_log_has_much_of(tmp_path: Path, m
     assert levels == [1, merging.FINAL]
 
 
+def test_a_bundle_that_is_mostly_unused_is_written_anew_so_that_it_can_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "PUT_S", 0.0)
+    monkeypatch.setattr(merging, "SPARSE_S", 0.0)
+    house = House(tmp_path)
+    engines = {1: house.log(1), 2: house.log(2)}
+    small, large = Writer(engines[1], 1), Writer(engines[2], 2)
+    small.append([b"kept"])
+    large.append([b"x" * 5_000])
+    engines[2].sync()
+    first = house.named()
+    engines[2].roll()
+    engines[2].trim(1 << 40)
+    assert house.named() == first, "something of it is kept"
+    time.sleep(0.01)
+    small.append([b"more"])
+    engines[1].sync()
+    eventually(lambda: not first & house.named(), "what was left of it lies elsewhere")
+    assert read_everything(engines[1], 1) == [(0, b"kept"), (1, b"more")]
+    house.open()
+    assert read_everything(house.log(1), 1) == [(0, b"kept"), (1, b"more")]
+
+
 def test_bundles_stored_after_the_manifest_are_found_when_the_disk_is_lost(tmp_path: Path) -> None:
     house = House(tmp_path)
     engines = {1: house.log(1), 2: house.log(2)}

@@ -227,7 +227,7 @@ def _tier(running: Running) -> Iterator[Samples]:
     if tier is None:
         yield from ((family.name, []) for family in FAMILIES["Object storage"])
         return
-    totals, meters = {**dict.fromkeys(STATES, (0, 0)), **tier.registry.totals()}, tier.store.meters
+    totals, meters = {**dict.fromkeys(STATES, (0, 0)), **tier.totals}, tier.store.meters
     yield by_label("mainstem_tier_objects", "state", {state: count for state, (count, _) in totals.items()})
     yield by_label("mainstem_tier_object_bytes", "state", {state: size for state, (_, size) in totals.items()})
     yield by_label("mainstem_tier_requests_total", "verb", meters.requests)

@@ -6,8 +6,9 @@
 
 A merge reads all pieces of its bundles in order of their logs and writes objects of at most 64 MiB, each stored and
 committed by itself, so it needs no more memory than one of them, and a crash loses only the one being written. A frame is
-rewritten once for each level, so about log16 of what is stored. PUTs are at most one a second: with four of the writer
-that is five for a whole broker, whatever the number of its topics.
+rewritten once for each level, so about log16 of what is stored. A bundle of which less than half is used any more is
+written anew. PUTs are at most one a second: with four of the writer that is five for a whole broker, whatever the number
+of its topics.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ FAN = 16  # bundles of a level that are merged into the next
 MERGED_BYTES = 64 << 20  # an object at most
 ALONE_BYTES = 32 << 20  # of one log: an object of its own
 PUT_S = 1.0  # between two PUTs of ours
+SPARSE_S = 60.0  # between two looks for bundles that are mostly unused; younger ones are left to the merges
 AGAIN_S = 10.0  # after a merge that failed
 
 Group = list[Placed]  # pieces of one part that lie one behind the other in their log
@@ -48,6 +50,7 @@ class Merger:
         self._workers = Workers("bundle-merge", 1)
         self._busy = False
         self._put_at_s = 0.0
+        self._sparse_at_s = time.monotonic() + SPARSE_S
         self.closing = threading.Event()
         self.merges = 0
         for bundle in pieces.bundles():
@@ -58,7 +61,7 @@ class Merger:
         with self._lock:
             if bundle.footer.level != FINAL:
                 self._levels[bundle.footer.level].append(bundle)
-            if self._busy or self._due() is None:
+            if self._busy or (self._due() is None and time.monotonic() < self._sparse_at_s):
                 return
             self._busy = True
         self._workers.submit(self._run)
@@ -75,33 +78,45 @@ class Merger:
         while not self.closing.is_set():
             with self._lock:
                 level = self._due()
-                if level is None:
+                look = level is None and time.monotonic() >= self._sparse_at_s
+                if level is None and not look:
                     self._busy = False
                     return
-                bundles = self._levels[level][:FAN]
+                bundles = self._levels[level][:FAN] if level is not None else self._sparse()
+            level = level if level is not None else max((one.footer.level for one in bundles), default=0)
             try:
                 self.merge(bundles, level)
             except CorruptFrame as error:  # the reader of its offsets is told, too
                 logger.error("bundles with a damaged one among them stay as they are: %s", error)
-                self._leave(bundles, level)
+                self._leave(bundles)
             except MainstemError as error:
                 if not self._tier.closing.is_set():
                     logger.warning("bundles are not merged, it is tried again: %s", error)
                 self.closing.wait(AGAIN_S)
 
+    def _sparse(self) -> list[Bundle]:
+        """Of which less than half is used: what is left of them is written anew, so that they can go."""
+        self._sparse_at_s = time.monotonic() + SPARSE_S
+        ids = set(self._pieces.sparse(self._tier.now_ms() - int(SPARSE_S * 1000), FAN))
+        known = (one for level, found in self._levels.items() if level != FINAL for one in found)
+        return [one for one in known if one.id in ids]
+
     def merge(self, bundles: Sequence[Bundle], level: int) -> None:
-        """All of `level`, the oldest there are; what is not theirs any more is left out."""
+        """What they hold of logs; what is not theirs any more is left out."""
+        if not bundles:
+            return
         for groups in _packed(self._groups([one.id for one in bundles])):
             if self.closing.is_set():
                 return
             self._write(groups, level)
-        self._leave(bundles, level)
+        self._leave(bundles)
         self.merges += 1
 
-    def _leave(self, bundles: Sequence[Bundle], level: int) -> None:
+    def _leave(self, bundles: Sequence[Bundle]) -> None:
+        gone = {one.id for one in bundles}
         with self._lock:
-            gone = {one.id for one in bundles}
-            self._levels[level] = [one for one in self._levels[level] if one.id not in gone]
+            for level in {one.footer.level for one in bundles}:
+                self._levels[level] = [one for one in self._levels[level] if one.id not in gone]
 
     def _groups(self, ids: Sequence[str]) -> Iterator[Group]:
         """By log and part; cut where it would be too large, or where a piece of another bundle lies between."""

@@ -61,8 +61,8 @@ class Pieces:
                 self._exist = db.execute("SELECT 1 FROM sqlite_master WHERE name='piece'").fetchone() is not None
             return
         self._exist = True
+        registry.extend(SCHEMA)
         with registry.reading() as db:
-            db.executescript(SCHEMA)
             for table in ("piece", "object_log"):
                 self.known |= {row[0] for row in db.execute(f"SELECT DISTINCT log_id FROM {table}")}
 
@@ -109,6 +109,16 @@ class Pieces:
                 "SELECT id, key, footer FROM object WHERE state='live' AND log_id<0 ORDER BY created_ms"
             ).fetchall()
         return [Bundle(one, key, footer_of(json.loads(footer))) for one, key, footer in rows]
+
+    def sparse(self, before_ms: int, limit: int) -> list[str]:
+        """Merged bundles of which less than half is named any more, made before that time."""
+        with self.registry.reading() as db:
+            rows = db.execute(
+                "SELECT o.id FROM object o JOIN piece p ON p.object_id=o.id WHERE o.state='live' AND o.log_id<0"
+                " AND o.created_ms<? GROUP BY o.id HAVING 2*sum(p.size + p.index_size)<o.size LIMIT ?",
+                (before_ms, limit),
+            ).fetchall()
+        return [row[0] for row in rows]
 
     def end_of(self, log_id: int) -> LogEnd:
         with self.registry.reading() as db:

@@ -76,9 +76,10 @@ class Registry:
         """`read_only`: to look into a data directory that a broker may be using."""
         self.path = data / FILE
         self._journal = journal
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         if read_only:
             self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
+            self._reader = self._db
             self.id = self.fact("id")
             return
         try:
@@ -87,13 +88,14 @@ class Registry:
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
             self._check_version()
+            self._reader = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
         except sqlite3.DatabaseError as error:
             raise StorageFault(
                 f"{self.path}: cannot be opened: {error}; it says which objects hold what was dropped locally",
                 fix="put a copy back (mainstem backup has one), or restore from the bucket: mainstem restore s3://... DIR",
             ) from error
         if journal is not None:
-            journal.attach_database(self.path, self.reading)
+            journal.attach_database(self.path, self.holding)
         self.id = self.fact("id") or self._make_id()
         self.version = 0  # grows with each change
 
@@ -109,13 +111,18 @@ class Registry:
         return made
 
     def fact(self, name: str) -> str:
-        with self._lock:
-            found = self._db.execute("SELECT value FROM fact WHERE name=?", (name,)).fetchone()
+        with self.reading() as db:
+            found = db.execute("SELECT value FROM fact WHERE name=?", (name,)).fetchone()
         return str(found[0]) if found else ""
 
     def set_fact(self, name: str, value: str) -> None:
         with self.change() as db:
             db.execute("INSERT OR REPLACE INTO fact VALUES(?,?)", (name, value))
+
+    def extend(self, schema: str) -> None:
+        """Tables of another part of the tier."""
+        with self._lock:
+            self._db.executescript(schema)
 
     # -- objects
 
@@ -160,8 +167,8 @@ class Registry:
             return db.execute("UPDATE object SET state='doomed', doomed_ms=? WHERE state='pending'", (now_ms,)).rowcount
 
     def doomed(self, before_ms: int, limit: int) -> list[Doomed]:
-        with self._lock:
-            rows = self._db.execute(
+        with self.reading() as db:
+            rows = db.execute(
                 "SELECT id, key, size, doomed_ms FROM object WHERE state='doomed' AND doomed_ms<=?"
                 " ORDER BY doomed_ms LIMIT ?",
                 (before_ms, limit),
@@ -177,8 +184,8 @@ class Registry:
 
     def parts_of(self, log_id: int) -> list[Object]:
         """In order of their offsets."""
-        with self._lock:
-            rows = self._db.execute(
+        with self.reading() as db:
+            rows = db.execute(
                 "SELECT o.id, o.key, o.footer FROM part p JOIN object o ON o.id=p.object_id"
                 " WHERE p.log_id=? ORDER BY p.base_offset",
                 (log_id,),
@@ -187,30 +194,38 @@ class Registry:
 
     def logs(self) -> set[int]:
         """Logs of which something is in the store."""
-        with self._lock:
-            return {row[0] for row in self._db.execute("SELECT DISTINCT log_id FROM part")}
+        with self.reading() as db:
+            return {row[0] for row in db.execute("SELECT DISTINCT log_id FROM part")}
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """By state: objects, bytes."""
-        with self._lock:
-            rows = self._db.execute("SELECT state, count(*), sum(size) FROM object GROUP BY state").fetchall()
+        with self.reading() as db:
+            rows = db.execute("SELECT state, count(*), sum(size) FROM object GROUP BY state").fetchall()
         return {state: (count, size or 0) for state, count, size in rows}
 
     def copy_to(self, path: Path) -> None:
         """A consistent copy, while it is used."""
         target = sqlite3.connect(path)
         try:
-            with self._lock:
-                self._db.backup(target)
+            with self.reading() as db:
+                db.backup(target)
         finally:
             target.close()
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._reading:
+            self._reader.close()
             self._db.close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own: it waits for no transaction, and sees all that are done."""
+        with self._reading:
+            yield self._reader
+
+    @contextmanager
+    def holding(self) -> Iterator[sqlite3.Connection]:
+        """The connection that writes; nothing changes meanwhile."""
         with self._lock:
             yield self._db
 

@@ -91,6 +91,8 @@ class Tier:
         self.fault: MainstemError | None = None  # why the last upload did not succeed
         self.uploads = self.upload_failures = 0
         self._logs = self.registry.logs()
+        self.totals: dict[str, tuple[int, int]] = {}  # objects and bytes by state, as they were lately
+        self._totals_of = -1
         self.registry.doom_pending(self.now_ms())
 
     # -- the store is ours
@@ -325,10 +327,16 @@ class Tier:
     def doom(self, objects: Sequence[Stored]) -> None:
         self.registry.doom([one.id for one in objects], self.now_ms())
 
+    def count(self) -> None:
+        """Look at the registry, if it has changed, for who must not wait for it."""
+        if self._totals_of != self.registry.version:
+            self._totals_of = self.registry.version
+            self.totals = self.registry.totals()
+
     def cost_month(self) -> float:
         """What a month costs at the store's list price: what is stored now, and requests as often as since the start."""
         stored, puts, gets = self.settings.prices
-        objects = self.registry.totals().values()
+        objects = self.totals.values()
         months = max(time.monotonic() - self._began_s, 60.0) / MONTH_S
         requests = self.store.meters.requests
         rate = (requests["PUT"] * puts + requests["GET"] * gets) / 1000 / months
