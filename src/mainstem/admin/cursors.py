@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -23,6 +24,7 @@ from mainstem.model.topic_filter import literal_filter
 
 LAG_CURSORS_MAX = 200  # looked at for the overview's largest lag
 IN_FLIGHT_SHOWN = 1_000
+ASSIGNED_SHOWN = 200  # partitions of one member
 TENANT_MARK = "\x01"  # between namespace and group id, outside of the default namespace
 
 
@@ -122,10 +124,41 @@ def group_facts(running: Running, namespace: Namespace, name: str) -> dict[str, 
         **group_row(running, namespace, name),
         "offsets": offset_rows(namespace, groups, key),
         "clients": [
-            {"member": str(member), "client": getattr(one, "client_id", ""), "host": getattr(one, "client_host", "")}
+            {
+                "member": str(member),
+                "client": getattr(one, "client_id", ""),
+                "host": getattr(one, "client_host", ""),
+                "assigned": assigned_to(one),
+            }
             for member, one in dict(members).items()
         ],
     }
+
+
+def assigned_to(member: Any) -> list[str]:
+    """The partitions a member reads, as `topic-0`. A classic one's are in the bytes that its leader made for it."""
+    held = getattr(member, "assigned", None)
+    if held is not None:
+        return sorted(f"{topic}-{partition}" for topic, partition in held)[:ASSIGNED_SHOWN]
+    return read_assignment(getattr(member, "assignment", b""))
+
+
+def read_assignment(data: bytes) -> list[str]:
+    """Kafka's consumer protocol: version, then topics (int16 length, name) with their partitions (int32 each)."""
+    found: list[str] = []
+    try:
+        topics, at = struct.unpack_from(">i", data, 2)[0], 6
+        for _ in range(topics):
+            size = struct.unpack_from(">h", data, at)[0]
+            name, at = data[at + 2 : at + 2 + size].decode(), at + 2 + size
+            count = struct.unpack_from(">i", data, at)[0]
+            found += (f"{name}-{one}" for one in struct.unpack_from(f">{min(count, ASSIGNED_SHOWN)}i", data, at + 4))
+            at += 4 + 4 * count
+            if len(found) >= ASSIGNED_SHOWN:
+                break
+    except (struct.error, UnicodeDecodeError):  # another protocol than the consumers'
+        return found
+    return found[:ASSIGNED_SHOWN]
 
 
 def offset_rows(namespace: Namespace, groups: Groups, key: str) -> list[dict[str, Any]]:

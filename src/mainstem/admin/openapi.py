@@ -22,6 +22,16 @@ PROBLEM = {
 }
 
 
+PAGE = {
+    "type": "object",
+    "required": ["items", "next"],
+    "properties": {
+        "items": {"type": "array", "items": {"type": "object"}},
+        "next": {"type": ["string", "integer", "null"], "description": "Ask again with `after` (or `from`) to go on."},
+    },
+}
+
+
 def openapi_document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -32,7 +42,7 @@ def openapi_document() -> dict[str, Any]:
         "info": {"title": "Mainstem", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Problem": PROBLEM},
+            "schemas": {"Problem": PROBLEM, "Page": PAGE},
             "securitySchemes": {"login": {"type": "http", "scheme": "basic"}},
         },
         "security": [{"login": []}, {}],
@@ -62,7 +72,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "x-needs": str(operation.need),
         "parameters": parameters,
         "responses": {
-            "200": {"description": "Done.", "content": {media: {}}},
+            "200": {"description": "Done.", "content": {media: _answer(operation)}},
             "default": {
                 "description": "A problem.",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -72,6 +82,14 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.body or operation.method in ("POST", "PUT", "PATCH"):
         described["requestBody"] = {"content": {"application/json": {"schema": _object(operation.body)}}}
     return described
+
+
+def _answer(operation: Operation) -> dict[str, Any]:
+    """A list is a page of rows with where to go on; everything else is an object, or a stream of them."""
+    if operation.streams:
+        return {"schema": {"type": "string", "description": "Server-sent events; the data of each is a JSON object."}}
+    listed = operation.method == "GET" and any(one.name == "limit" for one in operation.query)
+    return {"schema": {"$ref": "#/components/schemas/Page"} if listed else {"type": "object"}}
 
 
 def _object(fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
+from mainstem.admin.cursors import read_assignment
 from mainstem.broker.operations import Scope
 from mainstem.testing import Broker
 
@@ -229,3 +231,35 @@ def test_a_page_that_is_not_there_is_a_page_for_people_and_a_problem_for_program
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "there is no page /nowhere" in page.text
     assert http.get("/nowhere").headers["content-type"] == "application/problem+json"
+
+
+def test_answers_have_the_shape_that_the_openapi_document_says(http: httpx.Client) -> None:
+    document = http.get("/v1/openapi.json").json()
+    looked = 0
+    for path, operations in document["paths"].items():
+        described = operations.get("get")
+        if described is None or "{" in path:
+            continue
+        schema = described["responses"]["200"]["content"].get("application/json", {}).get("schema")
+        needed = [one["name"] for one in described["parameters"] if one["required"]]
+        if schema is None or needed:
+            continue
+        answer = http.get(path)
+        if answer.status_code != 200:  # it wants to know of what
+            continue
+        found = answer.json()
+        assert isinstance(found, dict), path
+        if "$ref" in schema:
+            assert isinstance(found["items"], list), path
+            assert found["next"] is None or isinstance(found["next"], str | int), path
+        looked += 1
+    assert looked > 10
+
+
+def test_the_assignment_of_a_member_is_read_and_anything_else_is_nothing() -> None:
+    data = struct.pack(">hi", 1, 1) + struct.pack(">h", 3) + b"a.b" + struct.pack(">i2i", 2, 0, 5) + b"\xff\xff\xff\xff"
+    assert read_assignment(data) == ["a.b-0", "a.b-5"]
+    for end in range(len(data)):
+        read_assignment(data[:end])
+    assert read_assignment(b"") == []
+    assert read_assignment(b"\x7f" * 40) == []
