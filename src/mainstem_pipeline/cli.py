@@ -352,6 +352,11 @@ def lake() -> None:
 @click.option("--state", help="Folder or URL where the archive's position is kept (default: in the lake).")
 @click.option("--trigger", default="60s", show_default=True, help="How often the table is brought up to date.")
 @click.option("--accept-loss", is_flag=True, help="Go on without what retention removed before it was archived.")
+@click.option("--decode", type=click.Choice(["auto"]), help="Keep a table of the values' fields beside the raw one.")
+@click.option("--decode-table", help="Its name; by default decoded.<topic>.")
+@click.option(
+    "--partition", multiple=True, help="Of the decoded table: day(_timestamp), bucket(16, device), device. Repeatable."
+)
 @URL
 @WAREHOUSE
 @CATALOG
@@ -365,6 +370,9 @@ def archive(
     state: str | None,
     trigger: str,
     accept_loss: bool,
+    decode: str | None,
+    decode_table: str | None,
+    partition: tuple[str, ...],
     url: str,
     warehouse: str,
     catalog: str,
@@ -372,16 +380,20 @@ def archive(
     as_json: bool,
 ) -> None:
     """Keep an Iceberg table of a topic (or of all topics a filter means) up to date."""
-    from mainstem_pipeline.lake.commands import archive_pipeline
+    from mainstem_pipeline.lake.commands import archive_pipeline, table_name
     from mainstem_pipeline.pipeline.flow_checks import duration_ms
     from mainstem_pipeline.pipeline.runner import RunOptions
 
     trigger_ms = duration_ms(trigger)
     if trigger_ms is None:
         raise InvalidArgument(f"--trigger {trigger!r} is no duration", fix="--trigger 60s")
+    if decode is None and (decode_table or partition):
+        raise InvalidArgument("--decode-table and --partition are of a decoded table", fix="--decode auto")
     made = archive_pipeline(
         source,
         table,
+        decoded=(decode_table or f"decoded.{table_name(source)}") if decode else "",
+        partition=partition,
         url=url,
         warehouse=warehouse,
         catalog=catalog,

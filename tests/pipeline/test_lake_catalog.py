@@ -16,11 +16,11 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from mainstem.codec.raw_table import iceberg_schema
 from mainstem.testing import Broker
 from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE, ensure_table
-from mainstem_pipeline.lake.raw import iceberg_schema
 from tests.pipeline.test_lake_readers import _extension
 from tests.users import ANN, ROOT, add_users, allow
 

@@ -21,6 +21,11 @@ TRIGGER_MS = 60_000  # SQL reads what is newer from the log: a table need not be
 ROWS_PER_BATCH_MAX = 20_000_000
 
 
+def table_name(source: str) -> str:
+    """Of what is archived, as a table may be called."""
+    return re.sub(r"\W+", "_", source).strip("_").lower() or "everything"
+
+
 def archive_pipeline(
     source: str,
     table: str | None,
@@ -31,10 +36,12 @@ def archive_pipeline(
     state: str | Path | None,
     trigger_ms: int = TRIGGER_MS,
     accept_loss: bool = False,
+    decoded: str = "",
+    partition: tuple[str, ...] = (),
 ) -> Pipeline:
     """A pipeline of one archive flow, for the command line."""
     kind = "filter" if is_pattern(source.encode()) else "topics"
-    name = table or "raw." + (re.sub(r"\W+", "_", source).strip("_").lower() or "everything")
+    name = table or f"raw.{table_name(source)}"
     identifier(name)
     lake = LakeOptions(warehouse, catalog)
     if state is None:
@@ -54,7 +61,7 @@ def archive_pipeline(
         dead_letters=DeadLetters(""),
         trigger_ms=trigger_ms,
         rows_per_batch_max=ROWS_PER_BATCH_MAX,
-        archive=ArchiveTo(chosen, name, accept_loss),
+        archive=ArchiveTo(chosen, name, accept_loss, decoded, partition),
     )
     return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, str(state))
 

@@ -21,7 +21,7 @@ from mainstem_pipeline.pipeline.decoding import REASON, SOURCE_COLUMNS, decoded,
 from mainstem_pipeline.pipeline.failing_rows import Found, failing_rows
 from mainstem_pipeline.pipeline.failures import SinkFailed
 from mainstem_pipeline.pipeline.loops import letter_topics
-from mainstem_pipeline.pipeline.model import Flow, Pipeline, SideTable, Sink
+from mainstem_pipeline.pipeline.model import ArchiveTo, Flow, Pipeline, SideTable, Sink
 from mainstem_pipeline.pipeline.side_tables import is_frozen, side_table
 from mainstem_pipeline.pipeline.sinks import BatchOf, RowsRefused, Sinks
 from mainstem_pipeline.pipeline.state import State
@@ -29,6 +29,8 @@ from mainstem_pipeline.pipeline.state import State
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from mainstem_pipeline.lake.decoded import Decoded
 
 
 FAILING = "failing"  # names the letters of rows on which SQL or Python fails
@@ -359,11 +361,27 @@ class FlowRun:
         }
         frame = self.session.readStream.format("mainstem").options(**options).load()
 
+        beside = self._decoded(archive)
+
         def process(batch_frame: DataFrame, batch: int) -> None:
             done = target.batch(query_of(batch_frame), batch_frame, batch)
+            if beside is not None:
+                beside.catch_up()
             self.results[batch] = BatchResult(batch, written=asdict(done))
 
         return frame, process
+
+    def _decoded(self, archive: ArchiveTo) -> Decoded | None:
+        """The decoded table beside an archive, where one is wanted: brought to where the raw table is."""
+        from mainstem_pipeline.lake.decoded import Decoded
+
+        if not archive.decoded:
+            return None
+        assert self.pipeline.lake is not None
+        url = self.pipeline.broker["url"]
+        made = Decoded(self.pipeline.lake, archive.table, archive.decoded, url, archive.partition)
+        made.catch_up()
+        return made
 
 
 def query_of(frame: DataFrame) -> str:

@@ -134,6 +134,8 @@ class ArchiveTo:
     source: Source
     table: str
     accept_loss: bool = False  # go on without what retention removed before it was archived
+    decoded: str = ""  # a table beside it, of the values' fields
+    partition: tuple[str, ...] = ()  # of that table
 
 
 @dataclass(frozen=True, slots=True)
