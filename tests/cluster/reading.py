@@ -45,9 +45,12 @@ def read_topic(port: int, topic: str) -> list[tuple[int, bytes]]:
     servers = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "judge", "log_level": 0}
     consumer = Consumer({**servers, "enable.auto.commit": False, "enable.partition.eof": True})
     try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)  # others may be writing
         consumer.assign([TopicPartition(topic, 0, 0)])
         records: list[tuple[int, bytes]] = []
         while (message := consumer.poll(20)) is not None:
+            if message.error() is None and message.offset() >= end:
+                return records
             if message.error() is None:
                 records.append((message.offset(), message.value()))
             elif message.error().code() == KafkaError._PARTITION_EOF:

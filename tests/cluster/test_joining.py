@@ -80,6 +80,7 @@ def test_two_brokers_with_one_address_or_one_name_are_refused(tmp_path: Path, po
     members[0].stop()
 
 
+@pytest.mark.slow
 def test_users_can_be_added_while_nobody_serves_and_kafka_clients_learn_of_all_brokers(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:

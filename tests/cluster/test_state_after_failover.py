@@ -9,6 +9,7 @@ from pathlib import Path
 import nats
 import paho.mqtt.client as mqtt
 import pika
+import pytest
 from confluent_kafka import Consumer, Producer
 from nats.js.api import ConsumerConfig
 from paho.mqtt.enums import CallbackAPIVersion
@@ -150,6 +151,7 @@ async def find_with_nats(port: int) -> None:
     await client.close()
 
 
+@pytest.mark.slow
 def test_sessions_groups_queues_and_consumers_go_on_at_the_next_owner(tmp_path: Path, postgres: PostgresServer) -> None:
     with Cluster(tmp_path, postgres, "a", "b") as cluster:
         ports = cluster["b"].ports  # which relays

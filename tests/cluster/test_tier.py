@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -14,6 +15,7 @@ from tests.contract.postgres_server import PostgresServer
 RECORD = b"x" * 1000
 
 
+@pytest.mark.slow
 def test_a_taker_reads_what_only_the_store_has_and_bulk_topics_go_on(tmp_path: Path, postgres: PostgresServer) -> None:
     settings = ("policies.cold.tier=s3", "policies.cold.segment_bytes=64KiB", "policies.cold.local_retention_ms=0")
     bulk = ("policies.bulk.engine=object",)

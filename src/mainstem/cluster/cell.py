@@ -53,10 +53,14 @@ class CellStore(PostgresStore):
             self._lost(reason)
             raise Fenced(reason)
 
+    def start_ids_at(self, sequence: str, reserved: int) -> None:
+        """Of a store that is new: ids below were given elsewhere."""
+        self._call(lambda: self._reserve_ids(sequence, reserved)).result()
+
 
 @contextmanager
-def borrow_store(dsn: str, reason: str) -> Iterator[CellStore]:
-    """The metadata of the first cell while no broker serves it: owned meanwhile, like by a broker."""
+def borrow_cell(dsn: str, reason: str) -> Iterator[int]:
+    """The first cell while no broker serves it: owned meanwhile, like by a broker. Its epoch."""
     membership = Membership(dsn, "mainstem", lambda reason: None, lambda view: None)
     session = PostgresSession(dsn, SCHEMA)
     try:
@@ -69,7 +73,7 @@ def borrow_store(dsn: str, reason: str) -> Iterator[CellStore]:
     if epoch is None:
         raise ConfigError(f"{cell.owner} serves the cluster", fix="ask it: --url http://HOST:PORT instead of --cluster")
     try:
-        yield CellStore(dsn, FIRST_CELL, epoch, lambda reason: None)
+        yield epoch
     finally:
         membership.release(FIRST_CELL, reason)
 

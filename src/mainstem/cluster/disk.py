@@ -34,6 +34,10 @@ INLINE_BYTES_MAX = 64 << 10
 _NOT_RECORDED = re.compile(r".*\.(new|previous|torn|index)")
 
 
+def is_recorded(name: str) -> bool:
+    return _NOT_RECORDED.fullmatch(name) is None
+
+
 class CellDisk(RealDisk):
     """`files` is what replaying the log left under `root`. Any thread may call."""
 
@@ -158,7 +162,7 @@ class CellDisk(RealDisk):
 
     def rename(self, source: Path, target: Path) -> None:
         name = self._name(target)
-        if name is None or _NOT_RECORDED.fullmatch(target.name):  # its place is taken by what is renamed to it next
+        if name is None or not is_recorded(target.name):  # its place is taken by what is renamed to it next
             super().rename(source, target)
             if parse_name(source.name) is not None:  # a segment put aside
                 self._forget(self._name(source))

@@ -31,7 +31,10 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
         "namespaces:namespace",
         "List, describe, add, alter and remove namespaces: the boundary between tenants.",
     ),
-    "cluster": ("cluster:cluster", "Brokers that serve the same data: status, ls, drain, move, doctor."),
+    "cluster": (
+        "cluster:cluster",
+        "Brokers that serve the same data: status, ls, drain, move, doctor, import, export.",
+    ),
     "top": ("watch:top", "What moves right now, each second."),
     "events": ("watch:events", "What happens, live: who comes and goes, refusals, rebalances, topics moved."),
     "bench": ("bench:bench", "Load any broker by MQTT, Kafka or AMQP: how fast, how late, what was lost."),

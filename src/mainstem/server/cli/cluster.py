@@ -1,4 +1,4 @@
-"""`cluster`: who takes part, who owns what, and the two things a person may ask for: drain and move.
+"""`cluster`: who takes part, who owns what, and what a person may ask for: drain, move, import, export.
 
 It asks PostgreSQL, not a broker: it answers while no broker does.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
 from mainstem.server.cli.failures import EX_FAILED
 from mainstem.server.cli.output import json_option, print_rows
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 
     from mainstem.cluster.membership import View
     from mainstem.server.settings import Config
+    from mainstem.storage.tier.store import StoreSettings
 
 T = TypeVar("T")
 _Command = Callable[..., Any]
+store_option = click.option("--store", metavar="URL", help="The object store; default: tier.store.")
+single_option = click.option(
+    "--single-postgres", is_flag=True, help="The PostgreSQL has no synchronous standby, and that is meant."
+)
 
 
 def where(command: _Command) -> _Command:
@@ -147,24 +153,61 @@ def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
 
 @cluster.command()
 @where
-@click.option("--store", metavar="URL", help="The object store; default: tier.store.")
-@click.option("--single-postgres", is_flag=True, help="The PostgreSQL has no synchronous standby, and that is meant.")
+@store_option
+@single_option
 def doctor(url: str | None, file: Path | None, store: str | None, single_postgres: bool) -> int:
     """Check PostgreSQL, the object store and this machine's clock, with fixes. Exit code 1 if anything is wrong."""
     from mainstem.cluster.checks import problems
-    from mainstem.server.app import tier_settings
 
     config = _config(url, file, store)
-    tier = tier_settings(config)
-    if tier is None:
-        raise ConfigError("no object store is named", fix="--store s3://BUCKET/PREFIX")
     single = single_postgres or config.cluster.single_postgres
-    found = problems(config.cluster.postgres, tier.store, single_postgres=single)
+    found = problems(config.cluster.postgres, _store(config), single_postgres=single)
     for name, wrong, fix in found:
         click.echo(f"{'✖' if wrong else '✔'} {name:<22} {wrong or 'well'}")
         if wrong and fix:
             click.echo(f"  {'':<22} fix: {fix}")
     return EX_FAILED if any(wrong for _, wrong, _ in found) else 0
+
+
+@cluster.command("import")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@where
+@store_option
+@single_option
+def import_command(
+    directory: Path, url: str | None, file: Path | None, store: str | None, single_postgres: bool
+) -> None:
+    """Make the data of a stopped broker the cluster's, which must be new. DIRECTORY stays as it is."""
+    from mainstem.cluster.checks import join
+    from mainstem.cluster.moving import import_directory
+
+    config = _config(url, file, store)
+    settings = _store(config)
+    join(config.cluster.postgres, settings, single_postgres=single_postgres or config.cluster.single_postgres)
+    count = import_directory(config.cluster.postgres, settings, directory)
+    click.echo(f"imported {counted(count, 'file')} of {directory}: start brokers with --cluster")
+
+
+@cluster.command("export")
+@click.argument("directory", type=click.Path(path_type=Path))
+@where
+@store_option
+def export_command(directory: Path, url: str | None, file: Path | None, store: str | None) -> None:
+    """Make a data directory of the cluster's data, for a broker that is alone. No broker may serve meanwhile."""
+    from mainstem.cluster.moving import export_directory
+
+    config = _config(url, file, store)
+    count = export_directory(config.cluster.postgres, _store(config), directory)
+    click.echo(f"exported {counted(count, 'file')}: mainstem serve --data {directory}")
+
+
+def _store(config: Config) -> StoreSettings:
+    from mainstem.server.app import tier_settings
+
+    tier = tier_settings(config)
+    if tier is None:
+        raise ConfigError("no object store is named", fix="--store s3://BUCKET/PREFIX")
+    return tier.store
 
 
 def _known(view: View, broker: str) -> None:

@@ -130,10 +130,11 @@ def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
 
 
 def _add_to_cluster(dsn: str, name: str, password: str, **more: Any) -> None:
-    from mainstem.cluster.cell import borrow_store
+    from mainstem.cluster.cell import CellStore, borrow_cell
+    from mainstem.cluster.schema import FIRST_CELL
 
-    with borrow_store(dsn, f"user {name} was added") as store:
-        _add_to_store(store, name, password, **more)
+    with borrow_cell(dsn, f"user {name} was added") as epoch:
+        _add_to_store(CellStore(dsn, FIRST_CELL, epoch, lambda reason: None), name, password, **more)
 
 
 def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -> None:

@@ -1,0 +1,78 @@
+"""Fault after fault under the load of every protocol, as at random: kills, pauses, restarts of PostgreSQL, hand-overs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mainstem.testing.ledger import OffsetMemory
+from tests.cluster.kit import Cluster
+from tests.cluster.load import KAFKA_TOPIC, MQTT_TOPIC, start_all
+from tests.cluster.reading import judge, read_topic
+from tests.contract.postgres_server import PostgresServer
+
+CYCLES = int(os.environ.get("MAINSTEM_CLUSTER_CYCLES", "6"))
+
+
+def kill_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    cluster[owner].kill()
+    if rng.random() < 0.5:
+        cluster.wait_owner(other_than=owner)
+    cluster[owner].start()
+
+
+def pause_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    cluster[owner].signal(signal.SIGSTOP)
+    time.sleep(rng.uniform(0.5, 9))  # shorter than a lease, or longer
+    cluster[owner].signal(signal.SIGCONT)
+
+
+def kill_other(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    other = next(name for name in cluster.brokers if name != owner)
+    cluster[other].kill()
+    cluster[other].start()
+
+
+def restart_postgres(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    cluster.postgres.stop("immediate")
+    time.sleep(rng.choice((0.0, 6.0)))
+    cluster.postgres.start()
+
+
+def stop_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    assert cluster[owner].stop() == 0
+    cluster[owner].start()
+
+
+FAULTS: list[Callable[[Cluster, str, random.Random], None]] = [
+    kill_owner, pause_owner, kill_other, restart_postgres, stop_owner,
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_was_acknowledged_outlives_any_mix_of_faults(tmp_path: Path, postgres: PostgresServer) -> None:
+    seed = int(os.environ.get("MAINSTEM_CLUSTER_SEED", "1"))
+    rng, memory = random.Random(seed), OffsetMemory()
+    with Cluster(tmp_path, postgres, "a", "b") as cluster:
+        publishers = start_all(cluster)
+        for cycle in range(CYCLES):
+            for one in publishers:
+                one.wait_acked(10)
+            fault = FAULTS[cycle] if cycle < len(FAULTS) else rng.choice(FAULTS)
+            fault(cluster, cluster.wait_owner(), rng)
+            for one in publishers:
+                one.wait_acked(10)
+            ports = cluster[cluster.wait_owner()].ports
+            for topic in (KAFKA_TOPIC, MQTT_TOPIC.replace("/", ".")):
+                memory.see(topic, dict(read_topic(ports["kafka"], topic)))
+        for one in publishers:
+            one.stop()
+        assert memory.changed == [], "an offset came to hold another record"
+        assert judge(publishers, cluster[cluster.wait_owner()].ports) == {}
