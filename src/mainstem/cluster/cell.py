@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.cluster")
 
 IMAGE_BYTES = 64 << 20  # of changes since the last one
+IMAGE_ROWS = 20_000  # likewise: a taker replays about so many in a second
 IMAGE_S = 600.0  # with any change
 UNFLUSHED_BYTES_MAX = 1 << 30
 LOOK_S = 1.0
@@ -107,7 +108,7 @@ class Cell:
         self.wal.recorded_bytes = found.replayed_bytes
         disk = CellDisk(self._root, self.wal, self.objects, found.files)
         self.images = ImageMaker(self._dsn, self.cell_id, self.epoch, self._root, self.wal, disk, self.objects)
-        self.images.named = found.named
+        self.images.named, self.images.flushed_seq = found.named, found.seq - found.rows
         store = CellStore(self._dsn, self.cell_id, self.epoch, lost)
         tier = None if options.tier is None else replace(options.tier, store=self._tier_store(options.tier.store))
         self._broker = Broker(replace(options, data=self._root, disk=disk, tier=tier, replicated=True), store=store)
@@ -143,7 +144,8 @@ class Cell:
                     logger.error("no image was made, the write-ahead log grows; it is tried again: %s", error)
                 making = None
             size = self.unflushed_bytes
-            if making is None and (size >= IMAGE_BYTES or (size and time.monotonic() - made_s >= IMAGE_S)):
+            many = size >= IMAGE_BYTES or self.wal.seq - self.images.flushed_seq >= IMAGE_ROWS
+            if making is None and (many or (size and time.monotonic() - made_s >= IMAGE_S)):
                 making = asyncio.get_running_loop().run_in_executor(None, self.images.run)
 
     @property

@@ -19,6 +19,7 @@ only a database is copied exactly where the changes that follow begin.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from mainstem.storage.tier.registry import SCHEMA as REGISTRY_SCHEMA
 
 WRITE, PUT, STORED, TRUNCATE, DELETE, SQL = range(1, 7)
 HEAD = struct.Struct(">BHQI")
+OPEN_MAX = 64  # files of a replay
 
 
 class Change(NamedTuple):
@@ -67,9 +69,17 @@ class Replay:
         self.files: dict[str, File] = {}
         self.changes = 0
         self._databases: dict[str, sqlite3.Connection] = {}
+        self._open: dict[str, int] = {}  # descriptors, the ones used longest ago first
 
     def apply(self, change: Change) -> None:
         self.changes += 1
+        if change.kind == WRITE:
+            os.pwrite(self._descriptor(change.path), change.data, change.position)
+            known = self.files.get(change.path)
+            size = max(known.size if known else 0, change.position + len(change.data))
+            self.files[change.path] = File(size)
+            return
+        self._let_go(change.path)
         path = self._root / change.path
         if change.kind == DELETE:
             path.unlink(missing_ok=True)
@@ -78,12 +88,6 @@ class Replay:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if change.kind == SQL:
             self._run(change.path, json.loads(bytes(change.data)))
-            return
-        known = self.files.get(change.path)
-        if change.kind == WRITE:
-            _write(path, change.position, change.data)
-            size = max(known.size if known else 0, change.position + len(change.data))
-            self.files[change.path] = File(size)
         elif change.kind == PUT:
             path.write_bytes(change.data)
             self.files[change.path] = File(len(change.data), bytes(change.data))
@@ -92,10 +96,24 @@ class Replay:
             path.write_bytes(self._fetch(key, change.position))
             self.files[change.path] = File(change.position, key=key)
         else:
-            _write(path, 0, memoryview(b""))
-            with path.open("r+b") as file:
-                file.truncate(change.position)
+            os.ftruncate(self._descriptor(change.path), change.position)
             self.files[change.path] = File(change.position)
+
+    def _descriptor(self, name: str) -> int:
+        found = self._open.pop(name, None)
+        if found is None:
+            path = self._root / name
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if len(self._open) >= OPEN_MAX:
+                self._let_go(next(iter(self._open)))
+        self._open[name] = found
+        return found
+
+    def _let_go(self, name: str) -> None:
+        found = self._open.pop(name, None)
+        if found is not None:
+            os.close(found)
 
     def _run(self, path: str, statements: list[str]) -> None:
         db = self._databases.get(path)
@@ -112,6 +130,8 @@ class Replay:
     def close(self) -> None:
         for db in self._databases.values():
             db.close()
+        for name in list(self._open):
+            self._let_go(name)
 
 
 class File:
@@ -121,9 +141,3 @@ class File:
 
     def __init__(self, size: int, content: bytes | None = None, key: str = "") -> None:
         self.size, self.content, self.key = size, content, key
-
-
-def _write(path: Path, position: int, data: memoryview) -> None:
-    with path.open("r+b" if path.exists() else "w+b") as file:
-        file.seek(position)
-        file.write(data)

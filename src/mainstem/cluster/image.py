@@ -40,7 +40,8 @@ logger = logging.getLogger("mainstem.cluster")
 
 VERSION = 1
 DOWNLOADS = 8
-ROWS_AT_ONCE = 32  # of at most a round's bytes each
+ROWS_MIN, ROWS_MAX = 8, 4096  # fetched at once, as many as make about ROWS_BYTES
+ROWS_BYTES = 8 << 20
 
 
 class ImageMaker:
@@ -53,7 +54,7 @@ class ImageMaker:
         self._root, self._wal, self._disk, self._objects = root, wal, disk, objects
         self.named: set[str] = set()  # objects of the last image, itself included
         self.made = 0
-        self.flushed_bytes = 0  # recorded before the last one
+        self.flushed_bytes = self.flushed_seq = 0  # recorded before the last one; its row
 
     def run(self) -> None:
         barrier, files = self._disk.capture()
@@ -70,7 +71,7 @@ class ImageMaker:
         packed = json.dumps(head, separators=(",", ":")).encode()
         key = self._objects.put("images", b"".join([len(packed).to_bytes(4, "big"), packed, *contents]))
         self._commit(seq, key)
-        self.made, self.flushed_bytes = self.made + 1, recorded_bytes
+        self.made, self.flushed_bytes, self.flushed_seq = self.made + 1, recorded_bytes, seq
         self._delete_unnamed({key, *(one[2] for one in listed if one[2])})
 
     def _keep(self, path: str, file: File) -> bytes | None:
@@ -140,8 +141,10 @@ def rebuild(session: PostgresSession, cell_id: int, root: Path, objects: CellObj
     if lane["image"]:
         named = {lane["image"], *_unpack(objects.get(lane["image"]), root, replay.files, objects.get)}
     rows = size = 0
-    at = int(lane["flushed_seq"])
-    while found := session.use(lambda c, after=at: _rows(c, cell_id, after)):  # type: ignore[misc]
+    at, limit = int(lane["flushed_seq"]), ROWS_MIN
+    while found := session.use(lambda c, after=at, count=limit: _rows(c, cell_id, after, count)):  # type: ignore[misc]
+        fetched = sum(len(body) for _, _, body in found)
+        limit = min(max(ROWS_MIN, len(found) * ROWS_BYTES // max(fetched, 1)), 4 * limit, ROWS_MAX)
         for seq, crc, body in found:
             if seq != at + 1 or crc32c(body) != crc:
                 raise CorruptFrame(f"cell {cell_id}: row {at + 1} of the write-ahead log is missing or damaged")
@@ -156,11 +159,14 @@ def rebuild(session: PostgresSession, cell_id: int, root: Path, objects: CellObj
     return Rebuilt(replay.files, at, int(lane["slot"]), named, rows, size)
 
 
-async def _rows(connection: asyncpg.Connection[Any], cell_id: int, after: int) -> list[tuple[int, int, bytes]]:
+async def _rows(
+    connection: asyncpg.Connection[Any], cell_id: int, after: int, count: int
+) -> list[tuple[int, int, bytes]]:
     tables = " UNION ALL ".join(
-        f"SELECT seq, crc, body FROM {wal_table(cell_id, slot)} WHERE seq > $1" for slot in range(SLOTS)
+        f"(SELECT seq, crc, body FROM {wal_table(cell_id, slot)} WHERE seq > $1 ORDER BY seq LIMIT {count})"
+        for slot in range(SLOTS)
     )
-    sql = f"SELECT seq, crc, body FROM ({tables}) AS rows ORDER BY seq LIMIT {ROWS_AT_ONCE}"
+    sql = f"SELECT seq, crc, body FROM ({tables}) AS rows ORDER BY seq LIMIT {count}"
     return [(row[0], row[1], row[2]) for row in await connection.fetch(sql, after)]
 
 
