@@ -77,13 +77,13 @@ class Batches:
             raise errors.SEALED
         if not stream.config.get("allow_atomic"):
             raise errors.BATCH_DISABLED
-        name = (header_value(message.headers, b"Nats-Batch-Id") or b"").decode(errors="replace")
+        name = (message.value(b"Nats-Batch-Id") or b"").decode(errors="replace")
         if not name or len(name) > ID_MAX:
             raise errors.BATCH_ID
-        seq = header_value(message.headers, b"Nats-Batch-Sequence")
+        seq = message.value(b"Nats-Batch-Sequence")
         if seq is None or not seq.isdigit() or len(seq) > 18:
             raise errors.BATCH_SEQUENCE
-        commit = header_value(message.headers, b"Nats-Batch-Commit")
+        commit = message.value(b"Nats-Batch-Commit")
         return name, int(seq), commit if commit is not None else b""
 
     def _begin(self, stream: Stream, name: str, size: int, seq: int) -> Batch:
@@ -145,14 +145,14 @@ class Batches:
         ids: set[bytes] = set()
         fresh = _Fresh(stream)
         for message in messages:
-            if header_value(message.headers, b"Nats-Expected-Last-Msg-Id"):
+            if message.value(b"Nats-Expected-Last-Msg-Id"):
                 raise errors.batch_header("Nats-Expected-Last-Msg-Id")
             if stream.settings.copying:
                 message.topic = stored_topic(stream, message.topic)
             fresh.check(message)
             self._check_record(stream, message)
             duplicate, _ = self._publisher.check(stream, message)
-            message_id = header_value(message.headers, b"Nats-Msg-Id")
+            message_id = message.value(b"Nats-Msg-Id")
             if duplicate is not None or (message_id and message_id in ids):
                 raise errors.BATCH_DUPLICATE
             if message_id:

@@ -12,7 +12,6 @@ import re
 from typing import TYPE_CHECKING
 
 from mainstem.protocols.nats.jetstream import errors
-from mainstem.protocols.nats.jetstream.words import header_value
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.stream import Stream
@@ -31,7 +30,7 @@ _NOT_WITH = (
 
 
 def check(stream: Stream, message: Message) -> None:
-    increment = header_value(message.headers, b"Nats-Incr")
+    increment = message.value(b"Nats-Incr")
     if increment is None:
         return
     if not _INCREMENT.fullmatch(increment):
@@ -40,13 +39,13 @@ def check(stream: Stream, message: Message) -> None:
         raise errors.COUNTERS_DISABLED
     if message.payload:
         raise errors.INCREMENT_PAYLOAD
-    if any(header_value(message.headers, name) for name in _NOT_WITH):
+    if any(message.value(name) for name in _NOT_WITH):
         raise errors.INCREMENT_INVALID
 
 
 def count(stream: Stream, message: Message) -> bytes:
     """Add it up: the sum is the message's payload from now on, and part of its ack."""
-    increment = header_value(message.headers, b"Nats-Incr")
+    increment = message.value(b"Nats-Incr")
     if increment is None:
         raise errors.INCREMENT_MISSING
     known = stream.counters.get(message.topic)

@@ -20,6 +20,14 @@ class Message:
     payload: bytes
     stored: list[Any]  # the record's headers
     key: bytes | None
+    _values: dict[bytes, bytes] | None = None  # its headers, once somebody asked
+
+    def value(self, name: bytes) -> bytes | None:
+        """A header's, of the first line with exactly this name."""
+        if self._values is None:
+            lines = [line.partition(b":") for line in self.headers.split(b"\r\n")[1:] if line]
+            self._values = {key: value.strip(b" \t") for key, _, value in reversed(lines)}
+        return self._values.get(name)
 
     @property
     def size(self) -> int:
@@ -28,7 +36,7 @@ class Message:
 
     def give_headers(self, headers: bytes) -> None:
         """Others than the client sent."""
-        self.headers = headers
+        self.headers, self._values = headers, None
         self.stored = [(b"ms-nats", headers), *(one for one in self.stored if one[0] != b"ms-nats")]
 
 

@@ -18,7 +18,6 @@ from mainstem.protocols.nats.jetstream import counters, errors, scheduling
 from mainstem.protocols.nats.jetstream.batches import Batches
 from mainstem.protocols.nats.jetstream.errors import JsError
 from mainstem.protocols.nats.jetstream.messages import Message, stored_topic
-from mainstem.protocols.nats.jetstream.words import header_value
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.jetstream.api import JetStream
@@ -111,11 +110,11 @@ class Publisher:
         stream.gathered_topics.add(topic)
         stream.last_id = b""
         if headers and b"\r\nNats-" in headers:
-            message_id = header_value(headers, b"Nats-Msg-Id")
+            message_id = message.value(b"Nats-Msg-Id")
             if message_id:
                 stream.last_id = message_id
                 stream.note_id(message_id, stream.service.now_ns(), ticket, index)
-            rollup = header_value(headers, b"Nats-Rollup")
+            rollup = message.value(b"Nats-Rollup")
             if rollup:
                 ticket.wait(_Rollup(stream, topic, rollup, index))
         return ticket, index
@@ -150,20 +149,20 @@ class Publisher:
         if special:
             counters.check(stream, message)
             self._check_asked(stream, message)
-            duplicate = self._check_ids(stream, headers)
+            duplicate = self._check_ids(stream, message)
             if duplicate is not None:
                 return duplicate, b""
-            self._check_rollup(stream, header_value(message.headers, b"Nats-Rollup"))
+            self._check_rollup(stream, message.value(b"Nats-Rollup"))
         more = counters.count(stream, message) if config.get("allow_msg_counter") else b""
         self._check_limits(stream, message)
         return None, more
 
     def _check_asked(self, stream: Stream, message: Message) -> None:
         headers = message.headers
-        expected = header_value(headers, b"Nats-Expected-Stream")
+        expected = message.value(b"Nats-Expected-Stream")
         if expected is not None and expected != stream.name.encode():
             raise errors.EXPECTED_STREAM
-        ttl = header_value(headers, b"Nats-TTL")
+        ttl = message.value(b"Nats-TTL")
         if ttl is not None:
             if not stream.config.get("allow_msg_ttl"):
                 raise errors.TTL_DISABLED
@@ -171,19 +170,19 @@ class Publisher:
                 raise errors.TTL_INVALID
             if stream.expiring.full:
                 raise errors.insufficient(f"{EXPIRING_MAX} messages of the stream wait for the end of their TTL")
-        self._check_expected(stream, message.topic, headers)
+        self._check_expected(stream, message)
         if b"\r\nNats-Schedule" in headers:
             scheduling.check(stream, message)
-        if header_value(headers, b"Nats-Stream-Source"):
+        if message.value(b"Nats-Stream-Source"):
             raise errors.SOURCE_HEADER
 
-    def _check_ids(self, stream: Stream, headers: bytes) -> tuple[Ticket | None, int] | None:
-        message_id = header_value(headers, b"Nats-Msg-Id")
+    def _check_ids(self, stream: Stream, message: Message) -> tuple[Ticket | None, int] | None:
+        message_id = message.value(b"Nats-Msg-Id")
         if message_id:
             duplicate = stream.duplicate_of(message_id, stream.service.now_ns())
             if duplicate is not None:
                 return duplicate
-        last_id = header_value(headers, b"Nats-Expected-Last-Msg-Id")
+        last_id = message.value(b"Nats-Expected-Last-Msg-Id")
         if last_id and last_id != stream.last_id:
             raise JsError(400, 10070, f"wrong last msg ID: {stream.last_id.decode(errors='replace')}")
         return None
@@ -196,12 +195,12 @@ class Publisher:
         if rollup not in (b"sub", b"all"):
             raise JsError(500, 10111, f"rollup value invalid: {json.dumps(rollup.decode(errors='replace'))}")
 
-    def _check_expected(self, stream: Stream, topic: bytes, headers: bytes) -> None:
-        last_subject = header_value(headers, b"Nats-Expected-Last-Subject-Sequence")
-        last = header_value(headers, b"Nats-Expected-Last-Sequence")
-        other = header_value(headers, b"Nats-Expected-Last-Subject-Sequence-Subject")
+    def _check_expected(self, stream: Stream, message: Message) -> None:
+        last_subject = message.value(b"Nats-Expected-Last-Subject-Sequence")
+        last = message.value(b"Nats-Expected-Last-Sequence")
+        other = message.value(b"Nats-Expected-Last-Subject-Sequence-Subject")
         if last_subject is not None:
-            of = stream.place(topic_of_nats(other)) if other else topic
+            of = stream.place(topic_of_nats(other)) if other else message.topic
             if of in stream.gathered_topics:  # what was published before this has no sequence yet
                 stream.service.broker.ticker.write_now()
             found = stream.last_of(of)

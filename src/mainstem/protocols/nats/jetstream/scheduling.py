@@ -40,7 +40,7 @@ def may_schedule(connection: NatsConnection, headers: bytes) -> bool:
 
 
 def check(stream: Stream, message: Message) -> None:
-    pattern = header_value(message.headers, b"Nats-Schedule")
+    pattern = message.value(b"Nats-Schedule")
     if pattern:
         _check_schedule(stream, message, pattern)
     _check_end(stream, message)
@@ -95,8 +95,8 @@ def _captured(stream: Stream, subject: bytes) -> bool:
 
 def _check_end(stream: Stream, message: Message) -> None:
     """`Nats-Schedule-Next: purge` with the schedule's subject as `Nats-Scheduler` ends a schedule."""
-    following = header_value(message.headers, b"Nats-Schedule-Next")
-    scheduler = header_value(message.headers, b"Nats-Scheduler")
+    following = message.value(b"Nats-Schedule-Next")
+    scheduler = message.value(b"Nats-Scheduler")
     if following is None:
         if scheduler:
             raise errors.SCHEDULER
