@@ -310,7 +310,7 @@ class Inbound:
         at = gather.add_routed(route, fields.topic, value, headers, self._time_ms, flags)
         if fields.retain:
             assert self.retained is not None
-            self.retained.note(route, gather.ticket, at, value is not None)
+            self.retained.note(route, gather.ticket, at, value is not None, len(fields.payload))
         if fields.qos:
             self._answer(gather.ticket, fields.qos, fields.packet_id, 0)
 

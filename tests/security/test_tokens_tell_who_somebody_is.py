@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import paho.mqtt.client as paho
 import pika
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from mainstem.broker.identity.issuer_keys import AGAIN_S, parse_keys
 from mainstem.broker.identity.tokens import TokenOptions, Tokens
 from mainstem.model.errors import ConfigError, NotAuthorized
+from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
+from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.mqtt.raw import Raw
 from tests.security.attempts import Client
 from tests.security.issuer import AUDIENCE, Issuer
@@ -252,3 +258,87 @@ def test_with_tokens_alone_nobody_gets_in_without_one(issuer: Issuer, tmp_path: 
         for protocol in ("mqtt", "amqp", "nats", "http"):
             assert not KNOCKS[protocol](broker, "of/tom/1", *ROOT)
         assert KNOCKS["mqtt"](broker, "of/tom/1", "", issuer.token(rules=RULES))
+
+
+class Bearer:
+    """SASL OAUTHBEARER for pika, which does not know it."""
+
+    TYPE = "OAUTHBEARER"
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def response_for(self, start: Any) -> tuple[str, bytes]:
+        assert b"OAUTHBEARER" in start.mechanisms.split()
+        return self.TYPE, f"n,,\x01auth=Bearer {self.token}\x01\x01".encode()
+
+    def erase_credentials(self) -> None:
+        pass
+
+
+@pytest.fixture
+def bearers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pika.credentials, "VALID_TYPES", [*pika.credentials.VALID_TYPES, Bearer])
+
+
+def amqp_connection(broker: Broker, token: str) -> pika.BlockingConnection:
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "/", Bearer(token))  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.usefixtures("bearers")
+def test_amqp_has_the_mechanism_and_renews_its_secret(broker: Broker, issuer: Issuer) -> None:
+    with pytest.raises(pika.exceptions.AMQPError):
+        amqp_connection(broker, issuer.token(aud="other"))
+    first = issuer.token(lives_s=3, rules=RULES)
+    connection, other = amqp_connection(broker, first), amqp_connection(broker, first)
+    later = issuer.token(lives_s=300, rules=RULES)
+    connection.update_secret(later, "it expires")
+    with pytest.raises(pika.exceptions.AMQPError):
+        other.process_data_events(WAIT_S)
+    connection.channel().close()  # past the end of its first token
+    other_user = issuer.token(sub="eve", rules=RULES)
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.update_secret(other_user, "it expires")
+
+
+def test_kafka_tells_how_long_a_token_lives_and_takes_the_next_on_the_same_connection(
+    broker: Broker, issuer: Issuer
+) -> None:
+    """KIP-368."""
+
+    def authenticate(client: RawClient, token: str) -> Any:
+        client.ask("SaslHandshake", 1, wire.SaslHandshakeRequest(mechanism="OAUTHBEARER"))
+        data = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        return client.ask("SaslAuthenticate", 2, wire.SaslAuthenticateRequest(auth_bytes=data))
+
+    with RawClient(broker) as client:
+        answer = authenticate(client, issuer.token(lives_s=2, rules=RULES))
+        assert answer.error_code == 0 and 0 < answer.session_lifetime_ms <= 2_000
+        ends = time.monotonic() + 3.5
+        answer = authenticate(client, issuer.token(lives_s=300, rules=RULES))
+        assert answer.error_code == 0 and answer.session_lifetime_ms > 60_000
+        assert authenticate(client, issuer.token(sub="eve")).error_code != 0, "a connection stays its user's"
+        while time.monotonic() < ends:
+            assert client.produce("of.tom.1", batch_of([b"x"])).error_code == 0
+            time.sleep(0.1)
+
+
+def test_an_mqtt_client_chooses_its_namespace_by_a_property(broker: Broker, issuer: Issuer) -> None:
+    assert broker.app is not None
+    token = issuer.token(rules=RULES, namespace=["shop", "lab"])
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.UserProperty = [("ms-namespace", "lab")]
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client.username_pw_set("tom", token)
+    client.on_connect = lambda c, *_: c.publish("of/tom/property", b"x", qos=1)
+    done: list[int] = []
+    client.on_publish = lambda *_: done.append(1)
+    client.connect("127.0.0.1", broker.mqtt_port, properties=properties)
+    deadline = time.monotonic() + WAIT_S
+    while not done and time.monotonic() < deadline:
+        client.loop(0.05)
+    client.disconnect()
+    found = [n for n, space in broker.app.broker.namespaces.items() if space.find_topic(b"of/tom/property")]
+    assert done and found == ["lab"]

@@ -202,7 +202,9 @@ class Namespace:
         time_ms = self.broker.clock.now_ns() // 1_000_000 if time_ms is None else time_ms
         index = gather.add_routed(route, key, value, headers, time_ms, flags)
         if flags & RecordFlag.RETAIN:
-            self.broker.session_keeper.retained(self).note(route, gather.ticket, index, value is not None)
+            self.broker.session_keeper.retained(self).note(
+                route, gather.ticket, index, value is not None, len(value or b"")
+            )
         return gather.ticket, index
 
     def keyed_route(self, topic: bytes, key: bytes, route: Route) -> Route:
@@ -382,8 +384,9 @@ class Namespace:
 
     @property
     def topic_count(self) -> int:
-        """Declared ones, and those that lie in a stem."""
-        return len(self.topics) + sum(stem.topic_count for stem in self.stems.values())
+        """Declared ones, and those that lie in a stem; the audit is the broker's and not counted."""
+        declared = len(self.topics) - (AUDIT_TOPIC in self.topics)
+        return declared + sum(stem.topic_count for stem in self.stems.values())
 
     def find_topic(self, topic: bytes) -> Topic | None:
         """A declared topic, or one that lives in a stem as if it were declared with one partition; None if unknown."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainstem.broker.deletion import LOW
 from mainstem.broker.queues.exchanges import PREDECLARED
-from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.log.log import Log
 from mainstem.metadata.rows import ItemKind, LogRow
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound, Overloaded
@@ -64,7 +63,7 @@ class NamespaceRemoval:
         broker, name = self._broker, namespace.name
         queues, keeper, coordinator = broker.queues.of(namespace), broker.session_keeper, broker.coordinator
         found = {
-            "topics": namespace.topic_count - (AUDIT_TOPIC in namespace.topics),
+            "topics": namespace.topic_count,
             "views": len(namespace.views),
             "streams": len(broker.streams.of(namespace).by_name),
             "queues": sum(1 for _ in queues),

@@ -23,7 +23,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.model.errors import InvalidArgument, QuotaExceeded
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ logger = logging.getLogger("mainstem.quota")
 
 DELAY, REFUSE = OVER_RATE = ("delay", "refuse")
 NAMESPACE, USER = KINDS = ("namespace", "user")
-OF_NAMESPACES_ONLY = ("topics_max", "queues_max", "stored_bytes_max", "share")
+OF_NAMESPACES_ONLY = ("topics_max", "queues_max", "stored_bytes_max", "retained_bytes_max", "share")
 WAIT_S_MAX = 30.0
 REVIEW_S = 1.0
 NEAR = 0.8
@@ -51,6 +50,7 @@ class Limits:
     topics_max: int = 0
     queues_max: int = 0
     stored_bytes_max: int = 0
+    retained_bytes_max: int = 0
     share: int = 0  # turns of the loop that it gets for each one of another namespace (`turns.py`); 0 is 1
     over_rate: str = DELAY
 
@@ -279,8 +279,13 @@ class Quotas:
     def check_topics(self, namespace: Namespace) -> None:
         """Before a topic is made."""
         limit = namespace.settings.quota.topics_max
-        if limit and namespace.topic_count - (AUDIT_TOPIC in namespace.topics) >= limit:
+        if limit and namespace.topic_count >= limit:
             self._raise(namespace, "topics_max")
+
+    def check_retained(self, namespace: Namespace) -> None:
+        """Before a message is retained."""
+        if self._broker.session_keeper.retained(namespace).full:
+            self._raise(namespace, "retained_bytes_max")
 
     def check_queues(self, namespace: Namespace, there: int) -> None:
         limit = namespace.settings.quota.queues_max
@@ -369,6 +374,7 @@ class Quotas:
         namespace, limits = self._broker.namespaces.get(account.name), account.limits
         if namespace is None:
             return
+        await self._broker.session_keeper.retained(namespace).review()
         if limits.stored_bytes_max:
             account.stored_bytes = await self.stored_bytes(namespace)
         if limits.stored_bytes_max and account.stored_bytes >= limits.stored_bytes_max:
@@ -410,6 +416,8 @@ class Quotas:
         if account.kind == NAMESPACE and namespace is not None:
             used["topics_max"] = namespace.topic_count
             used["queues_max"] = len(self._broker.queues.of(namespace).by_name)
+            retained = self._broker.session_keeper.retained(namespace).bytes
+            used["retained_bytes_max"] = retained.total if retained is not None else 0
         for quota, value in used.items():
             limit = getattr(limits, quota)
             if limit:

@@ -9,15 +9,18 @@ records beyond the checkpoint (see `sessions.py`). A pointer holds its record ag
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from mainstem.broker._retained_pointers import Pointers
 from mainstem.broker.journal import Journal
 from mainstem.broker.live import Route
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.retained_bytes import RetainedBytes
 from mainstem.broker.ticker import Ticker
 from mainstem.codec.batch import decode_chosen
 from mainstem.log.gather import Ticket
@@ -26,9 +29,11 @@ from mainstem.log.log import Log
 from mainstem.model.record import Record
 from mainstem.model.topic_filter import is_pattern
 from mainstem.model.topic_tries import TopicTrie
+from mainstem.storage.engine import NotLocal
 
 RETAINED_MAX = 1_000_000  # per namespace; beyond it new topics are not retained and counted
 INFLATED_BYTES_MAX = 64 << 20
+MEASURED_AT_ONCE = 200  # of messages whose size is not known: read in one go of a thread
 PIECE_ENTRIES = 1_000  # of a snapshot: packed in a quarter of a millisecond
 _POINTER = struct.Struct(">Iqq")
 
@@ -44,6 +49,7 @@ class _Noted(NamedTuple):
     ticket: Ticket
     at: int
     has_value: bool
+    size: int
 
 
 class Retained:
@@ -60,17 +66,20 @@ class Retained:
         self._unsettled: dict[Ticket, list[tuple[bytes, Pointer | None]]] = {}
         self._derived: dict[bytes, int] = {}  # while recovering: topic → stamp of the newest that set or ended it
         self.refused = 0
+        self.bytes: RetainedBytes | None = None  # where a quota asks for them
 
     def __len__(self) -> int:
         return len(self._pointers)
 
     # -- publishing
 
-    def note(self, route: Route, ticket: Ticket, index: int, has_value: bool) -> None:
-        """Record `index` of the batch behind `ticket` is this topic's retained message from now on (or ends it)."""
+    def note(self, route: Route, ticket: Ticket, index: int, has_value: bool, size: int = 0) -> None:
+        """Record `index` of the batch behind `ticket` is this topic's retained message from now on (or ends it).
+
+        `size`: of its payload, where that is known."""
         if not self._noted:
             self._ticker.after_tick(self._resolve)
-        self._noted.append(_Noted(route, ticket, index, has_value))
+        self._noted.append(_Noted(route, ticket, index, has_value, size + len(route.topic)))
 
     def _resolve(self) -> None:
         noted, self._noted = self._noted, []
@@ -84,7 +93,7 @@ class Retained:
                 continue
             topic = one.route.topic
             pointer = Pointer(ticket.log.id, ticket.base_offset + one.at, ticket.stamp + one.at)
-            if self._set(topic, pointer if one.has_value else None):
+            if self._set(topic, pointer if one.has_value else None, one.size):
                 self._settle_with(ticket, topic, pointer if one.has_value else None)
         if later:
             self._noted = later + self._noted
@@ -108,10 +117,12 @@ class Retained:
         value = None if pointer is None else _POINTER.pack(*pointer)
         self._journal.put("retained", self._namespace.name.encode() + b"\0" + topic, value)
 
-    def _set(self, topic: bytes, pointer: Pointer | None) -> bool:
+    def _set(self, topic: bytes, pointer: Pointer | None, size: int = 0) -> bool:
         number = self._topics.find(topic)
         if pointer is None:
             if number:
+                if self.bytes is not None:
+                    self.bytes.put(number, 0)
                 self._pointers.remove(number)
                 self._topics.remove(number)
             return bool(number)
@@ -121,7 +132,50 @@ class Retained:
                 return False
             number = self._topics.number(topic)
         self._pointers.put(number, *pointer)
+        if self.bytes is not None:
+            self.bytes.put(number, size)
         return True
+
+    # -- how many bytes they may have
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is retained until something is cleared."""
+        limit = self._namespace.settings.quota.retained_bytes_max
+        return bool(limit) and self.bytes is not None and self.bytes.total >= limit
+
+    async def review(self) -> None:
+        """Count bytes from now on, or no longer, as the quota says; those that are not known are read."""
+        if not self._namespace.settings.quota.retained_bytes_max:
+            self.bytes = None
+        elif self.bytes is None:
+            self.bytes = RetainedBytes()
+            await self._measure(self.bytes)
+
+    async def _measure(self, sizes: RetainedBytes) -> None:
+        turns, name = self._namespace.broker.turns, self._namespace.name
+        batch: list[tuple[int, bytes, Pointer]] = []
+        for number in chain(self._numbers(), (0,)):
+            found = self._pointers.get(number) if number and not sizes.knows(number) else None
+            if found is not None:
+                batch.append((number, self._topics.name(number), Pointer(*found)))
+            if batch and (not number or len(batch) >= MEASURED_AT_ONCE):
+                await turns.turn(name)
+                read = await asyncio.to_thread(self._sizes_of, [(topic, pointer) for _, topic, pointer in batch])
+                for (at, topic, pointer), size in zip(batch, read, strict=True):
+                    if self.current(topic) == pointer and not sizes.knows(at):
+                        sizes.put(at, size)
+                batch = []
+
+    def _sizes_of(self, found: list[tuple[bytes, Pointer]]) -> list[int]:
+        sizes = []
+        for topic, pointer in found:
+            try:
+                record = self.read_one(topic, pointer)
+            except NotLocal:  # it lies in the object store; its topic counts
+                record = None
+            sizes.append(len(topic) + len(record.value or b"" if record is not None else b""))
+        return sizes
 
     # -- reading
 

@@ -116,6 +116,8 @@ class SessionKeeper:
         time_ms: int | None = None,
     ) -> Ticket:
         """One MQTT message, as its client would publish it: a will, or a publish with `ms-` properties."""
+        if retain and payload:
+            self._broker.quotas.check_retained(namespace)
         stored = list(headers)
         if properties:
             stored.append((b"ms-mqtt", properties))

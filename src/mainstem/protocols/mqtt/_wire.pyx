@@ -322,6 +322,8 @@ cdef class Inbound(Receipts):
         if fields.is_special or fields.topic[0] == 0x24:  # `$`
             return self._event(&fields)
         reason = self._route(&fields)
+        if reason == 0 and fields.retain and fields.payload_size and self.retained.full:
+            reason = QUOTA_EXCEEDED
         if reason == 0 and self.last_marks & MARK_CHECKED and not self._fits(&fields):
             return self._event(&fields)  # whoever can say why
         if reason == 0:
@@ -388,7 +390,7 @@ cdef class Inbound(Receipts):
         index = gather.put_routed(route, fields.topic, fields.topic_size, fields.payload, payload_size,
                                   self.scratch, headers_size, header_count, self.time_ms, <uint8_t>flags)
         if fields.retain:
-            self.retained.note(route, gather.ticket, index, payload_size > 0)
+            self.retained.note(route, gather.ticket, index, payload_size > 0, fields.payload_size)
         if fields.qos:
             self._answer(gather.ticket, fields.qos, fields.packet_id, 0)
         return 0
