@@ -174,6 +174,16 @@ def test_an_idempotent_producer_goes_on_after_batches_that_lost_records(broker: 
     assert len(values(broker, "many")) == sum(value == GOOD for value in sent)
 
 
+def test_an_idempotent_producer_goes_on_after_batches_of_which_nothing_was_left(broker: Broker) -> None:
+    before, codes = len(values(broker, "many")), list[int]()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+    for value in (GOOD, BAD, BAD, GOOD, BAD, GOOD):
+        producer.produce("many", value, on_delivery=lambda error, _: codes.append(error.code() if error else 0))
+        assert producer.flush(30) == 0, "a batch of its own"
+    assert codes == [0] * 6
+    assert len(values(broker, "many")) == before + 3
+
+
 def test_a_new_version_and_a_new_setting_hold_at_once(broker: Broker) -> None:
     with (
         httpx.Client(base_url=broker.http_url, timeout=60) as http,

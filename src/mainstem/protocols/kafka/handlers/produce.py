@@ -229,8 +229,9 @@ class Production:
         if rules.dead_letters:
             left, aside = rules.set_aside(batch, head)
             self._set_aside(declared.name, aside)
-            if left is None:
-                answer.base_offset = log.next_offset
+            if left is None:  # nothing is stored here; the producer's next batch is in order all the same
+                base = answer.base_offset = log.next_offset
+                state.add(head, base, base, self._now_ms)
                 return
             batch = left
         owned = isinstance(batch, memoryview) and not batch.readonly  # it came in pieces, into a buffer of its own
