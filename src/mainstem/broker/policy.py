@@ -105,6 +105,8 @@ class Policy:
         return (*kept, *tiered, *unsearched, *refusing)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Policy:
+        if not changes:
+            return self
         known = {field.name for field in fields(self)}
         for name in changes:
             if name not in known:

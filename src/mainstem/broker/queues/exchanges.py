@@ -133,16 +133,15 @@ class Exchanges:
     def in_use(self, name: str) -> bool:
         return bool(self._from.get(name))
 
-    def load(self, items: Iterable[Item]) -> None:
-        """What metadata kept. The queues' own reaches were loaded with them."""
-        mine = [item for item in items if item.namespace == self.namespace.name]
-        for item in mine:
+    def load(self, items: Sequence[Item]) -> None:
+        """What metadata kept of this namespace. The queues' own reaches were loaded with them."""
+        for item in items:
             if item.kind == ItemKind.EXCHANGE:
                 body = item.body
                 self.by_name[item.name] = Exchange(
                     item.name, body["type"], True, body["auto_delete"], body["internal"], body["arguments"]
                 )
-        for item in mine:
+        for item in items:
             if item.kind == ItemKind.BINDING:
                 binding = Binding(*json.loads(item.name))
                 self._from.setdefault(binding.source, {})[binding] = None

@@ -114,8 +114,12 @@ class QueueService:
         for item in items:
             if item.kind == ItemKind.QUEUE and item.namespace in self.broker.namespaces:
                 self.of(self.broker.namespace(item.namespace)).load(item)
-        for namespace in self.broker.namespaces.values():
-            self.of(namespace).exchanges.load(items)
+        routed: dict[str, list[Item]] = {}
+        for item in items:
+            if item.kind in (ItemKind.EXCHANGE, ItemKind.BINDING) and item.namespace in self.broker.namespaces:
+                routed.setdefault(item.namespace, []).append(item)
+        for name, mine in routed.items():
+            self.of(self.broker.namespace(name)).exchanges.load(mine)
 
     def start(self) -> None:
         """After the journal is recovered: nobody holds a lease, and the newest records are counted."""
