@@ -46,6 +46,7 @@ cdef class Outbound(Outgoing):
     cdef public bint headers  # the client takes HMSG
     cdef public bytes identity  # of a client that wants no echo; empty: it does
     cdef public object allows  # called with each record's topic; None: it may read everything
+    cdef readonly uint64_t bytes_out  # of headers and payloads
     cdef public bint waiting  # something was not taken for want of room
     cdef uint8_t[FRONT_KEPT] front  # the line of the last message without reply and headers, if the next one's is the same
     cdef Py_ssize_t front_size

@@ -179,6 +179,7 @@ cdef class Outbound(Outgoing):
             at += payload_size
         at[0], at[1] = 13, 10
         self.messages += 1
+        self.bytes_out += total
         one.delivered += 1
         if one.limit and one.delivered >= one.limit:
             one.owner.drop(one)

@@ -38,6 +38,7 @@ cdef class Inbound(Intake):
     cdef public bytes identity  # kept in records of a client that wants no echo
     cdef public uint64_t messages  # stored
     cdef public uint64_t messages_in  # all
+    cdef public uint64_t bytes_in  # of their headers and payloads
     cdef bint direct  # this read may publish without being asked
     cdef RouteTable routes
     cdef int64_t time_ms

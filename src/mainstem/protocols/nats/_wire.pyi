@@ -21,6 +21,7 @@ class Inbound(Intake):
     identity: bytes
     messages: int
     messages_in: int
+    bytes_in: int
     def __init__(self, payload_max: int, line_max: int = ...) -> None: ...
     @property
     def has_more(self) -> bool:

@@ -336,6 +336,7 @@ cdef class Inbound(Intake):
         publish.headers = at
         if self.direct and (not publish.has_headers or self.takes_headers) and self._route(publish):
             self.messages_in += 1
+            self.bytes_in += publish.total
             self._append(publish)
             if self.verbose:
                 self.outbound.write(b"+OK\r\n")

@@ -233,6 +233,7 @@ class NatsConnection(Connection):
             self.drop(one)
         if self.sink is not None:
             self.server.broker.pump.stop(self.sink)
+        self.server.monitoring.left(self)
         self.inbound.forget()
 
     def on_silence(self) -> None:

@@ -23,6 +23,7 @@ class Monitoring:
         self._server = server
         self._version = version
         self._started_ns = time.time_ns()
+        self._bytes_in = self._bytes_out = 0  # of connections that are gone: headers and payloads
 
     def document(self, path: str, query: dict[str, str]) -> dict[str, Any] | None:
         """What is told at one path; None where there is nothing."""
@@ -35,6 +36,10 @@ class Monitoring:
             "healthz": self.healthz,
         }.get(path)
         return tell(query) if tell is not None else None
+
+    def left(self, connection: NatsConnection) -> None:
+        self._bytes_in += connection.inbound.bytes_in
+        self._bytes_out += connection.outbound.bytes_out
 
     def _head(self) -> dict[str, Any]:
         return {"server_id": self._server.server_id, "now": time_text(time.time_ns())}
@@ -86,9 +91,9 @@ class Monitoring:
             "remotes": 0,
             "leafnodes": 0,
             "in_msgs": counters.messages_in,
-            "in_bytes": counters.bytes_in,
+            "in_bytes": self._bytes_in + sum(one.inbound.bytes_in for one in self._connections()),
             "out_msgs": counters.messages_out,
-            "out_bytes": counters.bytes_out,
+            "out_bytes": self._bytes_out + sum(one.outbound.bytes_out for one in self._connections()),
             "slow_consumers": server.slow_consumers,
             "subscriptions": sum(len(one.subscriptions.by_sid) for one in self._connections()),
         }
@@ -126,8 +131,8 @@ class Monitoring:
             "pending_bytes": one.unsent_bytes(),
             "in_msgs": one.messages_in,
             "out_msgs": one.messages_out,
-            "in_bytes": 0,
-            "out_bytes": 0,
+            "in_bytes": one.inbound.bytes_in,
+            "out_bytes": one.outbound.bytes_out,
             "subscriptions": len(one.subscriptions.by_sid),
             "name": one.client_name,
             "lang": one.options.lang,

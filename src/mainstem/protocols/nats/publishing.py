@@ -77,6 +77,7 @@ def publish(
     if kind == commands.HPUB and not connection.options.headers:
         raise WireError("")
     connection.inbound.messages_in += 1
+    connection.inbound.bytes_in += len(headers) + len(payload)
     connection.ok()
     try:
         topic = topic_of_nats(subject)
