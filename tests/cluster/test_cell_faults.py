@@ -29,13 +29,13 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     rng, direct, store = random.Random(1), new_database(postgres), file_store(tmp_path)
-    proxy = CuttingProxy(postgres.directory, seed=1)
+    proxy = CuttingProxy(postgres.directory, seed=1, every=3)
     dsn = direct.replace(str(postgres.directory), str(proxy.directory))
     try:
         owner = Owner(dsn, tmp_path, store, 0)
-        for number in range(1, 4):
+        for number in range(1, 3):
             proxy.cutting.set()
-            for _ in range(40):
+            for _ in range(25):
                 owner.change(rng)
             owner.wal.wait(owner.wal.recorded)
             proxy.cutting.clear()
@@ -43,7 +43,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(
             owner.end()
             owner = Owner(dsn, tmp_path, store, number)
             assert owner.files() == expected
-        assert proxy.cuts > 5
+        assert proxy.cuts > 3
         owner.end()
     finally:
         proxy.close()

@@ -15,6 +15,8 @@ from tests.cluster.load import start_all
 from tests.cluster.reading import judge
 from tests.contract.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.timeout(300)  # of a busy machine
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:

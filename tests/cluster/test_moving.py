@@ -15,6 +15,8 @@ from tests.cluster.kit import Cluster
 from tests.cluster.reading import read_topic
 from tests.contract.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.timeout(300)  # of a busy machine
+
 
 def publish(broker: BrokerProcess, first: int) -> None:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.ports['kafka']}", "acks": "all", "log_level": 0})

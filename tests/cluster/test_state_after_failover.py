@@ -19,6 +19,8 @@ from tests.contract.postgres_server import PostgresServer
 
 TOPIC, GROUP = "numbers", "readers"
 
+pytestmark = pytest.mark.timeout(300)  # of a busy machine
+
 
 def mqtt_client(name: str, port: int, *, clean: bool) -> tuple[mqtt.Client, list[tuple[str, bytes]]]:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=clean)

@@ -14,6 +14,8 @@ from tests.contract.postgres_server import PostgresServer
 
 RECORD = b"x" * 1000
 
+pytestmark = pytest.mark.timeout(300)  # of a busy machine
+
 
 @pytest.mark.slow
 def test_a_taker_reads_what_only_the_store_has_and_bulk_topics_go_on(tmp_path: Path, postgres: PostgresServer) -> None:

@@ -82,6 +82,7 @@ class Node:
         self._cell: Cell | None = None
         self._changed = asyncio.Event()
         self._refused_since = 0.0
+        self._stopping: asyncio.Event | None = None
 
     async def serve(self) -> int:
         check_settings(self.config)
@@ -106,7 +107,7 @@ class Node:
         self._tell_ports(taken, door)
         await asyncio.to_thread(self._check_open)
         fronts = await self._open_fronts(taken)
-        stopping = handle_signals(lambda: self._app, self._reload)
+        self._stopping = stopping = handle_signals(lambda: self._app, self._reload)
         await asyncio.to_thread(self._membership.register, self._host, self._relay_port, self._ports, __version__)
         self._announce_relaying()
         gc.enable()
@@ -155,6 +156,9 @@ class Node:
 
     def _lost(self, reason: str) -> None:
         """In any thread: at once, and without a word to clients."""
+        if self._stopping is not None and self._stopping.is_set():
+            logger.critical("this broker was being stopped, and could not hand over: %s", reason)
+            os._exit(1)
         logger.critical("this broker stops serving: %s. It starts over", reason)
         start_over()
 
