@@ -10,7 +10,6 @@ from mainstem.admin.running import Running
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
 from mainstem.broker.reading import PartitionReader
-from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound
@@ -18,13 +17,13 @@ from mainstem.model.topic_filter import check_filter, matches
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.tier.engine import TieredEngine
 
-OWN_TOPICS = (AUDIT_TOPIC, b"$history/10s", b"$history/5m")
+HISTORY_TOPICS = (b"$history/10s", b"$history/5m")
 SCAN_MAX = 20_000  # topics looked at for one page of a search or of the tree; then it says how to go on
 
 
 def topic_count(namespace: Namespace) -> int:
-    """Without the broker's own, which no list shows."""
-    return namespace.topic_count - sum(name in namespace.topics for name in OWN_TOPICS)
+    """Without the broker's own, which no list shows; the namespace has left out its audit already."""
+    return namespace.topic_count - sum(name in namespace.topics for name in HISTORY_TOPICS)
 
 
 def stems(namespace: Namespace) -> list[Log]:
