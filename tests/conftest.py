@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc  # noqa: F401  pytest imports it when an exception is lost, in whichever thread: two at once find half of it
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -41,10 +41,10 @@ class _Ticker:
 
 class _Retained:
     def __init__(self) -> None:
-        self.noted: list[tuple[bytes, int, bool]] = []
+        self.noted: list[tuple[bytes, int, bool, int]] = []
 
-    def note(self, route: Any, ticket: Any, index: int, has_value: bool) -> None:
-        self.noted.append((route.topic, index, has_value))
+    def note(self, route: Any, ticket: Any, index: int, has_value: bool, size: int) -> None:
+        self.noted.append((route.topic, index, has_value, size))
 
 
 class Bench:
