@@ -41,6 +41,7 @@ class _Ticker:
 
 class _Retained:
     def __init__(self) -> None:
+        self.full = False  # its quota is not used up
         self.noted: list[tuple[bytes, int, bool, int]] = []
 
     def note(self, route: Any, ticket: Any, index: int, has_value: bool, size: int) -> None:
