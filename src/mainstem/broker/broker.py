@@ -70,7 +70,7 @@ from mainstem.model.errors import (
 )
 from mainstem.storage.ballast import Ballast
 from mainstem.storage.directory import keep_before_upgrade, raise_format
-from mainstem.storage.disk import REAL_DISK, Disk
+from mainstem.storage.disk import REAL_DISK, Disk, RealDisk
 from mainstem.storage.log_state import STAMPS, Fact, FileState, LogState
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.object.shared import ObjectLogs
@@ -221,7 +221,8 @@ class Broker(Declaring):
         """Begin the background work; listeners may open now."""
         loop = asyncio.get_running_loop()
         work = [self._run_background(), self.maintenance.run(), self.coordinator.run(), self.session_keeper.run()]
-        work.append(self.search_indexing.run())
+        if isinstance(self.options.disk, RealDisk):  # else parts are no files that others could read
+            work.append(self.search_indexing.run())
         if self.logs.tier is not None:
             work.append(self.tiering.run())
         work += [self.removal.finish(), self.quotas.run(), self.tracer.run(), self.audit.run()]

@@ -101,7 +101,7 @@ class Policy:
         tiered = (self.tier, self.local_retention_ms, self.local_retention_bytes) if self.tier != "none" else ()
         unsearched = ("unsearched",) if self.search_index == "off" else ()
         kept = (self.engine, self.durability, self.retention_ms, self.segment_bytes, self.keep_until_archived)
-        refusing = ("refuse",) if self.engine == "memory" and self.overflow == "refuse" else ()
+        refusing = ("refuse",) if not ENGINES[self.engine].on_disk and self.overflow == "refuse" else ()
         return (*kept, *tiered, *unsearched, *refusing)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Policy:

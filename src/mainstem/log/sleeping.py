@@ -1,7 +1,8 @@
 """Logs that nobody has needed since a clean stop: known by a line of one file, and opened when somebody needs them.
 
     <data>/logs/closed    {"logs": {"7": {...}}}   written by a clean stop: what is known of each log that it closed
-    <data>/logs/opened    b"7\\n12\\n"               those of them that were opened since, synced before they are opened
+    <data>/logs/opened    b"\\n7\\n\\n12\\n"           those of them that were opened since, synced before they are opened;
+                          a number that a crash cut off ends at the next one's first line break
 
 So ten thousand idle namespaces cost a start one file, and no descriptor, sync or index afterwards. A crash leaves those that
 sleep as they were. The directory of a log changes its time with each reservation, part and repair: one that differs from
@@ -129,7 +130,7 @@ class ClosedLogs:
         except FileNotFoundError:
             fd, made = disk.open(path, create=True), True
         try:
-            write_all(disk, fd, [b"%d\n" % log_id], disk.size(fd))
+            write_all(disk, fd, [b"\n%d\n" % log_id], disk.size(fd))
             disk.fsync(fd)
         finally:
             disk.close(fd)
@@ -147,14 +148,18 @@ class ClosedLogs:
         self._disk.fsync_dir(self._directory)
 
     def _read_opened(self) -> bytes:
+        """Made durable before it is relied on: a kill leaves lines that are read here and that a power cut takes back."""
         try:
-            fd = self._disk.open(self._directory / OPENED, read_only=True)
+            fd = self._disk.open(self._directory / OPENED)
         except FileNotFoundError:
             return b""
         try:
-            return read_all(self._disk, fd, 0, self._disk.size(fd))
+            told = read_all(self._disk, fd, 0, self._disk.size(fd))
+            self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
+        self._disk.fsync_dir(self._directory)
+        return told
 
 
 class _SleepingEngine:

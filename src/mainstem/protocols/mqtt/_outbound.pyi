@@ -56,6 +56,8 @@ class Outbound(Sink):
     @property
     def room(self) -> bool:
         """Whether a delivery that must not be lost can be taken now."""
+    def take_assigned(self) -> list[tuple[int, int]]:
+        """New packet identifiers with their stamps, ahead of their packets, which `take_held` still gives."""
     def take_held(self) -> tuple[list[tuple[int, int]], bytes]:
         """(new packet identifiers with their stamps, packets) since the last call; `write_held` once that is durable."""
     def write_held(self, packets: bytes) -> None: ...

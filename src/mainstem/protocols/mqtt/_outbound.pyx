@@ -290,6 +290,13 @@ cdef class Outbound(Sink):
         self.holding += 1
         return assigned, held
 
+    def take_assigned(self):
+        """New packet identifiers with their stamps, ahead of their packets, which `take_held` still gives."""
+        if not self.assigned:
+            return []
+        assigned, self.assigned = self.assigned, []
+        return assigned
+
     def write_held(self, bytes packets):
         self.holding -= 1
         self.write(packets)

@@ -63,6 +63,7 @@ class MqttConnection(Connection):
     __slots__ = (
         "draining",
         "expiry_seconds",
+        "flights",
         "inbound",
         "key",
         "metered_bytes",
@@ -87,6 +88,7 @@ class MqttConnection(Connection):
         self.principal: Principal | None = None
         self.publisher: Publisher | None = None
         self.saved: Session | None = None
+        self.flights: FlightJournal | None = None
         self.session: MqttSession | None = None
         self.subscriptions: Subscriptions | None = None
         self.problem_information, self.draining = True, False
@@ -321,7 +323,7 @@ class MqttConnection(Connection):
         inbound.routes, inbound.publisher = self.publisher.routes, self.publisher
         inbound.retained = self.service.retained(self.namespace)
         outbound.namespace = self.namespace
-        outbound.session = FlightJournal(self)
+        outbound.session = self.flights = FlightJournal(self)
         outbound.allows = self._allows if not self.principal.admin else None
         outbound.window = min(properties.get(Property.RECEIVE_MAXIMUM, 65_535), limits.inflight_max)
         outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
@@ -444,6 +446,8 @@ class MqttConnection(Connection):
         return position, flight + self.session.done_beyond(position, flight)
 
     def moves(self) -> tuple[int, list[int], list[tuple[int, int]]]:
+        if self.flights is not None:
+            self.flights.write_assigned()
         return (self.position(), *self.outbound.take_moves())
 
     # -- the end

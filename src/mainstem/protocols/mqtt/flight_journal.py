@@ -42,6 +42,12 @@ class FlightJournal:
         """QoS 2 publishes wait until their identifiers are journaled."""
         self._connection.service.broker.ticker.after_tick(self._save_held)
 
+    def write_assigned(self) -> None:
+        """Before a place is written that passes what they are of: a power cut may cut the journal off between the two."""
+        connection = self._connection
+        if connection.saved is not None and (assigned := connection.outbound.take_assigned()):
+            self._held_ticket = connection.service.sessions.save_flight(connection.saved, assigned, [])
+
     def _save_held(self) -> None:
         connection = self._connection
         assigned, packets = connection.outbound.take_held()
