@@ -15,6 +15,9 @@ ONCE_FAILED = {
     50: "the same, and the client never came to rest",
     94: "a QoS 2 message came again under a new identifier",
     120: "a repeated QoS 2 publish was left out of a checkpoint, and stored again",
+    17949747140000273: "a kill while a sleeping log was opened, then a power cut: the broker refused to start",
+    17949747150000098: "the same",
+    17949748610000221: "a client was lost while it caught up: its place was durable, its QoS 2 identifiers were not",
 }
 
 
