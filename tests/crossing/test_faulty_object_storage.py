@@ -84,6 +84,7 @@ def test_a_store_that_refuses_loses_answers_and_cuts_them_off_holds_everything_i
     registry.close()
 
 
+@pytest.mark.slow
 def test_uploads_that_fall_behind_refuse_publishers_and_a_stop_does_not_wait_for_them(
     server: S3Server, proxy: FaultProxy, tmp_path: Path
 ) -> None:

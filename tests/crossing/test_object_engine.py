@@ -115,6 +115,7 @@ def test_a_store_that_loses_answers_cuts_them_off_and_throttles_loses_nothing_ac
     assert read_http(broker, "o/a") == VALUES
 
 
+@pytest.mark.slow
 def test_while_the_store_takes_nothing_its_topics_refuse_others_do_not_and_a_stop_does_not_wait(
     broker: BrokerProcess, proxy: FaultProxy
 ) -> None:

@@ -124,6 +124,7 @@ def test_each_wanted_row_needs_one_of_its_own() -> None:
     assert differences([], [{"a": n} for n in range(9)])[-1] == "and 4 more unexpected"
 
 
+@pytest.mark.slow
 def test_a_time_range_is_replayed_into_a_version_beside_the_old_one(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:

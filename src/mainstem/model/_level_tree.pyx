@@ -172,7 +172,8 @@ cdef class LevelTree:
     cdef uint32_t add_child(self, uint32_t parent, const char* text, uint32_t length) except 0:
         """A child of one level that is known not to be there."""
         self.grow_arena(self.arena_end + length)
-        memcpy(self.arena + self.arena_end, text, length)
+        if length:  # an empty level may be the first: there is no arena yet
+            memcpy(self.arena + self.arena_end, text, length)
         cdef uint32_t index = self.link_child(parent, <uint32_t>self.arena_end, length)
         self.arena_end += length
         return index

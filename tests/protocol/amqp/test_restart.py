@@ -200,7 +200,7 @@ class Rejecter(threading.Thread):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("reason", ["rejected", "expired"])
+@pytest.mark.parametrize("reason", ["rejected", pytest.param("expired", marks=pytest.mark.slow)])
 def test_killed_again_and_again_every_message_has_one_dead_letter(start_broker: StartBroker, reason: str) -> None:
     broker = start_broker()
     channel = opened(broker)
