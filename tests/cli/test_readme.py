@@ -74,4 +74,4 @@ def test_the_commands_of_the_readme_run_from_a_clean_clone(tmp_path: Path) -> No
             ["make", "demo"], cwd=clone, capture_output=True, text=True, timeout=1200, env=environment, check=False
         )
         assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-        assert "19 legs" in ran.stdout
+        assert "24 legs" in ran.stdout
