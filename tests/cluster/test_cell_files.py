@@ -16,6 +16,7 @@ from tests.contract.postgres_server import PostgresServer
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_the_next_owner_finds_the_files_as_the_last_commit_left_them(
     seed: int, tmp_path: Path, postgres: PostgresServer
 ) -> None:

@@ -13,8 +13,8 @@ from tests.crossing.probes import PROBES
 from tests.crossing.speakers import PROTOCOLS, READERS, WITH_HISTORY
 
 # A pairwise cover of engine × layout; `make test-all` runs the whole product.
-COVER = [("segment", "shared"), ("memory", "dedicated"), ("rocksdb", "shared")]
-REST = [("segment", "dedicated"), ("memory", "shared"), ("rocksdb", "dedicated")]
+COVER = [("segment", "shared"), ("memory", "dedicated")]
+REST = [("rocksdb", "shared"), ("segment", "dedicated"), ("memory", "shared"), ("rocksdb", "dedicated")]
 SETTINGS = [*COVER, *(pytest.param(setting, marks=pytest.mark.slow) for setting in REST)]
 
 

@@ -25,7 +25,7 @@ from tests.users import ROOT
 ANN, BOB = ("ann", "pass word"), ("bob", "pass word")  # of the namespace with quotas, and of another
 EVERYTHING = ["publish", "consume", "create", "configure", "delete", "describe"]
 QUOTA_EXCEEDED = 0x97
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Quick:
         return switch.taken[-1]
 
     monkeypatch.setattr(KafkaConnection, "_take_quickly", take)
+    monkeypatch.setattr(fetch, "SLICE_NS", 60 * 10**9)  # on a busy machine the ordinary handler would answer with less
     return switch
 
 

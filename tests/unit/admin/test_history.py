@@ -109,7 +109,7 @@ def test_a_restart_keeps_the_history(tmp_path: Path) -> None:
         names = [one["name"] for one in httpx.get(f"{broker.http_url}/v1/topics").json()["items"]]
         assert names == ["a/b"], "the broker's own topics are not listed"
     with Broker(engine="segment", data=tmp_path) as broker:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not set(before["time"]) <= set((after := history(broker, figures="in,ack_p99", range="1h"))["time"]):
             assert time.monotonic() < deadline, "it is restored point by point"
         assert most(after["series"]["in.http"]) > 0
