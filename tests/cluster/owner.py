@@ -74,7 +74,7 @@ class Owner:
         elif kind < 0.9 and len(segments) > 1:
             self.disk.unlink(segments[0])
         elif len(segments) > 1 and stores:
-            self._rewrite(segments[-2], rng)
+            self.rewrite(segments[-2], rng)
 
     def _append(self, log: Path, segments: list[Path], rng: random.Random) -> None:
         new = not segments or rng.random() < 0.2
@@ -90,10 +90,10 @@ class Owner:
         finally:
             self.disk.close(fd)
 
-    def _rewrite(self, path: Path, rng: random.Random) -> None:
+    def rewrite(self, path: Path, rng: random.Random, size: int = 90_000) -> None:
         temporary = path.with_name(path.name + ".new")
         fd = self.disk.open(temporary, create=True)
-        write_all(self.disk, fd, [rng.randbytes(90_000)], 0)
+        write_all(self.disk, fd, [rng.randbytes(size)], 0)
         self.disk.close(fd)
         self.disk.rename(temporary, path)
 

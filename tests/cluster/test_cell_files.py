@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mainstem.cluster.wal import Fenced
+from mainstem.storage.disk import write_all
+from mainstem.storage.segment.segment import file_name
 from mainstem.storage.state_file import read_state, write_state
 from tests.cluster.kit import new_database
 from tests.cluster.owner import Owner, file_store
@@ -37,6 +41,83 @@ def test_the_next_owner_finds_the_files_as_the_last_commit_left_them(
         owner = Owner(dsn, tmp_path, store, number)
         assert owner.files() == expected
     owner.end()
+
+
+def cut_it(owner: Owner, path: Path) -> None:
+    fd = owner.disk.open(path)
+    owner.disk.truncate(fd, 100_000)
+    owner.disk.close(fd)
+
+
+def cut_it_and_write_as_much_again(owner: Owner, path: Path) -> None:
+    cut_it(owner, path)
+    fd = owner.disk.open(path)
+    write_all(owner.disk, fd, [b"b" * 100_000], 100_000)
+    owner.disk.close(fd)
+
+
+def write_a_shorter_one(owner: Owner, path: Path) -> None:
+    owner.rewrite(path, random.Random(1))
+
+
+@pytest.mark.parametrize("moment", ["capture", "put"])
+@pytest.mark.parametrize("change", [cut_it, cut_it_and_write_as_much_again, write_a_shorter_one])
+def test_a_large_file_that_changes_while_an_image_is_made_of_it_is_the_file_the_next_owner_finds(
+    moment: str, change: Callable[[Owner, Path], None], tmp_path: Path, postgres: PostgresServer
+) -> None:
+    dsn, store = new_database(postgres), file_store(tmp_path)
+    owner = Owner(dsn, tmp_path, store, 0)
+    path = owner.root / "logs" / "1" / file_name(1)
+    owner.disk.make_dir(path.parent)
+    fd = owner.disk.open(path, create=True)
+    write_all(owner.disk, fd, [b"a" * 200_000], 0)
+    owner.disk.close(fd)
+    part: Any = owner.disk if moment == "capture" else owner.images._objects
+    call = getattr(part, moment)
+
+    def call_then_change(*given: Any) -> Any:
+        setattr(part, moment, call)  # once
+        done = call(*given)
+        change(owner, path)
+        return done
+
+    setattr(part, moment, call_then_change)
+    for number in range(1, 3):  # the image that was disturbed, then the one after it
+        owner.images.run()
+        owner.wal.wait(owner.wal.recorded)
+        expected = owner.files()
+        owner.end()
+        owner = Owner(dsn, tmp_path, store, number)
+        assert owner.files() == expected
+    owner.end()
+
+
+def test_images_of_one_owner_follow_each_other_while_a_file_is_written_anew(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    dsn, store = new_database(postgres), file_store(tmp_path)
+    owner = Owner(dsn, tmp_path, store, 0)
+    path = owner.root / "logs" / "1" / file_name(1)
+    owner.disk.make_dir(path.parent)
+    fd = owner.disk.open(path, create=True)
+    write_all(owner.disk, fd, [b"a" * 200_000], 0)
+    owner.disk.close(fd)
+    put = owner.images._objects.put
+
+    def put_then_change(kind: str, data: bytes) -> str:
+        owner.images._objects.put = put  # type: ignore[method-assign]
+        key = put(kind, data)
+        cut_it_and_write_as_much_again(owner, path)
+        return key
+
+    owner.images._objects.put = put_then_change  # type: ignore[method-assign]
+    owner.images.run()
+    owner.images.run()  # of the file as it is now, although its size is what it was
+    expected = owner.files()
+    owner.end()
+    following = Owner(dsn, tmp_path, store, 1)
+    assert following.files() == expected
+    following.end()
 
 
 def test_an_owner_of_the_past_commits_nothing(tmp_path: Path, postgres: PostgresServer) -> None:

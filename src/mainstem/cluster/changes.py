@@ -18,6 +18,7 @@ only a database is copied exactly where the changes that follow begin.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -135,9 +136,20 @@ class Replay:
 
 
 class File:
-    """A file of a cell as the log knows it: small ones with what they hold, others perhaps with the object that does."""
+    """A file of a cell as the log knows it: small ones with what they hold, others perhaps with the object that does.
+    `version` is of nothing else: two that have the same one hold the same bytes."""
 
-    __slots__ = ("content", "key", "size")
+    __slots__ = ("content", "key", "size", "version")
+    _versions = itertools.count()
 
     def __init__(self, size: int, content: bytes | None = None, key: str = "") -> None:
-        self.size, self.content, self.key = size, content, key
+        self.size, self.content, self.key, self.version = size, content, key, next(self._versions)
+
+    def copy(self) -> File:
+        same = File(self.size, self.content, self.key)
+        same.version = self.version
+        return same
+
+    def grow(self, end: int) -> None:
+        """Bytes were written up to there: what an object holds of it is not all of it."""
+        self.size, self.key, self.version = max(self.size, end), "", next(self._versions)

@@ -56,7 +56,7 @@ class CellDisk(RealDisk):
         taken: dict[str, File] = {}
 
         def note() -> None:
-            taken.update({path: File(one.size, one.content, one.key) for path, one in self.files.items()})
+            taken.update({path: one.copy() for path, one in self.files.items()})
 
         with ExitStack() as held:
             open_now = {name: held.enter_context(reading()) for name, reading in self._databases.items()}
@@ -84,12 +84,12 @@ class CellDisk(RealDisk):
     def wait_recorded(self, position: int) -> None:
         self._wal.wait(position)
 
-    def note_stored(self, path: str, size: int, key: str) -> None:
-        """An image put this file into the store: the next one need not, as long as it does not change."""
+    def note_stored(self, path: str, file: File) -> None:
+        """An image put this file, as it was captured, into the store: the next one need not, unless it changed since."""
         with self._lock:
             known = self.files.get(path)
-            if known is not None and known.size == size:
-                known.key = key
+            if known is not None and known.version == file.version:
+                known.key = file.key
 
     def forget_removed(self, path: str) -> None:
         """A log's directory is removed as a whole, once the metadata does not name it: no change says so."""
@@ -128,7 +128,7 @@ class CellDisk(RealDisk):
             known = self.files.get(found[0])
             if known is None:
                 known = self.files[found[0]] = File(0)
-            known.size, known.key = max(known.size, position + size), ""
+            known.grow(position + size)
             self._wal.record(head_of(WRITE, found[1], position, size), data)
 
     def truncate(self, fd: int, size: int) -> None:

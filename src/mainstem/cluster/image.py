@@ -65,7 +65,7 @@ class ImageMaker:
         for path, file in sorted(files.items()):
             found = self._keep(path, file)
             if found is not None:
-                listed.append((path, file.size if file.key else len(found), file.key))
+                listed.append((path, file.size, file.key))
                 contents.append(found)
         head = {"version": VERSION, "cell": self._cell_id, "epoch": self._epoch, "seq": seq, "files": listed}
         packed = json.dumps(head, separators=(",", ":")).encode()
@@ -75,7 +75,8 @@ class ImageMaker:
         self._delete_unnamed({key, *(one[2] for one in listed if one[2])})
 
     def _keep(self, path: str, file: File) -> bytes | None:
-        """Its content, or b"" where it is (now) an object; None if it is gone: then a later change says so, too."""
+        """Its content, or b"" where it is (now) an object; None if it is gone: then a later change says so, too. It may have
+        become shorter since the capture (cut, or written anew), which a later change says as well."""
         if file.key:
             return b""
         content = file.content
@@ -86,10 +87,11 @@ class ImageMaker:
             except FileNotFoundError:
                 self._disk.forget_removed(path)
                 return None
-        if len(content) <= INLINE_BYTES_MAX:
+        file.size = len(content)
+        if file.size <= INLINE_BYTES_MAX:
             return content
         file.key = self._objects.put("files", content)
-        self._disk.note_stored(path, file.size, file.key)
+        self._disk.note_stored(path, file)
         return b""
 
     def _commit(self, seq: int, key: str) -> None:
