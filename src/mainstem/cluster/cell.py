@@ -72,7 +72,10 @@ def borrow_cell(dsn: str, reason: str) -> Iterator[int]:
         session.close()
     epoch = membership.take(FIRST_CELL, cell.epoch, reason)
     if epoch is None:
-        raise ConfigError(f"{cell.owner} serves the cluster", fix="ask it: --url http://HOST:PORT instead of --cluster")
+        raise ConfigError(
+            f"{cell.owner} serves the cluster",
+            fix="ask it, --url http://HOST:PORT instead of --cluster, or stop all brokers",
+        )
     try:
         yield epoch
     finally:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.cluster.membership import SKEW_S_MAX, Membership
-from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, metadata_schema, prepare
+from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, find, metadata_schema, prepare
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
@@ -19,13 +20,17 @@ OWNER = "cluster"  # the object that says whose prefix it is
 
 
 def join(dsn: str, store: StoreSettings, *, single_postgres: bool) -> Identity:
-    """The cluster's identity, once everything it needs was seen to work. Waits."""
+    """The cluster's identity, once everything it needs was seen to work; a store that does not is bound to none. Waits."""
     session = PostgresSession(dsn, SCHEMA)
     try:
         check_postgres(session, single_postgres=single_postgres)
-        identity = prepare(session, store.url.rstrip("/"))
-        check_store(store, identity)
-        return identity
+        known = find(session)
+        check_store(store, known)
+        if known is None:
+            known = prepare(session, store.url.rstrip("/"))
+            check_store(store, known)  # another may have been first, with another store
+        claim_store(store, known)
+        return known
     finally:
         session.close()
 
@@ -48,10 +53,10 @@ def check_postgres(session: PostgresSession, *, single_postgres: bool) -> None:
         )
 
 
-def check_store(settings: StoreSettings, identity: Identity) -> None:
-    """It is the cluster's, and lets us write, read and delete."""
+def check_store(settings: StoreSettings, identity: Identity | None) -> None:
+    """It is the cluster's, or nobody's, and lets us write, read and delete."""
     url = settings.url.rstrip("/")
-    if identity.store != url:
+    if identity is not None and identity.store != url:
         raise ConfigError(
             f"the cluster's objects lie in {identity.store}, not in {url}", fix=f"--store {identity.store}"
         )
@@ -61,17 +66,27 @@ def check_store(settings: StoreSettings, identity: Identity) -> None:
         if store.get(check, 0, 9) != b"mainstem\n":
             raise ConfigError(f"{url}/{check}: what was written is not what is read", fix="mainstem doctor")
         store.delete(check)
-        try:
-            owner = json.loads(store.get_all(OWNER))["id"]
-        except ObjectMissing:
-            store.put(OWNER, json.dumps({"id": identity.id}).encode())
-            owner = identity.id
+        owner = _owner_of(store)
     except StoreAway as error:
         raise ConfigError(f"the object store does not answer: {error.message}", fix="see that it runs") from error
-    if owner != identity.id:
+    if owner and (identity is None or owner != identity.id):
         raise ConfigError(
             f"{url} belongs to another cluster ({owner})", fix=f"a prefix of its own for each cluster: --store {url}-2"
         )
+
+
+def claim_store(settings: StoreSettings, identity: Identity) -> None:
+    store = ObjectStore(settings)
+    if not _owner_of(store):
+        store.put(OWNER, json.dumps({"id": identity.id}).encode())
+
+
+def _owner_of(store: ObjectStore) -> str:
+    """The cluster whose prefix this is, "" if nobody's."""
+    try:
+        return str(json.loads(store.get_all(OWNER))["id"])
+    except ObjectMissing:
+        return ""
 
 
 def has_users(dsn: str) -> bool:
@@ -100,20 +115,31 @@ def check_clock(membership: Membership) -> None:
 
 
 def problems(dsn: str, store: StoreSettings, *, single_postgres: bool) -> list[tuple[str, str, str]]:
-    """(check, "" or what is wrong, fix), for a person to read."""
-    found: list[tuple[str, str, str]] = []
+    """(check, "" or what is wrong, fix), for a person to read. Changes nothing."""
+    session = PostgresSession(dsn, SCHEMA)
+    known: list[Identity | None] = [None]
+
+    def tables() -> None:
+        known[0] = find(session)
 
     def clock() -> None:
         check_clock(Membership(dsn, "doctor", lambda reason: None, lambda view: None))
 
-    for name, run in (
-        ("PostgreSQL, store", lambda: join(dsn, store, single_postgres=single_postgres)),
-        ("clock", clock),
-    ):
-        try:
-            run()
-        except MainstemError as error:
-            found.append((name, error.message, error.fix or ""))
-        else:
-            found.append((name, "", ""))
+    checks: dict[str, Callable[[], None]] = {
+        "PostgreSQL": lambda: check_postgres(session, single_postgres=single_postgres),
+        "tables": tables,
+        "object store": lambda: check_store(store, known[0]),
+        "clock": clock,
+    }
+    found: list[tuple[str, str, str]] = []
+    try:
+        for name, run in checks.items():
+            try:
+                run()
+            except MainstemError as error:
+                found.append((name, error.message, error.fix or ""))
+            else:
+                found.append((name, "", ""))
+    finally:
+        session.close()
     return found

@@ -63,8 +63,13 @@ def metadata_schema(cell_id: int) -> str:
     return f"mainstem_cell_{cell_id}"
 
 
+def find(session: PostgresSession) -> Identity | None:
+    """Whose tables these are; None where there are none. ConfigError where they are a newer Mainstem's."""
+    return session.use(_find)
+
+
 def prepare(session: PostgresSession, store: str) -> Identity:
-    """Make the tables where there are none; ConfigError where they are another's or a newer Mainstem's."""
+    """Make the tables where there are none."""
 
     async def make(connection: asyncpg.Connection[Any]) -> Identity:
         check_server(connection)
@@ -76,17 +81,25 @@ def prepare(session: PostgresSession, store: str) -> Identity:
                 sql = "INSERT INTO cluster (id, version, store, secret) VALUES ($1, $2, $3, $4)"
                 await connection.execute(sql, uuid.uuid4().hex, VERSION, store, secrets.token_hex(32))
                 await _add_cell(connection, FIRST_CELL, "main")
-        row = await connection.fetchrow("SELECT id, version, store, secret FROM cluster")
-        assert row is not None
-        if row["version"] > VERSION:
-            raise ConfigError(
-                f"the cluster's tables have version {row['version']}; this Mainstem knows versions up to {VERSION}",
-                fix="start it with the Mainstem that made them, or a newer one",
-                code="MS-4007",
-            )
-        return Identity(row["id"], row["store"], bytes.fromhex(row["secret"]))
+        found = await _find(connection)
+        assert found is not None
+        return found
 
     return session.use(make)
+
+
+async def _find(connection: asyncpg.Connection[Any]) -> Identity | None:
+    if await connection.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.cluster") is None:
+        return None
+    row = await connection.fetchrow("SELECT id, version, store, secret FROM cluster")
+    assert row is not None
+    if row["version"] > VERSION:
+        raise ConfigError(
+            f"the cluster's tables have version {row['version']}; this Mainstem knows versions up to {VERSION}",
+            fix="start it with the Mainstem that made them, or a newer one",
+            code="MS-4007",
+        )
+    return Identity(row["id"], row["store"], bytes.fromhex(row["secret"]))
 
 
 async def _add_cell(connection: asyncpg.Connection[Any], cell_id: int, name: str) -> None:

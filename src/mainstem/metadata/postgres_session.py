@@ -52,12 +52,18 @@ class PostgresSession:
                     self._dsn,
                     timeout=self._connect_s,
                     command_timeout=self._statement_s,
+                    target_session_attrs="read-write",  # of several hosts, the primary
                     server_settings={"search_path": self._schema, "application_name": "mainstem"},
                 )
             return await run(self._connection)
 
         try:
             return self._loop.run_until_complete(connected())
+        except asyncpg.ClientConfigurationError as error:
+            raise ConfigError(f"PostgreSQL's address: {error}", fix="postgresql://USER@HOST/DATABASE") from error
+        except asyncpg.ReadOnlySQLTransactionError as error:  # it was the primary, or will be
+            self.drop()
+            raise Overloaded(f"PostgreSQL takes no changes: {error}", fix="name all servers: HOST1,HOST2") from error
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
             self.drop()
             raise Overloaded(f"PostgreSQL does not answer: {_words(error)}", fix=FIX.format(dsn="DSN")) from error

@@ -66,8 +66,16 @@ def _ask(config: Config, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]])
 
 def _look(config: Config) -> View:
     from mainstem.cluster.membership import look
+    from mainstem.cluster.schema import SCHEMA
 
-    return _ask(config, look)
+    async def look_if_any(connection: asyncpg.Connection[Any]) -> View:
+        if await connection.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.cluster") is None:
+            raise NotFound(
+                "this database holds no cluster", fix="start a broker: mainstem serve --cluster URL --store URL"
+            )
+        return await look(connection)
+
+    return _ask(config, look_if_any)
 
 
 @click.group()
@@ -145,8 +153,11 @@ def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
     _known(view, broker)
     if not view.brokers[broker].alive or view.brokers[broker].draining:
         raise InvalidArgument(f"{broker} takes nothing now: it is away or drained", fix="mainstem cluster ls")
-    if cell not in {one.name for one in view.cells.values()}:
+    found = next((one for one in view.cells.values() if one.name == cell), None)
+    if found is None:
         raise NotFound(f"there is no cell {cell!r}", fix="mainstem cluster status")
+    if found.owner == broker and found.lease_s > 0:
+        raise InvalidArgument(f"{broker} owns {cell} already", fix="mainstem cluster status")
     _ask(config, lambda c: c.execute("UPDATE cell SET wanted = $2 WHERE name = $1", cell, broker))
     click.echo(f"{cell} moves to {broker}: mainstem cluster status shows when")
 
