@@ -18,6 +18,8 @@ ONCE_FAILED = {
     17949747140000273: "a kill while a sleeping log was opened, then a power cut: the broker refused to start",
     17949747150000098: "the same",
     17949748610000221: "a client was lost while it caught up: its place was durable, its QoS 2 identifiers were not",
+    15000207: "a checkpoint forgot the QoS 2 identifiers of a client that waited for its CONNACK: they were stored again",
+    17949803080000514: "a marker written again after a power cut ended the producer's next transaction, too",
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.producers import state_key
 from mainstem.broker.topics import Partition, Topic
 from mainstem.broker.transactions import MarkersOf, Transaction, TransactionState
+from mainstem.codec.batch import read_frame_head
 from mainstem.log.gather import Ticket
 from mainstem.metadata.rows import Sequence
 from mainstem.model.topic import topic_of_kafka
@@ -27,6 +28,9 @@ class MarkerWork:
 
     def next_producer_id(self) -> int:
         return self._broker.store.next_id(Sequence.PRODUCER)
+
+    def next_stamp(self) -> int:
+        return self._broker.stamps.next
 
     def partition(self, at: tuple[str, int]) -> Partition | None:
         """`at` names the namespace with the topic, as Kafka spells it."""
@@ -82,6 +86,15 @@ class MarkerWork:
             for at, partition in found
             if partition is not None
         }
+
+    def is_marked(self, at: tuple[str, int], transaction: Transaction) -> bool:
+        partition = self.partition(at)
+        if partition is None:
+            return False
+        log = partition.log
+        first = self._coordinator.producers.of(log, partition.topic.id).open.get(transaction.marker_producer_id)
+        piece = log.read_in_thread(first, 1) if first is not None and transaction.decided_stamp >= 0 else None
+        return piece is not None and read_frame_head(piece.data, 0, log.id).stamp >= transaction.decided_stamp
 
     def write_marker_again(self, at: tuple[str, int], log_id: int, offset: int, end: MarkersOf) -> Ticket | None:
         partition = self.partition(at)

@@ -9,9 +9,11 @@ The order that makes all or nothing hold:
 3. offsets committed with it count from the decision on; each partition gets a marker, derived from it;
 4. where the markers were written is journaled with the end, and forgotten once they are durable.
 
-A start after a crash finds a decision without its end: the markers are written (again: a repeat changes nothing). It finds
-an end whose markers a power cut took from their logs: these are written again, as they were decided. An
-open transaction in a log that no journaled transaction claims is aborted: its journal entry was lost with the crash.
+A start after a crash finds a decision without its end: the markers are written. A partition where the producer has since
+begun its next transaction has its marker already, and another one would end that next one with it: records tell by their
+stamps on which side of the decision they lie. It finds an end whose markers a power cut took from their logs: these are
+written again, as they were decided. An open transaction in a log that no journaled transaction claims is aborted: its
+journal entry was lost with the crash.
 
 Clients of KIP-890 get a new epoch with each transaction, so that a late write of an older one is always fenced;
 older clients keep theirs until they initialise again. Pure but for the journal; time is an argument.
@@ -78,6 +80,7 @@ class Transaction(msgspec.Struct):
     marker_epoch: int = -1
     previous_producer_id: int = -1
     previous_epoch: int = -1
+    decided_stamp: int = -1  # its records have smaller ones, all of its producer's later ones do not
 
     @property
     def commits(self) -> bool:
@@ -105,10 +108,15 @@ class Work(Protocol):
     def write_markers(self, transaction: Transaction, *, commit: bool) -> dict[TopicPartition, Ticket]:
         """Append a marker to each partition of the transaction."""
 
+    def is_marked(self, at: TopicPartition, transaction: Transaction) -> bool:
+        """After a crash: whether the producer has written there since the transaction was decided."""
+
     def write_marker_again(self, at: TopicPartition, log_id: int, offset: int, end: MarkersOf) -> Ticket | None:
         """After a crash: unless the marker at that offset is still there, or its log is gone."""
 
     def next_producer_id(self) -> int: ...
+
+    def next_stamp(self) -> int: ...
 
 
 class Transactions:
@@ -319,6 +327,7 @@ class Transactions:
         self._work.sync_logs(known.partitions, lambda: self._decide(known))
 
     def _decide(self, known: Transaction) -> None:
+        known.decided_stamp = self._work.next_stamp()
         self._keep(known).wait(_Decision(self, known))
 
     def decided(self, known: Transaction, error: Exception | None) -> None:
@@ -349,6 +358,7 @@ class Transactions:
             self._forget_markers(key)
         for known in list(self.by_id.values()):
             if known.state in ENDING:
+                known.partitions = {at for at in known.partitions if not self._work.is_marked(at, known)}
                 self._complete(known)
 
     def _await_markers(self, producer_id: int, epoch: int, commit: bool, markers: dict[TopicPartition, Ticket]) -> None:

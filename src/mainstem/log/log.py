@@ -32,6 +32,7 @@ from mainstem.log.part_times import PartTimes
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.origin import Origin
+from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEngine, NotLocal, PushedEngine, Slice, Stat
 from mainstem.storage.reservation import BLOCK_MIN, Pace
 
@@ -92,6 +93,7 @@ class Log:
         on_dirty: Callable[[Log], None] = lambda log: None,
         keep_start: Callable[[int], None] = lambda offset: None,
         times_path: Path | None = None,
+        disk: Disk = REAL_DISK,
         meters: Meters | None = None,
     ) -> None:
         """`keep_start(offset)` makes it durable that streams begin there; it runs in a thread."""
@@ -101,7 +103,7 @@ class Log:
         self.bitmaps = TopicBitmaps(index.topics) if index is not None else None
         self.low_marks = LowMarks(index) if index is not None else None
         self.low_mark = 0  # of a dedicated log: what lies below was deleted on request
-        self.times = PartTimes(self, times_path)
+        self.times = PartTimes(self, times_path, disk)
         self.hidden: Hidden | None = None  # where transactions may be written: who knows how they ended
         self.compacted_end = 0  # parts below it were compacted by this run
         self.held_counts: dict[int, int] = {}  # base offset of a part cut down to held records → how many were kept

@@ -188,6 +188,7 @@ class Logs:
             on_dirty=self._on_dirty,
             keep_start=lambda offset: state.put(START, {"offset": offset}),
             times_path=path / TIMES if on_disk else None,
+            disk=self._disk,
             meters=self.meters,
         )
         log.on_disk = on_disk

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.codec.batch import frames_since
 from mainstem.model.errors import CorruptFrame
-from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.state_file import read_state, write_state
 
 if TYPE_CHECKING:
@@ -34,17 +34,16 @@ PARTS_MAX = 100_000
 class PartTimes:
     """Any thread may ask. Without a path nothing is kept beyond the process."""
 
-    def __init__(self, log: Log, path: Path | None = None) -> None:
+    def __init__(self, log: Log, path: Path | None = None, disk: Disk = REAL_DISK) -> None:
         self._log = log
+        self._disk = disk
         self._path = path
         self._saving = threading.Lock()
         self._newest: dict[str, int] = {}
         self._unsaved = False
         if path is not None:
             try:
-                self._newest = {
-                    name: int(time_ms) for name, time_ms in (read_state(REAL_DISK, path, KIND) or {}).items()
-                }
+                self._newest = {name: int(time_ms) for name, time_ms in (read_state(disk, path, KIND) or {}).items()}
             except CorruptFrame as error:
                 logger.warning("%s; the times of its log's parts are looked up again", error)
 
@@ -73,7 +72,7 @@ class PartTimes:
             self._newest = {name: time_ms for name, time_ms in self._newest.items() if name in names}
             self._unsaved = False
             if self._path is not None:
-                write_state(REAL_DISK, self._path, KIND, self._newest)
+                write_state(self._disk, self._path, KIND, self._newest)
 
     def due(self) -> bool:
         return any(part.sealed and part.name not in self._newest for part in self._log.engine.stat().parts)

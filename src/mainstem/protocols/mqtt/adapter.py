@@ -329,8 +329,7 @@ class MqttConnection(Connection):
         outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
 
     def _restore(self, saved: Session, session: MqttSession) -> None:
-        """The session goes on: what was received and not released, what was sent and not acknowledged."""
-        self.inbound.restore_received(saved.received)
+        """The session goes on: what was sent and not acknowledged. What was received follows when all of it is settled."""
         self.outbound.restore([one for one in saved.flight if one[1] != DONE])
         self.outbound.position = session.resume(saved.position, saved.flight)
         self.outbound.live = False
@@ -378,7 +377,7 @@ class MqttConnection(Connection):
         self.server.deadlines.watch(self, keep_alive + (keep_alive + 1) // 2 if keep_alive else 0)
         saved = self.saved
         if saved is not None and not self.outbound.live:
-            self.inbound.restore_received(saved.received)  # what was settled since
+            self.inbound.restore_received(saved.received)
             if any(state < AWAIT_PUBCOMP for _, state, _ in saved.flight):
                 self.service.redeliveries.append(Redelivery(self))
             self.outbound.release([n for n, state, _ in saved.flight if state == AWAIT_PUBCOMP])
@@ -538,7 +537,7 @@ class MqttConnection(Connection):
         if self.state == "gone" or self.session is None:
             self.state = "gone"
             return
-        self.state = "gone"
+        accepted, self.state = self.state == "on", "gone"
         service, session, saved = self.service, self.session, self.saved
         if service.clients.get(self.key) is self:
             del service.clients[self.key]
@@ -553,7 +552,8 @@ class MqttConnection(Connection):
                 service.wills.disarm(self.key)
             else:
                 service.wills.lose(self.key)
-            service.settling.leave(saved, self.inbound)
+            if accepted:  # before that the session itself has what was received
+                service.settling.leave(saved, self.inbound)
             service.sessions.leave(saved, service.broker.clock.now_ns())
             if not self.expiry_seconds:
                 service.end_session(saved)

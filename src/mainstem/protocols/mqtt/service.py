@@ -267,10 +267,13 @@ class MqttService:
         self.redeliveries = [one for one in self.redeliveries if not one.go_on()]
 
     def _unreleased(self) -> list[Unreleased]:
+        """Of clients that wait for their CONNACK the sessions themselves know, and have written it down."""
         return [
             (connection.saved, connection.inbound.received_ids(True))
             for connection in self.clients.values()
-            if connection.saved is not None and (connection.inbound.received_count or connection.saved.received)
+            if connection.saved is not None
+            and connection.state == "on"
+            and (connection.inbound.received_count or connection.saved.received)
         ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,7 @@ class World:
         self.ids = 1_000
         self.unsynced: list[Any] = []  # tickets of markers
         self.lost: set[int] = set()  # offsets that a power cut took
+        self.marked: set[tuple[str, int]] = set()  # partitions where the producer has written since the decision
 
     def sync_logs(self, partitions: set[tuple[str, int]], done: Callable[[], None]) -> None:
         self.syncing.append(done)
@@ -39,6 +40,9 @@ class World:
         self.unsynced += made.values()
         return made
 
+    def is_marked(self, at: tuple[str, int], transaction: Transaction) -> bool:
+        return transaction.decided_stamp == 7 and at in self.marked
+
     def write_marker_again(self, at: tuple[str, int], log_id: int, offset: int, end: MarkersOf) -> Any:
         if offset not in self.lost:
             return None
@@ -51,6 +55,9 @@ class World:
     def next_producer_id(self) -> int:
         self.ids += 1
         return self.ids
+
+    def next_stamp(self) -> int:
+        return 7
 
     def sync(self) -> None:
         waiting, self.syncing = self.syncing, []
@@ -85,8 +92,11 @@ class Coordinator:
         return replies
 
 
-def restarted(crashed: Coordinator, entries: int | None = None) -> Coordinator:
+def restarted(
+    crashed: Coordinator, entries: int | None = None, *, marked: Iterable[tuple[str, int]] = ()
+) -> Coordinator:
     again = Coordinator()
+    again.world.marked.update(marked)
     crashed.journal.replay_into(again.journal, entries)
     again.transactions.roll_forward()
     return again
@@ -128,6 +138,18 @@ def test_a_crash_after_the_decision_is_rolled_forward(commit: bool) -> None:
     again = restarted(one, before + 1)  # the decision, without the note that it is done
     assert again.world.markers == [(*who, commit)]
     assert (again.groups.offset("g", ("t", 0)) is not None) == commit
+    assert again.transactions.by_id["t"].state.startswith("Complete")
+
+
+def test_a_decision_whose_marker_is_followed_by_the_next_transaction_gets_no_second_one() -> None:
+    one = Coordinator()
+    who = one.begin()
+    before = len(one.journal.entries)
+    one.end(who)
+    one.world.sync()
+    again = restarted(one, before + 1, marked=[AT])
+    assert not again.world.markers  # it would end what the producer has begun since
+    assert again.groups.offset("g", ("t", 0)) is not None
     assert again.transactions.by_id["t"].state.startswith("Complete")
 
 
