@@ -79,7 +79,8 @@ class BuildModules(build_ext):
             repr((Cython.__version__, sys.version, sysconfig.get_platform(), COMPILE, LINK, SHARED)).encode()
         )
         digest.update(os.environ.get("CFLAGS", "").encode())
-        for path in sorted(tree.all_dependencies(ext.sources[0])) if ext.name != SHARED else ():
+        known = sorted(tree.all_dependencies(ext.sources[0])) if ext.name != SHARED else []
+        for path in [*known, *sorted(Path(ext.sources[0]).parent.glob("*.h"))]:  # headers beside it are not in the tree
             digest.update(os.path.relpath(path).encode() + b"\0" + Path(path).read_bytes())
         return digest.hexdigest()[:40]
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.codec.columns import TopicRow
@@ -26,6 +26,7 @@ WAIT_S = 0.1  # between looks at whether anybody still takes
 
 Permit = Callable[[bytes], bool]  # whether the caller may read this topic
 Told = Callable[[int], None]  # so many bytes more are read
+Finish = Callable[["pa.RecordBatch"], list["pa.RecordBatch"]]  # what is made of rows, in the thread that decoded them
 Piece = tuple[ScanTask, Mapping[str, Any]]
 
 
@@ -54,24 +55,30 @@ def pieces_of(tasks: Sequence[ScanTask]) -> list[Piece]:
 
 
 def read_pieces(
-    pieces: Sequence[Piece], schema: pa.Schema, *, permit: Permit | None = None, told: Told | None = None
+    pieces: Sequence[Piece],
+    schema: pa.Schema,
+    finish: Finish,
+    *,
+    permit: Permit | None = None,
+    told: Told | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the pieces, in no particular order."""
+    """What `finish` makes of the rows of the pieces, in no particular order."""
     threads = min(len(pieces), os.cpu_count() or 1, THREADS_MAX)
     if threads > 1:
-        yield from _Readers(pieces, schema, permit, told).batches(threads)
+        yield from _Readers(pieces, schema, finish, permit, told).batches(threads)
     else:
-        yield from _read(pieces, schema, permit, told)
+        yield from _read(pieces, schema, finish, permit, told)
 
 
 def _read(
-    pieces: Sequence[Piece], schema: pa.Schema, permit: Permit | None, told: Told | None
+    pieces: Iterable[Piece], schema: pa.Schema, finish: Finish, permit: Permit | None, told: Told | None
 ) -> Iterator[pa.RecordBatch]:
     client: BrokerClient | None = None
     try:
         for task, piece in pieces:
             client = client or task.connection.client()
-            yield from PermittedReader(task, piece, schema, client, permit).batches()
+            for rows in PermittedReader(task, piece, schema, client, permit).batches():
+                yield from finish(rows)
             if told is not None:
                 told(int(piece["bytes"]))
     finally:
@@ -80,8 +87,16 @@ def _read(
 
 
 class _Readers:
-    def __init__(self, pieces: Sequence[Piece], schema: pa.Schema, permit: Permit | None, told: Told | None) -> None:
-        self._pieces, self._schema, self._permit, self._told = iter(pieces), schema, permit, told
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        schema: pa.Schema,
+        finish: Finish,
+        permit: Permit | None,
+        told: Told | None,
+    ) -> None:
+        self._pieces, self._schema, self._finish = iter(pieces), schema, finish
+        self._permit, self._told = permit, told
         self._taking = threading.Lock()
         self._stopped = threading.Event()
         self._ready: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(QUEUED_MAX)
@@ -105,7 +120,8 @@ class _Readers:
 
     def _run(self) -> None:
         try:
-            with contextlib.closing(_read(self._each(), self._schema, self._permit, self._told)) as batches:  # type: ignore[arg-type,type-var]
+            rows = _read(self._each(), self._schema, self._finish, self._permit, self._told)
+            with contextlib.closing(rows) as batches:  # type: ignore[type-var]
                 for batch in batches:
                     if not self._put(batch):
                         return

@@ -1476,7 +1476,7 @@ static const char * const __pyx_cfilenm = __FILE__;
 
 static const char* const __pyx_f[] = {
   "src/mainstem_ask/search/_matcher.pyx",
-  ".venv/lib/python3.11/site-packages/Cython/Utility/MemoryView.pxd",
+  "mainstem/_cyutility.pxd",
 };
 /* #### Code section: utility_code_proto_before_types ### */
 /* NoFastGil.proto */

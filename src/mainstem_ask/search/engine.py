@@ -25,7 +25,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit, Piece, pieces_of
 from mainstem_ask.search.language import Node, parse_path, parse_query, required, uses
-from mainstem_ask.search.meaning import MISSING, Batch, at_path, meant
+from mainstem_ask.search.meaning import Batch, meant, values_at
 from mainstem_ask.search.reading import COLUMNS, HEADERS, STAMP_MAX, SearchedSlice
 from mainstem_ask.search.skipping import Indexes
 from mainstem_pipeline.client import BrokerClient
@@ -216,9 +216,7 @@ class Search:
             starts, counts = np.unique(times // width * width, return_counts=True)
             found.buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
         if self._path:
-            batch = Batch(rows)
-            values = (at_path(batch.document(int(row)), self._path) for row in chosen)
-            _add(found.top, Counter(_shown(value) for value in values if value is not MISSING))
+            _add(found.top, values_at(Batch(rows), self._path, chosen))
 
 
 def _add(into: Counter[str], more: Counter[str]) -> None:
@@ -227,12 +225,6 @@ def _add(into: Counter[str], more: Counter[str]) -> None:
         kept = into.most_common(TOP_VALUES_MAX)
         into.clear()
         into.update(dict(kept))
-
-
-def _shown(value: Any) -> str:
-    import msgspec
-
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 class _OpenLog:

@@ -1,8 +1,10 @@
-"""Which rows of a decoded batch a query means. Words go through the compiled matcher, JSON only where its name stands."""
+"""Which rows of a decoded batch a query means. Words go through the compiled matcher, fields of JSON through the compiled
+scanner; only what that finds strange is parsed."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -12,11 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.model.errors import InvalidArgument
+from mainstem_ask.json_field import Fields, Kind, Path, fields_at
 from mainstem_ask.search.language import HEADER, NUMBERED, Both, Compared, Either, Literal, Node, Not, Word
 from mainstem_ask.search.matcher import mark_rows
 
 Marks = np.ndarray[Any, Any]
 MISSING = object()
+FEW_ROWS = 32  # that are parsed one by one rather than all of the batch looked through
+_CONSTANTS = ((Kind.NULL, None), (Kind.TRUE, True), (Kind.FALSE, False))
 _EDGE = re.compile(rb"[0-9A-Za-z_\x80-\xff]")
 _decode = msgspec.json.decode
 
@@ -105,6 +110,7 @@ class Batch:
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.rows, self.count = rows, rows.num_rows
         self._documents: dict[int, Any] = {}
+        self._fields: dict[Path, Fields] = {}
         _, offsets, data = rows.column("value").buffers()
         # As they lie: an Arrow scalar for each value would cost more than reading its JSON.
         self._ends = np.frombuffer(offsets, np.int32)[: self.count + 1].tolist() if offsets is not None else []
@@ -116,6 +122,11 @@ class Batch:
             value = self._values[self._ends[row] : self._ends[row + 1]] if self._ends else None
             self._documents[row] = json_of(value)
         return self._documents[row]
+
+    def fields(self, path: Path) -> Fields:
+        if path not in self._fields:
+            self._fields[path] = fields_at(self.rows.column("value"), path)
+        return self._fields[path]
 
     def marked(self, column: str, needle: bytes, *, start: bool, end: bool) -> Marks:
         marks = np.zeros(self.count, np.uint8)
@@ -169,7 +180,7 @@ def _compared(node: Compared, batch: Batch, asked: Marks) -> Marks:
             quoted = b'"' + names[-1].encode().lower() + b'"'
             named = batch.marked("value", quoted, start=False, end=False)
             asked = asked & (named | batch.marked("value", b"\\", start=False, end=False))
-        return _each(asked, lambda row: compares(at_path(batch.document(row), node.path), node.op, node.literal))
+        return _at_path(node, batch, asked)
     if node.field == "topic" or NUMBERED.fullmatch(node.field) or node.field == "origin":
         return asked & _by_value(node, batch)
     value_of = _field(node.field, batch)
@@ -179,6 +190,53 @@ def _compared(node: Compared, batch: Batch, asked: Marks) -> Marks:
     return _each(asked, lambda row: compares(value_of(row), node.op, literal))
 
 
+def _at_path(node: Compared, batch: Batch, asked: Marks) -> Marks:
+    def parsed(row: int) -> bool:
+        return compares(at_path(batch.document(row), node.path), node.op, node.literal)
+
+    if np.count_nonzero(asked) <= FEW_ROWS:
+        return _each(asked, parsed)
+    fields = batch.fields(node.path)
+    kinds = fields.kinds
+    found = _each(asked & ((kinds == Kind.STRANGE) | (kinds == Kind.NESTED)), parsed)
+    for kind, value in _CONSTANTS:
+        if compares(value, node.op, node.literal):
+            found |= asked & (kinds == kind)
+    texts = asked & (kinds == Kind.TEXT)
+    if texts.any():
+        found |= texts & _by_distinct(fields.texts(texts), lambda text: compares(text, node.op, node.literal))
+    return found | (asked & (kinds == Kind.NUMBER) & _ordered_numbers(fields, node))
+
+
+def _ordered_numbers(fields: Fields, node: Compared) -> Marks:
+    number, op = node.literal.number, node.op
+    is_number = fields.kinds == Kind.NUMBER
+    if op == "exists" or not is_number.any():
+        return is_number
+    if number is None:
+        return is_number if op == "!=" else np.zeros(len(is_number), bool)
+    values, number = fields.numbers(), _double(number)
+    if op in ("=", ":", "!="):
+        return is_number & ((values == number) != (op == "!="))
+    compared = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[op]
+    return np.asarray(compared(values, number))
+
+
+def _double(number: float) -> float:
+    """Exact where it matters: what the scanner calls a number has 15 digits at most."""
+    try:
+        return float(number)
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def _by_distinct(column: pa.Array, holds: Callable[[str], bool]) -> Marks:
+    """Asked once for each distinct text; null holds nothing."""
+    coded = column.dictionary_encode()
+    answers = np.asarray([*(holds(text) for text in coded.dictionary.to_pylist()), False], bool)
+    return answers[np.asarray(coded.indices.fill_null(len(answers) - 1))]
+
+
 def _each(asked: Marks, holds: Callable[[int], bool]) -> Marks:
     found = np.zeros(len(asked), bool)
     for row in np.flatnonzero(asked):
@@ -186,18 +244,37 @@ def _each(asked: Marks, holds: Callable[[int], bool]) -> Marks:
     return found
 
 
+def values_at(batch: Batch, path: Path, rows: Marks) -> Counter[str]:
+    """How often each value stands at the path in these rows; texts as they are, others as JSON."""
+    fields, asked = batch.fields(path), np.zeros(batch.count, bool)
+    asked[rows] = True
+    parsed = asked & ((fields.kinds == Kind.STRANGE) | (fields.kinds == Kind.NESTED))
+    shown = asked & ~parsed & (fields.kinds != Kind.MISSING)
+    found = Counter[str]()
+    if shown.any():
+        counted = fields.texts(shown).drop_null().value_counts()
+        found.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+    values = (at_path(batch.document(int(row)), path) for row in np.flatnonzero(parsed))
+    found.update(_shown(value) for value in values if value is not MISSING)
+    return found
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def _by_value(node: Compared, batch: Batch) -> Marks:
     """Asked once for each topic."""
-    column = batch.rows.column("origin" if node.field == "origin" else "canonical_topic").dictionary_encode()
     level = NUMBERED.fullmatch(node.field)
-    answers = []
-    for text in column.dictionary.to_pylist():
+
+    def holds(text: str) -> bool:
         value: Any = text
         if level is not None:
             levels, at = text.split("/"), int(level[1]) - 1
             value = levels[at] if at < len(levels) else MISSING
-        answers.append(compares(value, node.op, node.literal))
-    return np.asarray(answers, bool)[np.asarray(column.indices)] if answers else np.zeros(batch.count, bool)
+        return compares(value, node.op, node.literal)
+
+    return _by_distinct(batch.rows.column("origin" if node.field == "origin" else "canonical_topic"), holds)
 
 
 def _field(name: str, batch: Batch) -> Callable[[int], Any]:

@@ -30,68 +30,77 @@ class Bounds:
     time_us: int = 0  # nothing older
     topic: str | None = None  # only this one, as Kafka spells it
     canonical: str | None = None  # or as MQTT does
+    asked: Asked | None = None
+
+    def possible(self, known: Sequence[Any]) -> list[int]:
+        """The places, in `known`, of those guarantees under which the condition may hold for a row."""
+        return list(range(len(known))) if self.asked is None else self.asked.possible(known)
 
 
-def bounds_of(condition: Any) -> Bounds:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The filter, over these columns."""
+
+    condition: Any
+    schema: pa.Schema
+
+    def possible(self, known: Sequence[Any]) -> list[int]:
+        form, local = ds.ParquetFileFormat(), fs.LocalFileSystem()
+        fragments = [form.make_fragment(str(at), local, partition_expression=one) for at, one in enumerate(known)]
+        asked = ds.FileSystemDataset(fragments, self.schema, form, local)
+        return [int(fragment.path) for fragment in asked.get_fragments(self.condition)]
+
+    def may_hold(self, known: Any) -> bool:
+        return bool(self.possible([known]))
+
+
+def bounds_of(condition: Any, schema: pa.Schema = SCANNED) -> Bounds:
     if condition is None:
         return Bounds()
+    asked = Asked(condition, schema)
     offset, time = ds.field("offset"), ds.field("timestamp")
-    first = _least(condition, lambda at: offset < pa.scalar(at, pa.int64()), OFFSET_MAX)
-    last = _most(condition, lambda at: offset > pa.scalar(at, pa.int64()), OFFSET_MAX)
-    time_us = _least(condition, lambda at: time < pa.scalar(at, TIME), TIME_US_MAX)
-    named = {name: _named(condition, name) for name in ("topic", "canonical_topic")}
-    return Bounds(first, min(last + 1, OFFSET_MAX), time_us, named["topic"], named["canonical_topic"])
+    first = _least(asked, lambda at: offset < pa.scalar(at, pa.int64()), OFFSET_MAX)
+    last = _most(asked, lambda at: offset > pa.scalar(at, pa.int64()), OFFSET_MAX)
+    time_us = _least(asked, lambda at: time < pa.scalar(at, TIME), TIME_US_MAX)
+    named = {name: _named(asked, name) for name in ("topic", "canonical_topic")}
+    return Bounds(first, min(last + 1, OFFSET_MAX), time_us, named["topic"], named["canonical_topic"], asked)
 
 
-def possible(condition: Any, known: Sequence[Any]) -> list[int]:
-    """The places, in `known`, of those guarantees under which the condition may hold for a row."""
-    if condition is None:
-        return list(range(len(known)))
-    form, local = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    fragments = [form.make_fragment(str(at), local, partition_expression=one) for at, one in enumerate(known)]
-    asked = ds.FileSystemDataset(fragments, SCANNED, form, local)
-    return [int(fragment.path) for fragment in asked.get_fragments(condition)]
-
-
-def _may_hold(condition: Any, known: Any) -> bool:
-    return bool(possible(condition, [known]))
-
-
-def _least(condition: Any, below: Any, most: int) -> int:
+def _least(asked: Asked, below: Any, most: int) -> int:
     """The largest number below which the condition holds for nothing."""
     low, high = 0, most
-    if _may_hold(condition, below(1)):
+    if asked.may_hold(below(1)):
         return 0
     while low + 1 < high:
         middle = (low + high) // 2
-        if _may_hold(condition, below(middle)):
+        if asked.may_hold(below(middle)):
             high = middle
         else:
             low = middle
     return low
 
 
-def _most(condition: Any, above: Any, most: int) -> int:
+def _most(asked: Asked, above: Any, most: int) -> int:
     """The smallest number above which the condition holds for nothing."""
-    if _may_hold(condition, above(most - 1)):
+    if asked.may_hold(above(most - 1)):
         return most
     low, high = -1, most - 1
     while low + 1 < high:
         middle = (low + high) // 2
-        if _may_hold(condition, above(middle)):
+        if asked.may_hold(above(middle)):
             low = middle
         else:
             high = middle
     return high
 
 
-def _named(condition: Any, column: str) -> str | None:
+def _named(asked: Asked, column: str) -> str | None:
     """The one topic that the condition means. What the text suggests is believed only if Arrow rules out all others."""
-    for name, text in _EQUAL.findall(str(condition)):
+    for name, text in _EQUAL.findall(str(asked.condition)):
         value = re.sub(r"\\(.)", r"\1", text)
         if name != column:
             continue
         field = ds.field(column)
-        if not possible(condition, [field < value, field > value, field.is_null()]):
+        if not asked.possible([field < value, field > value, field.is_null()]):
             return value
     return None

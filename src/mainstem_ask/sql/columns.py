@@ -2,14 +2,21 @@
 
 `text` is null where the value is not UTF-8, `json` where it is not JSON. `offset` is first in the scan, because DuckDB
 asks for the first column when it only counts; the view in front of it has the order that Spark shows.
+
+A field of the JSON that a statement names by a constant path is a column of its own, made where the rows are decoded (see
+`statement.with_fields`): its name is what DuckDB would call the expression.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mainstem_ask.json_field import Kind, Path, fields_at
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -47,16 +54,50 @@ SHOWN = (
 )
 
 
-def stored_of(names: Sequence[str]) -> pa.Schema:
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the JSON as text, as DuckDB would make it from `json`."""
+
+    path: Path
+    sql: str  # of `text`, for what the scanner leaves to DuckDB
+
+
+Fields = Mapping[str, Field]  # name of the column → field
+
+
+def scanned_with(fields: Fields) -> pa.Schema:
+    return pa.schema([*SCANNED, *(pa.field(name, pa.string()) for name in fields)])
+
+
+def stored_of(names: Sequence[str], fields: Fields) -> pa.Schema:
     """What to decode for these columns."""
-    wanted = {"value" if name == "text" else name for name in names} or {"offset"}
+    wanted = {"value" if name == "text" or name in fields else name for name in names} or {"offset"}
     return pa.schema([field for field in STORED if field.name in wanted])
 
 
-def with_text(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    if "text" not in names:
-        return batch
-    return batch.append_column("text", text_of(batch.column("value")))
+def with_made(batch: pa.RecordBatch, names: Sequence[str], fields: Fields) -> pa.RecordBatch:
+    """With the columns that are not stored."""
+    if "text" in names:
+        batch = batch.append_column("text", text_of(batch.column("value")))
+    for name in names:
+        if name in fields:
+            batch = batch.append_column(name, field_of(batch.column("value"), fields[name]))
+    return batch
+
+
+def field_of(values: pa.Array, field: Field) -> pa.Array:
+    found = fields_at(values, field.path)
+    left = (found.kinds == Kind.STRANGE) | (found.kinds == Kind.NESTED)
+    made = found.texts(~left & (found.kinds != Kind.MISSING) & (found.kinds != Kind.NULL))
+    if not left.any():
+        return made
+    import duckdb
+
+    rows = pa.table({"text": text_of(values.take(pa.array(np.flatnonzero(left))))})
+    with duckdb.connect(":memory:") as aside:
+        aside.register("rows", rows)
+        parsed = aside.execute(f"select {field.sql} from rows").to_arrow_table().column(0).combine_chunks()
+    return pc.replace_with_mask(made, pa.array(left), parsed.cast(pa.string()))
 
 
 def text_of(values: pa.Array) -> pa.Array:

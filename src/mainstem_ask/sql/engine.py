@@ -20,10 +20,10 @@ from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit
 from mainstem_ask.rights import Rights
-from mainstem_ask.sql.columns import SHOWN
+from mainstem_ask.sql.columns import SHOWN, Fields
 from mainstem_ask.sql.relation import LakeRelation, Relation
 from mainstem_ask.sql.sources import ColdTable, HotLog, LakeTable, Source
-from mainstem_ask.sql.statement import admitted, names_in, said
+from mainstem_ask.sql.statement import admitted, names_in, said, with_fields
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.options import Connection, Given, read_options
 from mainstem_pipeline.query.naming import Names, Selection, column_names, may_hold, normal_source
@@ -240,7 +240,7 @@ class Engine:
 
         failures: list[BaseException] = []
         with duckdb.connect(":memory:") as database:
-            self._register(database, names, tables, failures)
+            sql = self._register(database, sql, names, tables, failures)
             self._lock(database)
             self._running = database
             try:
@@ -254,9 +254,17 @@ class Engine:
                 self._running = None
 
     def _register(
-        self, database: duckdb.DuckDBPyConnection, names: list[list[str]], tables: Tables, failures: list[BaseException]
-    ) -> None:
+        self,
+        database: duckdb.DuckDBPyConnection,
+        sql: str,
+        names: list[list[str]],
+        tables: Tables,
+        failures: list[BaseException],
+    ) -> str:
+        """The relations, and the statement as it is run over them."""
         seen: dict[str, list[str]] = {}
+        shorter, fields = with_fields(sql)
+        relations = []
         for at, parts in enumerate(names):
             other = seen.setdefault(".".join(parts).lower(), parts)
             if other != parts:
@@ -268,14 +276,18 @@ class Engine:
                 raise InvalidArgument(f"{'.'.join(parts)} has too many parts", fix=f"write it as '{'.'.join(parts)}'")
             found = tables.relation(parts)
             found.failures = failures
-            database.register(f"#{at}", found)
+            relations.append((f"#{at}", parts, found))
             if len(parts) == SCHEMA_PARTS_MAX:
                 database.execute(f"create schema if not exists {_quoted(parts[0])}")
-            shown = "*"
-            if isinstance(found, Relation):
-                shown = ", ".join(_quoted(name) for name in SHOWN) + ", try_cast(text as json) as json"
-            view = ".".join(map(_quoted, parts))
-            database.execute(f'create view {view} as select {shown} from "#{at}"')
+        _show(database, relations, {})
+        if not fields or not all(isinstance(found, Relation) for _, _, found in relations):
+            return sql
+        wanted = _described(database, sql)
+        _show(database, relations, fields)
+        if wanted is not None and _described(database, shorter) == wanted:
+            return shorter
+        _show(database, relations, {})
+        return sql
 
     def _lock(self, database: duckdb.DuckDBPyConnection) -> None:
         for setting in (
@@ -316,6 +328,27 @@ def _each(reader: Any) -> Iterator[pa.RecordBatch]:
             yield reader.read_next_batch()
         except StopIteration:
             return
+
+
+def _show(database: duckdb.DuckDBPyConnection, relations: Sequence[tuple[str, list[str], Any]], fields: Fields) -> None:
+    """A view for each name: what the log has, and these fields of its JSON."""
+    for scanned, parts, found in relations:
+        shown = "*"
+        if isinstance(found, Relation):
+            found.fields = fields
+            shown = ", ".join(_quoted(name) for name in (*SHOWN, *fields)) + ", try_cast(text as json) as json"
+        database.register(scanned, found)
+        database.execute(f'create or replace view {".".join(map(_quoted, parts))} as select {shown} from "{scanned}"')
+
+
+def _described(database: duckdb.DuckDBPyConnection, sql: str) -> list[Any] | None:
+    """Names and types of the columns of its answer; None if it has none that can be told before it runs."""
+    import duckdb
+
+    try:
+        return database.execute(f"describe {sql}").fetchall()
+    except duckdb.Error:
+        return None
 
 
 def _quoted(name: str) -> str:

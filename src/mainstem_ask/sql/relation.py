@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from mainstem_ask.sql.bounds import Bounds, bounds_of
-from mainstem_ask.sql.columns import SCANNED, stored_of, with_text
+from mainstem_ask.sql.columns import Fields, scanned_with, stored_of, with_made
 from mainstem_ask.sql.sources import LakeTable, Source
 
 
@@ -19,23 +19,26 @@ class Relation(ds.Dataset):  # type: ignore[misc]
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self.failures: list[BaseException] = []  # DuckDB tells only their text
+        self.fields: Fields = {}
 
     @property
     def schema(self) -> pa.Schema:
-        return SCANNED
+        return scanned_with(self.fields)
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Scanned:  # noqa: A002
         names = list(columns) if columns else ["offset"]
-        return Scanned(
-            pa.schema([SCANNED.field(name) for name in names]), _told(self._rows(names, filter), self.failures)
-        )
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return Scanned(schema, _told(self._rows(names, filter), self.failures))
 
     def _rows(self, names: list[str], condition: Any) -> Iterator[pa.RecordBatch]:
-        needed = [*names, *(name for name in _named_in(condition, SCANNED) if name not in names)]
-        stored, bounds = stored_of(needed), bounds_of(condition)
+        needed = [*names, *(name for name in _named_in(condition, self.schema) if name not in names)]
+        stored, bounds = stored_of(needed, self.fields), bounds_of(condition, self.schema)
+
+        def finish(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+            return list(_chosen(with_made(batch, needed, self.fields), names, condition))
+
         for source in self._sources:
-            for batch in source.batches(stored, condition, bounds):
-                yield from _chosen(with_text(batch, needed), names, condition)
+            yield from source.batches(stored, bounds, finish)
 
 
 class LakeRelation(ds.Dataset):  # type: ignore[misc]
@@ -53,8 +56,7 @@ class LakeRelation(ds.Dataset):  # type: ignore[misc]
         names = list(columns) if columns else [self.schema.names[0]]
         needed = [*names, *(name for name in _named_in(filter, self.schema) if name not in names)]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        batches = self._source.batches(schema, filter, Bounds())
-        rows = (kept for batch in batches for kept in _chosen(batch, names, filter))
+        rows = self._source.batches(schema, Bounds(), lambda batch: list(_chosen(batch, names, filter)))
         return Scanned(pa.schema([self.schema.field(name) for name in names]), _told(rows, self.failures))
 
 

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 from mainstem.model.condition import parse_condition
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter, matches
-from mainstem_ask.reading import Permit, Told, pieces_of, read_pieces
-from mainstem_ask.sql.bounds import OFFSET_MAX, Bounds, possible
+from mainstem_ask.reading import Finish, Permit, Told, pieces_of, read_pieces
+from mainstem_ask.sql.bounds import OFFSET_MAX, Bounds
 from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.options import Clip, ReadOptions
 from mainstem_pipeline.scans import STEM, Scan
@@ -27,8 +27,8 @@ SLICE_BYTES = 8 << 20
 
 
 class Source(Protocol):
-    def batches(self, schema: pa.Schema, condition: Any, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-        """Rows in the columns of the schema: at least all for which the condition holds."""
+    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
+        """What `finish` makes of rows in the columns of the schema: at least of all that the bounds mean."""
 
 
 class HotLog:
@@ -43,14 +43,14 @@ class HotLog:
         finally:
             scan.close()
 
-    def batches(self, schema: pa.Schema, condition: Any, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
         pieces = pieces_of(self._planned(bounds))
-        kept = possible(condition, [_known(piece) for _, piece in pieces])
+        kept = bounds.possible([_known(piece) for _, piece in pieces])
         chosen = [pieces[at] for at in kept]
         total = sum(int(piece["bytes"]) for _, piece in chosen)
         self._told(0, total)
         told: Told = lambda size: self._told(size, 0)  # noqa: E731
-        yield from read_pieces(chosen, schema, permit=self._permit, told=told)
+        yield from read_pieces(chosen, schema, finish, permit=self._permit, told=told)
 
     def _planned(self, bounds: Bounds) -> list[ScanTask]:
         clip = Clip(
@@ -134,7 +134,7 @@ class ColdTable:
         self._snapshot_id = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
         self._planned = planned_files
 
-    def batches(self, schema: pa.Schema, condition: Any, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
         from mainstem_pipeline.lake.reading import file_batches
         from mainstem_pipeline.query.naming import COLD
 
@@ -149,7 +149,8 @@ class ColdTable:
             for batch in file_batches(self._table.io, file, columns):
                 kept = self._kept(batch)
                 if kept.num_rows:
-                    yield pa.RecordBatch.from_arrays([self._column(kept, one) for one in schema], schema=schema)
+                    arrays = [self._column(kept, one) for one in schema]
+                    yield from finish(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def _row_filter(self, bounds: Bounds) -> Any:
         """For skipping files by what they say of themselves."""
@@ -216,14 +217,14 @@ class LakeTable:
         self._table, self._files = table, planned_files(table)
         self.schema = pa.schema([field.remove_metadata() for field in written_schema(table.schema())])
 
-    def batches(self, schema: pa.Schema, condition: Any, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
         from mainstem_pipeline.lake.reading import file_batches
 
         columns = self._table.schema().select(*schema.names)
         for file in self._files:
             for batch in file_batches(self._table.io, file, columns):
                 arrays = [batch.column(one.name).cast(one.type) for one in schema]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                yield from finish(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def _untyped(kind: Any) -> Any:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mainstem.model.errors import InvalidArgument
+from mainstem_ask.sql.columns import Field
 
 if TYPE_CHECKING:
     import duckdb
@@ -19,6 +20,15 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLAUSE = re.compile(r"\s+(\d|\?|\$)")  # LIMIT 5 OFFSET 3
+_PATH = r"(?:\$(?:\.[A-Za-z_]\w*|\[\d{1,6}\]){1,16}|[A-Za-z_]\w*)"
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_FIELD = re.compile(
+    rf"json\s*->>\s*'(?P<arrow>{_PATH})' | json_extract_string\s*\(\s*json\s*,\s*'(?P<call>{_PATH})'\s*\)",
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+_BEFORE = re.compile(r"(?:[(,]|\b(?:select|by|distinct))\s*$", re.IGNORECASE)
+_BEHIND = re.compile(r"\s*(?:[),]|$|(?:as|from)\b)", re.IGNORECASE)
+_OTHER_WORDS = ("json", "natural", "columns", "pivot", "unpivot")
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^."\s]+)')
 # They tell of the machine, or run another statement inside this one.
 _REFUSED = re.compile(
@@ -63,6 +73,37 @@ def admitted(fresh: duckdb.DuckDBPyConnection, text: str) -> str:
         if found["word"] and _REFUSED.match(found["word"]) and re.match(r"\s*\(", sql[found.end() :]):
             raise InvalidArgument(f"the function {found['word']} is not for statements over topics")
     return sql
+
+
+def with_fields(sql: str) -> tuple[str, dict[str, Field]]:
+    """The statement with columns in place of the fields of `json` that it names by a constant path, and these fields. What
+    it calls `json` must be the log's own: one that says `json` in any other place is left as it is."""
+    fields: dict[str, Field] = {}
+    places: list[tuple[int, int, str]] = []
+    for found in _TOKEN.finditer(sql):
+        word = (found["word"] or "").lower()
+        made = _FIELD.match(sql, found.start()) if word in ("json", "json_extract_string") else None
+        if made is not None and (made["call"] or _stands_alone(sql, made)):
+            path = made["call"] or made["arrow"]
+            name = f"json_extract_string(json, '{path}')" if made["call"] else f"(json ->> '{path}')"
+            fields[name] = Field(_steps(path), f"try_cast(text as json)->>'{path}'")
+            places.append((made.start(), made.end(), name))
+        elif word in _OTHER_WORDS and not (places and places[-1][0] <= found.start() < places[-1][1]):
+            return sql, {}
+    for start, end, name in reversed(places):
+        sql = sql[:start] + '"' + name + '"' + sql[end:]
+    return sql, fields
+
+
+def _stands_alone(sql: str, made: re.Match[str]) -> bool:
+    """`->>` binds less than nearly everything: only between these is it sure what belongs to it."""
+    return bool(_BEFORE.search(sql[: made.start()]) and _BEHIND.match(sql, made.end()))
+
+
+def _steps(path: str) -> tuple[str | int, ...]:
+    if not path.startswith("$"):
+        return (path,)
+    return tuple(name or int(index) for name, index in _STEP.findall(path))
 
 
 def names_in(fresh: duckdb.DuckDBPyConnection, sql: str) -> list[list[str]]:
