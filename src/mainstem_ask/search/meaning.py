@@ -198,26 +198,27 @@ def _at_path(node: Compared, batch: Batch, asked: Marks) -> Marks:
         return _each(asked, parsed)
     fields = batch.fields(node.path)
     kinds = fields.kinds
-    found = _each(asked & ((kinds == Kind.STRANGE) | (kinds == Kind.NESTED)), parsed)
+    found: Marks = _each(asked & ((kinds == Kind.STRANGE) | (kinds == Kind.NESTED)), parsed)
     for kind, value in _CONSTANTS:
         if compares(value, node.op, node.literal):
             found |= asked & (kinds == kind)
     texts = asked & (kinds == Kind.TEXT)
     if texts.any():
         found |= texts & _by_distinct(fields.texts(texts), lambda text: compares(text, node.op, node.literal))
-    return found | (asked & (kinds == Kind.NUMBER) & _ordered_numbers(fields, node))
+    found |= asked & (kinds == Kind.NUMBER) & _ordered_numbers(fields, node)
+    return found
 
 
 def _ordered_numbers(fields: Fields, node: Compared) -> Marks:
     number, op = node.literal.number, node.op
-    is_number = fields.kinds == Kind.NUMBER
+    is_number: Marks = fields.kinds == Kind.NUMBER
     if op == "exists" or not is_number.any():
         return is_number
     if number is None:
         return is_number if op == "!=" else np.zeros(len(is_number), bool)
     values, number = fields.numbers(), _double(number)
     if op in ("=", ":", "!="):
-        return is_number & ((values == number) != (op == "!="))
+        return np.asarray(is_number & ((values == number) != (op == "!=")))
     compared = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[op]
     return np.asarray(compared(values, number))
 
@@ -233,8 +234,8 @@ def _double(number: float) -> float:
 def _by_distinct(column: pa.Array, holds: Callable[[str], bool]) -> Marks:
     """Asked once for each distinct text; null holds nothing."""
     coded = column.dictionary_encode()
-    answers = np.asarray([*(holds(text) for text in coded.dictionary.to_pylist()), False], bool)
-    return answers[np.asarray(coded.indices.fill_null(len(answers) - 1))]
+    answers: Marks = np.asarray([*(holds(text) for text in coded.dictionary.to_pylist()), False], bool)
+    return np.take(answers, np.asarray(coded.indices.fill_null(len(answers) - 1)))
 
 
 def _each(asked: Marks, holds: Callable[[int], bool]) -> Marks:
