@@ -5,38 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.broker.rules import Names, Rule
+from mainstem.broker.rules import Action, Names, Rule, TopicRules
 from mainstem.model.errors import InvalidName, NotAuthorized
 from mainstem.model.topic import topic_of_kafka
-from mainstem.model.topic_filter import filter_levels, is_pattern, literal_filter
+from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit
-
-KNOWN_MAX = 100_000
 
 
 class Rights:
-    """Deny wins, no rule is no: as `Access` decides, of rules about consuming topics only."""
+    """As `Access` decides, of rules about consuming topics only."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self._rules = [Rule.of_document(one) for one in document["rules"]]
-        self._names = Names(str(document["user"]), "", str(document["namespace"]))
         self._user = str(document["user"])
-        self._known: dict[bytes, tuple[bool, bool]] = {}
-
-    def _judged(self, topic: bytes) -> tuple[bool, bool]:
-        """(allowed, denied)"""
-        found = self._known.get(topic)
-        if found is None:
-            levels = filter_levels(literal_filter(topic))
-            said = [rule.allow for rule in self._rules if rule.covers_topics(levels, self._names)]
-            found = (bool(said) and all(said), not all(said))
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[topic] = found
-        return found
-
-    def allows(self, topic: bytes) -> bool:
-        return self._judged(topic)[0]
+        names = Names(self._user, "", str(document["namespace"]))
+        self._rules = TopicRules(map(Rule.of_document, document["rules"]), Action.CONSUME, names)
+        self.allows = self._rules.allows
 
     def of_name(self, name: str) -> Permit:
         """For the rows of a name. One that is no filter must itself be allowed, whether it exists or not."""
@@ -58,4 +41,4 @@ class Rights:
             raise NotAuthorized(
                 f"user {self._user} may not consume {name}", fix=f"mainstem user allow {self._user} consume '{name}'"
             )
-        return lambda topic: not self._judged(topic)[1]
+        return lambda topic: not self._rules.denies(topic)

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from mainstem.codec.compression import Codec
 from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.options import Connection, Given
+from mainstem_pipeline.source import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,6 +155,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _abort(self.options, messages, batchId)
 
 
+@told()
 def _write(options: WriteOptions, rows: Iterator[pa.RecordBatch], query: str, run: str, batch: int) -> Staged:
     from pyspark import TaskContext
 
@@ -179,6 +181,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
 
 
+@told()
 def _commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     staged = _staged(messages)
     if not any(one.parts for one in staged):

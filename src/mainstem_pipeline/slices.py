@@ -177,7 +177,12 @@ class SliceReader:
     def _fetch(self, start: int, end: int, size: int) -> tuple[bytes, int]:
         try:
             data, headers = self._client.get_bytes(
-                "/v1/scan/frames", log=self._piece["log"], start=start, end=end, bytes_max=size
+                "/v1/scan/frames",
+                log=self._piece["log"],
+                start=start,
+                end=end,
+                bytes_max=size,
+                view=self._task.selection.get("view"),
             )
         except OffsetOutOfRange as error:
             what = (
@@ -265,6 +270,7 @@ class TopicRows:
         self._low_marks, self._aliases = selection.get("low_marks", {}), selection.get("aliases", {})
         self._ids: dict[int, bytes] = {int(number): name.encode() for number, name in selection.get("ids", {}).items()}
         self._lanes = {canonical.encode(): (topic, partition) for topic, partition, canonical in piece["lanes"]}
+        self._view = selection.get("view")  # that who may not consume everything reads through
         self._client = client
 
     def __call__(self, topic: bytes | int) -> TopicRow | None:
@@ -287,7 +293,7 @@ class TopicRows:
     def _name(self, number: int) -> bytes:
         """A topic declared since the plan was made is looked up; one that is gone means nothing."""
         if number not in self._ids:
-            self._ids[number] = self._client.get("/v1/scan/topics", number=number)["name"].encode()
+            self._ids[number] = self._client.get("/v1/scan/topics", number=number, view=self._view)["name"].encode()
         return self._ids[number]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE
+from mainstem.model.origin import Origin
 from mainstem.testing.broker import Endpoints
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
@@ -81,7 +82,7 @@ def orphans(lake: LakeOptions, name: str) -> set[str]:
 
 
 def stored_frames(broker: Endpoints, select: dict[str, Any]) -> dict[tuple[int, int], bytes]:
-    """(log, base offset) → data frame, as the log holds it, read through the broker."""
+    """(log, base offset) → a client's data frame, as the log holds it, read through the broker."""
     client = BrokerClient(broker.http_url)
     lanes = client.post("/v1/scan/lanes", {"select": select})["lanes"]
     ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in lanes if one["start"] < one["end"]]
@@ -105,6 +106,7 @@ def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
         frame = data[at : at + size]
         if (
             frame[5] == KIND_DATA
+            and frame[6] != Origin.BROKER  # its history, every ten seconds
             and not int.from_bytes(frame[FRAME_HEAD_SIZE + 21 : FRAME_HEAD_SIZE + 23], "big") & CONTROL
         ):
             yield int.from_bytes(frame[16:24], "big"), frame

@@ -132,10 +132,7 @@ def test_a_queue_that_takes_in_what_is_denied_is_refused(broker: Broker) -> None
     assert got.status_code == 401
 
 
-def test_raw_logs_for_sql_and_archives_need_someone_to_whom_nothing_is_denied(broker: Broker) -> None:
-    plan = {"select": {"kind": "view", "view": "all"}}
-    assert httpx.post(f"{broker.http_url}/v1/scan/lanes", json=plan, auth=ANN).status_code == 403
-    assert httpx.post(f"{broker.http_url}/v1/scan/lanes", json=plan, auth=BEN).status_code == 200
+def test_archives_need_someone_to_whom_nothing_is_denied(broker: Broker) -> None:
     assert httpx.post(f"{broker.http_url}/v1/archives/x", json={"ends": {}}, auth=ANN).status_code == 403
 
 

@@ -16,8 +16,9 @@
 | `GET /v1/stage/last?query=&sink=` | the last batch of a query that a sink has, -1 for none |
 | `POST /v1/stage/commit` · `POST /v1/stage/abort` | a batch's staged attempts become visible, once; or go |
 
-Raw frames hold records of every topic of a shared log, and files may be read past the broker: these routes are for admins,
-or, with rules, for users whose rules cover everything (`#`) and to whom nothing is denied; always in their own namespace.
+Frames hold records of every topic of a shared log, and files may be read past the broker: who may not consume everything is
+told of no file, and is sent frames without the records of other topics (broker/scans/readers.py). What is staged may be for
+the topics that its writer may publish to (broker/writers.py). All of it in the caller's own namespace.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
-from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
+from mainstem.broker.scans.readers import Reader
 from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
+from mainstem.broker.writers import Writer
 from mainstem.model.errors import (
     InvalidArgument,
     MainstemError,
@@ -91,6 +93,7 @@ def _answering(broker: Broker, handler: Handler, need: Need) -> Callable[[Reques
             asked = request.query_params.get("namespace", "")
             principal = broker.access.within(principal, asked)
             namespace = admit(broker, principal, need, asked)
+            request.scope["state"]["caller"] = principal
             response = await handler(request, namespace)
         except MainstemError as error:
             if need.operation in AUDITED:
@@ -151,14 +154,26 @@ class _ScanApi(_Api):
     def _plans(self) -> ScanPlans:
         return self._broker.scans
 
+    def _reader(self, request: Request) -> Reader:
+        return self._plans.readers.of(request.scope["state"]["caller"])
+
+    def _task_reader(self, request: Request, namespace: Namespace) -> Reader:
+        """A task tells the view that it reads through, if it is one."""
+        reader, name = self._reader(request), request.query_params.get("view", "")
+        view = namespace.views.get(name.encode()) if name else None
+        if name and view is None:
+            raise NotFound(f"view {name!r} was deleted", fix="mainstem view ls")
+        return reader.through(view) if view is not None else reader
+
     async def lanes(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}))
+        reader = self._reader(request)
+        return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}, reader))
 
     async def limit(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
         select, ranges, rows = _field(body, "select"), _field(body, "ranges"), int(_field(body, "rows"))
-        return JSONResponse(await self._plans.limit(namespace, select, ranges, rows))
+        return JSONResponse(await self._plans.limit(namespace, select, ranges, rows, self._reader(request)))
 
     async def plan(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
@@ -171,18 +186,14 @@ class _ScanApi(_Api):
             rows_max=int(body.get("rows_max") or 0),
             files=bool(body.get("files", True)),
             ranged=bool(body.get("ranged")),
+            reader=self._reader(request),
         )
         return JSONResponse(plan)
 
     async def cut(self, request: Request, namespace: Namespace) -> Response:
-        plan, log, size = (
-            request.path_params["plan"],
-            _number(request, "log"),
-            _number(request, "slice_bytes", SLICE_BYTES),
-        )
-        return JSONResponse(
-            self._plans.cut(namespace, plan, log, _number(request, "start"), _number(request, "end"), size)
-        )
+        plan, size = request.path_params["plan"], _number(request, "slice_bytes", SLICE_BYTES)
+        log, start, end = (_number(request, name) for name in ("log", "start", "end"))
+        return JSONResponse(self._plans.cut(namespace, plan, log, start, end, size, self._reader(request)))
 
     async def renew(self, request: Request, namespace: Namespace) -> Response:
         return JSONResponse({"lease_ms": self._plans.renew(request.path_params["plan"], namespace.name)})
@@ -194,13 +205,9 @@ class _ScanApi(_Api):
     async def frames(self, request: Request, namespace: Namespace) -> Response:
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
-        kept = namespace.topics.get(AUDIT_TOPIC)
-        if kept is not None and _number(request, "log") in [one.log.id for one in kept.partitions]:
-            principal = request.scope["state"].get("principal")
-            if principal is None or not principal.admin:
-                raise NotAuthorized("$audit is for admins")
+        log, reader = _number(request, "log"), self._task_reader(request, namespace)
         try:
-            data, after = await self._plans.frames(namespace, _number(request, "log"), start, end, bytes_max)
+            data, after = await self._plans.frames(namespace, log, start, end, bytes_max, reader)
         except OffsetOutOfRange as error:  # the caller needs the numbers, not only the words
             told = {
                 "detail": error.message,
@@ -218,6 +225,8 @@ class _ScanApi(_Api):
         name = namespace.topic_of.get(number)
         if name is None:
             raise NotFound(f"topic number {number} is gone: it was deleted", fix="mainstem topic ls")
+        if not self._task_reader(request, namespace).may(name):
+            raise NotAuthorized(f"the topic of number {number} is none that you may consume")
         return JSONResponse({"number": number, "name": name.decode()})
 
 
@@ -226,34 +235,42 @@ class _StageApi(_Api):
     def _staging(self) -> Staging:
         return self._broker.staging
 
+    def _writer(self, request: Request) -> Writer:
+        return Writer.of(self._broker.access, request.scope["state"]["caller"])
+
     async def topics(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        names = [str(name) for name in _field(body, "topics")]
+        names, writer = [str(name) for name in _field(body, "topics")], self._writer(request)
         if body.get("each"):
-            return JSONResponse(await self._staging.topics_each(namespace, names))
-        return JSONResponse({"topics": await self._staging.topics(namespace, names, declare=bool(body.get("declare")))})
+            return JSONResponse(await self._staging.topics_each(namespace, names, writer))
+        declare = bool(body.get("declare"))
+        return JSONResponse({"topics": await self._staging.topics(namespace, names, declare=declare, writer=writer)})
 
     async def data(self, request: Request, namespace: Namespace) -> Response:
         asked = request.query_params
         batch = BatchId(namespace.name, asked.get("query", ""), asked.get("sink", ""), _number(request, "batch"))
         attempt = Attempt(_number(request, "task"), _number(request, "attempt"), _number(request, "part", 0))
         data = await _bytes(request, STAGED_BYTES_EACH_MAX)
-        return JSONResponse(await self._staging.stage(batch, asked.get("run", ""), attempt, data))
+        return JSONResponse(
+            await self._staging.stage(batch, asked.get("run", ""), attempt, data, self._writer(request))
+        )
 
     async def commit(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
         batch = _batch(namespace, body)
         parts = [Attempt(*(int(number) for number in one)) for one in _field(body, "parts")]
-        return JSONResponse(await self._staging.commit(namespace, batch, str(_field(body, "run")), parts))
+        run, writer = str(_field(body, "run")), self._writer(request)
+        return JSONResponse(await self._staging.commit(namespace, batch, run, parts, writer))
 
     async def last(self, request: Request, namespace: Namespace) -> Response:
         asked = request.query_params
-        batch = self._staging.last_batch(namespace.name, asked.get("query", ""), asked.get("sink", ""))
+        query, sink = asked.get("query", ""), asked.get("sink", "")
+        batch = self._staging.last_batch(namespace.name, query, sink, self._writer(request))
         return JSONResponse({"batch": batch})
 
     async def abort(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        await self._staging.abort(_batch(namespace, body), str(_field(body, "run")))
+        await self._staging.abort(_batch(namespace, body), str(_field(body, "run")), self._writer(request))
         return JSONResponse({})
 
 

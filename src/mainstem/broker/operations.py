@@ -134,8 +134,8 @@ TABLE = (
     Need("trace.list", _EACH, _CONSUME, _TOPIC),
     Need("query.run", _EACH, _CONSUME, _TOPIC),
     Need("search.run", _EACH, _CONSUME, _TOPIC),
-    Need("scan.read", _WHOLE, _CONSUME, _TOPIC),
-    Need("stage.write", _WHOLE, _PUBLISH, _TOPIC),
+    Need("scan.read", _EACH, _CONSUME, _TOPIC),
+    Need("stage.write", _EACH, _PUBLISH, _TOPIC),
     Need("catalog.read", _WHOLE, _CONSUME, _TOPIC),  # the lake, as an Iceberg REST catalog
     Need("catalog.write", _WHOLE, _PUBLISH, _TOPIC),
     Need("archive.list", _WHOLE, _CONSUME, _TOPIC),

@@ -26,6 +26,7 @@ from mainstem.model.topic_filter import MANY, ONE, check_filter, covers, filter_
 
 PATTERN, LITERAL, PREFIX = MATCHES = ("pattern", "literal", "prefix")
 NAME_CHARACTERS_MAX = 1024
+JUDGED_MAX = 100_000  # topics of which `TopicRules` remembers what the rules say
 AUDIT_TOPIC = b"$audit"  # of every namespace: its admins read it, nobody publishes to it (`audit.py`)
 _UNSAFE = frozenset("/+#*>%")
 
@@ -177,6 +178,45 @@ class Rule:
         if self.filter.endswith("*"):
             return name.startswith(names.fill(self.filter[:-1]))
         return name == names.fill(self.filter)
+
+
+class TopicRules:
+    """What somebody's rules say of one action on topics, as they are now: for threads and processes of their own."""
+
+    def __init__(self, rules: Iterable[Rule], action: Action, names: Names) -> None:
+        self._rules = [rule for rule in rules if rule.kind is Kind.TOPIC and action in rule.actions]
+        self._names = names
+        self._known: dict[bytes, tuple[bool, bool]] = {}
+
+    def _judged(self, topic: bytes) -> tuple[bool, bool]:
+        """(allowed, denied)"""
+        found = self._known.get(topic)
+        if found is None:
+            levels = filter_levels(literal_filter(topic))
+            said = [rule.allow for rule in self._rules if rule.covers_topics(levels, self._names)]
+            found = (False, True) if levels[0] == AUDIT_TOPIC else (bool(said) and all(said), not all(said))
+            if len(self._known) >= JUDGED_MAX:
+                self._known.clear()
+            self._known[topic] = found
+        return found
+
+    def allows(self, topic: bytes) -> bool:
+        return self._judged(topic)[0]
+
+    def denies(self, topic: bytes) -> bool:
+        """By a rule, not for want of one."""
+        return self._judged(topic)[1]
+
+    def allows_some(self, topic_filter: bytes) -> bool:
+        """Whether something the filter may mean may be allowed."""
+        levels = filter_levels(topic_filter)
+        return any(rule.allow and rule.overlaps_topics(levels, self._names) for rule in self._rules)
+
+    def filters(self, *, allow: bool) -> list[bytes]:
+        """What they allow, or deny, as filters that are never too narrow; rules that deny a prefix are left out."""
+        rules = [rule for rule in self._rules if rule.allow is allow and (allow or rule.match != PREFIX)]
+        found = {one for rule in rules if (one := rule.topic_filter(self._names)) is not None}
+        return sorted(found if allow else found | {AUDIT_TOPIC})
 
 
 def _head(levels: list[bytes]) -> bytes:

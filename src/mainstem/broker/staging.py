@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mainstem.broker.access import SCHEMAS_TOPIC
-from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
 from mainstem.broker.schemas.enforcement import invalid_record, misfit_of
 from mainstem.broker.staged_append import append_staged, appended_already, durable
+from mainstem.broker.writers import Writer
 from mainstem.codec.batch import check_batch, decode_batch
 from mainstem.codec.staged import decode_staged
 from mainstem.log.gather import Ticket
@@ -62,6 +62,7 @@ PAST_RUNS_MAX = 32
 PARTS_MAX = 100_000
 NAME_BYTES_MAX = 256
 KIND = "spark-sink"
+ANYBODY = Writer()
 
 
 class BatchId(NamedTuple):
@@ -93,6 +94,7 @@ class Commit(msgspec.Struct, array_like=True):
     parts_run: str = ""  # that staged them
     floors: dict[int, int] = {}  # log id → where it stood at the decision
     when_ms: int = 0
+    owner: str = ""  # the user who began the sink
 
 
 class Staging:
@@ -155,32 +157,37 @@ class Staging:
 
     # -- topics
 
-    async def topics(self, namespace: Namespace, names: Sequence[str], *, declare: bool) -> dict[str, dict[str, Any]]:
+    async def topics(
+        self, namespace: Namespace, names: Sequence[str], *, declare: bool, writer: Writer = ANYBODY
+    ) -> dict[str, dict[str, Any]]:
         """How each topic's records are to be written; `declare` makes those that are not there yet."""
-        return {name: await self._topic(namespace, name, declare) for name in names}
+        return {name: await self._topic(namespace, name, declare, writer) for name in names}
 
-    async def topics_each(self, namespace: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def topics_each(
+        self, namespace: Namespace, names: Sequence[str], writer: Writer = ANYBODY
+    ) -> dict[str, dict[str, Any]]:
         """The same, but one that cannot be written to is told as such, and does not stand in the others' way."""
         found: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}
         for name in names:
             try:
-                found[name] = await self._topic(namespace, name, declare=False)
+                found[name] = await self._topic(namespace, name, False, writer)
             except ClientFault as error:
                 refused[name] = error.message
         return {"topics": found, "refused": refused}
 
-    async def _topic(self, namespace: Namespace, name: str, declare: bool) -> dict[str, Any]:
+    async def _topic(self, namespace: Namespace, name: str, declare: bool, writer: Writer) -> dict[str, Any]:
         canonical = canonical_topic(namespace, name)
         check_topic(canonical)
         if canonical == SCHEMAS_TOPIC:
             raise NotAuthorized(f"{name!r} is the schema registry's own", fix="register schemas by its HTTP API")
-        if canonical == AUDIT_TOPIC:
-            raise NotAuthorized(f"{name!r} is the broker's own: nobody writes to it")
+        writer.require(canonical)
         if canonical in namespace.views:
             raise InvalidName(f"{name!r} is a view; write to a topic that it shows")
         topic = namespace.topics.get(canonical)
         policy = topic.policy if topic is not None else namespace.policy(canonical)
+        if topic is None and declare:
+            writer.require_create(canonical)
         if topic is None and (declare or policy.dedicated):
             topic = await self._declared(namespace, canonical, policy)
             policy = topic.policy
@@ -204,7 +211,9 @@ class Staging:
 
     # -- staging
 
-    async def stage(self, batch: BatchId, run: str, attempt: Attempt, data: bytes) -> dict[str, Any]:
+    async def stage(
+        self, batch: BatchId, run: str, attempt: Attempt, data: bytes, writer: Writer = ANYBODY
+    ) -> dict[str, Any]:
         """Keep a task's batches; the same attempt again replaces what it staged before."""
         _check_names(batch, run)
         if self.staged_bytes + len(data) > self._bytes_max:
@@ -219,8 +228,8 @@ class Staging:
                 f"the broker's disk has less free space than its low mark: {len(data)} bytes are not staged",
                 fix="free space on the broker's disk, or lower data.space_low_bytes",
             )
-        await self._take_over(batch, run)
-        records = await asyncio.to_thread(_check_staged, data, self._broker.namespace(batch.namespace))
+        await self._take_over(batch, run, writer)
+        records = await asyncio.to_thread(_check_staged, data, self._broker.namespace(batch.namespace), writer)
         path = self._path(batch) / _file_name(run, attempt)
         self.staged_bytes += len(data) - await asyncio.to_thread(_write, self._disk, path, data)
         return {"records": records, "bytes": len(data)}
@@ -228,11 +237,11 @@ class Staging:
     def _path(self, batch: BatchId) -> Path:
         return self._directory / hashlib.blake2b(batch.key, digest_size=16).hexdigest() / str(batch.batch)
 
-    async def _take_over(self, batch: BatchId, run: str) -> None:
+    async def _take_over(self, batch: BatchId, run: str, writer: Writer) -> None:
         """A run not seen before is newer than all that were: from now on they are fenced."""
-        known = self._sinks.get(batch.key)
+        known = self._own(batch, writer)
         if known is None:
-            await durable(self._keep(batch.key, Commit(run, [], -1)))
+            await durable(self._keep(batch.key, Commit(run, [], -1, owner=writer.user)))
         elif run in known.past:
             raise NotAuthorized(
                 f"query {batch.query}: a newer run writes to sink {batch.sink}; this run ({run}) is fenced",
@@ -242,20 +251,28 @@ class Staging:
             past = [known.run, *known.past][:PAST_RUNS_MAX]
             await durable(self._keep(batch.key, msgspec.structs.replace(known, run=run, past=past)))
 
-    def last_batch(self, namespace: str, query: str, sink: str) -> int:
+    def _own(self, batch: BatchId, writer: Writer) -> Commit | None:
+        known = self._sinks.get(batch.key)
+        if known is not None:
+            writer.require_own(known.owner, batch.query, batch.sink)
+        return known
+
+    def last_batch(self, namespace: str, query: str, sink: str, writer: Writer = ANYBODY) -> int:
         """The last batch of the query that is, or will be, in the sink's topics; -1 for none."""
-        known = self._sinks.get(BatchId(namespace, query, sink, 0).key)
+        known = self._own(BatchId(namespace, query, sink, 0), writer)
         return known.batch if known is not None else -1
 
     # -- committing
 
-    async def commit(self, namespace: Namespace, batch: BatchId, run: str, parts: Sequence[Attempt]) -> dict[str, Any]:
+    async def commit(
+        self, namespace: Namespace, batch: BatchId, run: str, parts: Sequence[Attempt], writer: Writer = ANYBODY
+    ) -> dict[str, Any]:
         """Make the named attempts visible: all of them, once, whatever crashes."""
         _check_names(batch, run)
         if len(parts) > PARTS_MAX:
             raise InvalidArgument(f"{len(parts)} staged parts, at most {PARTS_MAX} can be committed at once")
         async with self._locks.setdefault(batch.key, asyncio.Lock()):
-            await self._take_over(batch, run)
+            await self._take_over(batch, run, writer)
             known = self._sinks[batch.key]
             if batch.batch <= known.batch:
                 records = 0
@@ -275,6 +292,7 @@ class Staging:
             decision = Commit(
                 run, known.past, batch.batch, number, True, [(p.task, p.attempt, p.part) for p in parts], run
             )
+            decision.owner = known.owner
             decision.floors = {log.id: log.next_offset for log in self._broker.logs.by_id.values()}
             await durable(self._keep(batch.key, decision))
             records = await self._carry_out(namespace, batch, decision, recovering=False)
@@ -287,7 +305,7 @@ class Staging:
         files = [self._path(batch) / _file_name(decision.parts_run, Attempt(*part)) for part in sorted(decision.parts)]
         records = await append_staged(self._broker, namespace, files, decision.number, done)
         now = self._sinks[batch.key]
-        ended = Commit(now.run, now.past, decision.batch, decision.number)
+        ended = Commit(now.run, now.past, decision.batch, decision.number, owner=now.owner)
         await durable(self._keep(batch.key, ended))
         await asyncio.to_thread(self._drop, batch)
         return records
@@ -300,9 +318,9 @@ class Staging:
             self._broker.journal.put(KIND, key, None)
             yield
 
-    async def abort(self, batch: BatchId, run: str) -> None:
+    async def abort(self, batch: BatchId, run: str, writer: Writer = ANYBODY) -> None:
         """Drop what was staged for a batch; nothing happens to one that is committed, or being so."""
-        known = self._sinks.get(batch.key)
+        known = self._own(batch, writer)
         if known is not None and (known.batch >= batch.batch or run in known.past):
             return
         await asyncio.to_thread(self._drop, batch)
@@ -329,11 +347,12 @@ def _check_names(batch: BatchId, run: str) -> None:
             raise InvalidArgument(f"{what} must be 1 to {NAME_BYTES_MAX} bytes without NUL, not {name!r}")
 
 
-def _check_staged(data: bytes, namespace: Namespace) -> int:
+def _check_staged(data: bytes, namespace: Namespace, writer: Writer) -> int:
     """The records, each as its topic wants it: what does not match a schema fails the task, whatever the topic's mode."""
     count = 0
     for item in decode_staged(data):
         count += check_batch(item.batch, bytes_max=STAGED_BYTES_EACH_MAX).count
+        writer.check(item, STAGED_BYTES_EACH_MAX)
         policy = namespace.record_policy(item.topic)
         if policy.schema:
             for record in decode_batch(item.batch, inflated_bytes_max=STAGED_BYTES_EACH_MAX, verify=False):

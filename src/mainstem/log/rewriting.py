@@ -60,13 +60,13 @@ def stored_frames(log: Log, part: Part, topic_of: dict[int, bytes] | None = None
     while offset < part.end_offset and (piece := log.read_in_thread(offset, READ_BYTES, part.end_offset)) is not None:
         at = 0
         while at < len(piece.data):
-            frame = _frame_at(log, piece.data, at, topic_of)
+            frame = frame_at(log, piece.data, at, topic_of)
             yield frame
             at += frame.head.size
         offset = piece.end_offset
 
 
-def _frame_at(log: Log, data: memoryview, at: int, topic_of: dict[int, bytes] | None = None) -> StoredFrame:
+def frame_at(log: Log, data: memoryview, at: int, topic_of: dict[int, bytes] | None = None) -> StoredFrame:
     try:
         head = verify_frame(data, at, log.id)
     except CorruptFrame as error:
@@ -145,7 +145,7 @@ def cut_down(
 
 def without_front(log: Log, data: memoryview, before_offset: int) -> memoryview:
     """What was read, without the records of its first frame that lie before the offset: they were deleted."""
-    frame = _frame_at(log, data, 0)
+    frame = frame_at(log, data, 0)
     kept = [record for record in frame.records if record.offset >= before_offset]
     if len(kept) == len(frame.records):
         return data

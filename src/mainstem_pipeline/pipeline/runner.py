@@ -196,7 +196,7 @@ class Runner:
         """Before Spark's ten seconds: is there a broker at all, and will the flows end?"""
         client = self._client(5.0)
         try:
-            client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": "$none"}})
+            client.post("/v1/scan/lanes", {"select": {"kind": "topics", "topics": []}})
             for note in check_loops(self._pipeline, client):
                 self._display.note(note)
             nodes = nodes_of(self._pipeline.name, self._pipeline.flows, views_of(self._pipeline, client))

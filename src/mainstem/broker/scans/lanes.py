@@ -7,11 +7,13 @@ logs of its own: new ones appear as such topics are made, and are read from thei
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.scans.readers import Reader
 from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
@@ -51,7 +53,16 @@ class Selection:
     low_marks: dict[bytes, int] = field(default_factory=dict)
     aliases: dict[bytes, str] = field(default_factory=dict)  # names whose Kafka spelling is their own
     ids: dict[int, bytes] = field(default_factory=dict)  # topics that frames of shared logs name by number
+    reader: Reader = field(default_factory=Reader)
+    _bits: dict[int, bytes | bytearray] = field(default_factory=dict)
     _by_key: dict[tuple[str, int], Lane] = field(default_factory=dict)
+
+    def bits(self, log: Log) -> bytes | bytearray:
+        """The topics of a shared log that the filter means to its reader."""
+        if log.id not in self._bits:
+            assert self.filter is not None
+            self._bits[log.id] = self.reader.bits(log, self.filter)
+        return self._bits[log.id]
 
     def lane(self, topic: str, partition: int) -> Lane:
         if len(self._by_key) != len(self.lanes):
@@ -62,22 +73,29 @@ class Selection:
         raise NotFound(f"partition {partition} of {topic!r} is not part of this scan", fix="mainstem topic ls")
 
 
-def select(namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
+def select(namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
     """`wanted` is {"kind": topics | pattern | partitions | filter | view, ...}; NotFound for what is not there."""
     match wanted.get("kind"):
         case "topics":
-            return _of_topics(namespace, [_find(namespace, str(name)) for name in wanted["topics"]])
+            topics = [_find(namespace, str(name), reader) for name in wanted["topics"]]
+            return _selected(reader, [(topic, partition) for topic in topics for partition in topic.partitions])
         case "pattern":
-            return _of_topics(namespace, _by_pattern(namespace, str(wanted["pattern"])))
+            topics = _by_pattern(namespace, str(wanted["pattern"]), reader)
+            return _selected(reader, [(topic, partition) for topic in topics for partition in topic.partitions])
         case "partitions":
-            return _of_partitions(namespace, wanted["partitions"])
+            return _of_partitions(namespace, wanted["partitions"], reader)
         case "filter":
-            return _of_filter(namespace, str(wanted["filter"]).encode(), None)
+            topic_filter = str(wanted["filter"]).encode()
+            check_filter(topic_filter)
+            reader.require_some(topic_filter)
+            return _of_filter(namespace, topic_filter, None, reader)
         case "view":
-            view = namespace.views.get(canonical_topic(namespace, str(wanted["view"])))
+            name = canonical_topic(namespace, str(wanted["view"]))
+            view = namespace.views.get(name)
             if view is None:
+                reader.require(name)
                 raise NotFound(f"no view {wanted['view']!r}", fix="mainstem view ls")
-            return _of_filter(namespace, view.filter, view.condition)
+            return _of_filter(namespace, view.filter, view.condition, reader.through(view))
     raise InvalidArgument(f"a scan needs a kind of topics, pattern, partitions, filter or view, not {wanted!r}")
 
 
@@ -96,24 +114,30 @@ def canonical_topic(namespace: Namespace, name: str) -> bytes:
     return topic_of_kafka(name)
 
 
-def _find(namespace: Namespace, name: str) -> Topic:
-    try:
-        found = namespace.find_topic(canonical_topic(namespace, name)) or namespace.find_topic(name.encode())
-    except InvalidName:
-        found = None
+def _find(namespace: Namespace, name: str, reader: Reader) -> Topic:
+    """Whether there is a topic that the reader may not consume is not told."""
+    canonical, found = name.encode(), None
+    with contextlib.suppress(InvalidName):
+        canonical = canonical_topic(namespace, name)
+        found = namespace.find_topic(canonical) or namespace.find_topic(name.encode())
+    reader.require(found.name if found is not None else canonical)
     if found is None:
         raise NotFound(f"no topic {name!r}", fix=f"mainstem topic ls, or mainstem topic create {name}")
     return found
 
 
-def _by_pattern(namespace: Namespace, pattern: str) -> list[Topic]:
+def _by_pattern(namespace: Namespace, pattern: str, reader: Reader) -> list[Topic]:
     wanted = Pattern(pattern)
-    found = {topic.name: topic for topic in namespace.topics.values() if wanted.matches(kafka_topic(topic))}
+    found = {
+        topic.name: topic
+        for topic in namespace.topics.values()
+        if wanted.matches(kafka_topic(topic)) and reader.may(topic.name)
+    }
     for stem in namespace.stems.values():
         assert stem.index is not None
         for number in stem.index.topics.match(b"#"):
             name = stem.index.topics.name(number)
-            if name not in found and wanted.matches(kafka_name(name)):
+            if name not in found and wanted.matches(kafka_name(name)) and reader.may(name):
                 topic = namespace.find_topic(name)
                 if topic is None:  # deleted; its records are still stored
                     continue
@@ -130,25 +154,21 @@ def _too_many(count: int) -> Overloaded:
     )
 
 
-def _of_topics(namespace: Namespace, topics: Iterable[Topic]) -> Selection:
-    return _selected(namespace, [(topic, partition) for topic in topics for partition in topic.partitions])
-
-
-def _of_partitions(namespace: Namespace, wanted: Mapping[str, Iterable[int]]) -> Selection:
+def _of_partitions(namespace: Namespace, wanted: Mapping[str, Iterable[int]], reader: Reader) -> Selection:
     chosen: list[tuple[Topic, Partition]] = []
     for name, numbers in wanted.items():
-        topic = _find(namespace, name)
+        topic = _find(namespace, name, reader)
         for number in numbers:
             if not 0 <= int(number) < len(topic.partitions):
                 raise NotFound(f"topic {name!r} has no partition {number}, only 0 to {len(topic.partitions) - 1}")
             chosen.append((topic, topic.partitions[int(number)]))
-    return _selected(namespace, chosen)
+    return _selected(reader, chosen)
 
 
-def _selected(namespace: Namespace, chosen: list[tuple[Topic, Partition]]) -> Selection:
+def _selected(reader: Reader, chosen: list[tuple[Topic, Partition]]) -> Selection:
     if len(chosen) > LANES_MAX:
         raise _too_many(len(chosen))
-    selection = Selection([_lane(topic, partition) for topic, partition in chosen])
+    selection = Selection([_lane(topic, partition) for topic, partition in chosen], reader=reader)
     for topic, _ in chosen:
         _describe(selection, topic)
     return selection
@@ -171,14 +191,13 @@ def _describe(selection: Selection, topic: Topic) -> None:
         selection.low_marks[topic.name] = low_mark
 
 
-def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition | None) -> Selection:
-    check_filter(topic_filter)
-    selection = Selection([], topic_filter, condition)
+def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition | None, reader: Reader) -> Selection:
+    selection = Selection([], topic_filter, condition, reader=reader)
     for stem in namespace.stems.values():
         span = (stem, stem.start_offset, stem.stable)
         selection.lanes.append(Lane(STEM, stem.id, None, stem.start_offset, stem.stable, [span]))
     for topic in namespace.topics.values():
-        if not matches(topic_filter, topic.name):
+        if not matches(topic_filter, topic.name) or not reader.may(topic.name):
             continue
         _describe(selection, topic)
         for partition in topic.partitions:

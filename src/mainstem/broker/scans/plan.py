@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.scans.gaps import Gaps
 from mainstem.broker.scans.lanes import Lane, Selection, select
+from mainstem.broker.scans.readers import Reader, Readers
 from mainstem.broker.scans.slices import LogSlice, ranges_of, slices_of
 from mainstem.broker.scans.times import TimeFinder
 from mainstem.codec.batch import KIND_STATE, frame_heads
@@ -42,6 +43,8 @@ SLICES_FINE_MAX = 10_000
 RANGES_MAX = 10_000
 SLICE_BYTES = 32 << 20
 READ_BYTES_MAX = 16 << 20
+SHOWN_BYTES_MAX = 1 << 20  # looked through, record by record, for a reader who may not see everything
+EVERYTHING = Reader()
 COUNT_STEP = 1 << 20  # offsets counted without a break: a chunk of the topic index
 
 Aborted = tuple[int, int, int]  # producer id, first offset, last offset
@@ -72,21 +75,31 @@ class ScanPlans:
         self._leases: dict[str, Lease] = {}
         self._times = TimeFinder()
         self._gaps = Gaps()
+        self.readers = Readers(broker.access)
         self._timer: asyncio.TimerHandle | None = None
         self.producers = broker.coordinator.producers
 
-    def _select(self, namespace: Namespace, wanted: Mapping[str, Any]) -> Selection:
+    def _select(self, namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
         """The selection, its lanes ending before the first transaction that is still open."""
-        selection = select(namespace, wanted)
+        selection = select(namespace, wanted, reader)
         for lane in selection.lanes:
             lane.end = min(lane.end, self.producers.committed_end(lane.spans[-1][0])) if lane.spans else lane.end
         return selection
 
+    async def _to_count(self, namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
+        selection = self._select(namespace, wanted, reader)
+        if selection.filter is not None and not reader.whole:  # many rules, many topics: not on the loop
+            for log in [log for lane in selection.lanes for log, *_ in lane.spans if log.index is not None]:
+                await asyncio.to_thread(selection.bits, log)
+        return selection
+
     # -- where lanes begin and end
 
-    async def lanes(self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any]) -> dict[str, Any]:
+    async def lanes(
+        self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any], reader: Reader = EVERYTHING
+    ) -> dict[str, Any]:
         """Start, end and topic of each lane, and with a time or stamp in `at` the offset that is meant (null: none yet)."""
-        selection = self._select(namespace, wanted)
+        selection = self._select(namespace, wanted, reader)
         found = []
         for lane in selection.lanes:
             told: dict[str, Any] = {
@@ -104,10 +117,15 @@ class ScanPlans:
         return {"lanes": found}
 
     async def limit(
-        self, namespace: Namespace, wanted: Mapping[str, Any], ranges: Sequence[Sequence[Any]], rows: int
+        self,
+        namespace: Namespace,
+        wanted: Mapping[str, Any],
+        ranges: Sequence[Sequence[Any]],
+        rows: int,
+        reader: Reader = EVERYTHING,
     ) -> dict[str, Any]:
         """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
-        selection = self._select(namespace, wanted)
+        selection = await self._to_count(namespace, wanted, reader)
         asked = [_range(selection, one) for one in ranges]
         chosen = [await when_local(partial(self._without_gap, one)) for one in asked]
         await self._find_gaps(chosen)
@@ -160,8 +178,7 @@ class ScanPlans:
                 number = log.index.topics.find(lane.canonical)
                 total += log.index.count_one(number, start, end) if number else 0
             else:
-                assert selection.filter is not None
-                total += log.index.count(log.index.topics.bitmap(selection.filter), start, end)
+                total += log.index.count(selection.bits(log), start, end)
         return total
 
     async def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
@@ -203,14 +220,16 @@ class ScanPlans:
         rows_max: int = 0,
         files: bool = True,
         ranged: bool = False,
+        reader: Reader = EVERYTHING,
     ) -> dict[str, Any]:
-        """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files.
+        """Slices over the ranges ([topic, partition, start, end] each), and a lease on their files, if it may read those.
 
         `ranged`: the caller can have entries of a large plan cut; else such a plan is refused.
 
         With `rows_max` they are cut after each so many rows: neighbours fit together into tasks of exactly that.
         """
-        selection = self._select(namespace, wanted)
+        selection = await self._to_count(namespace, wanted, reader)
+        files = files and reader.whole
         chosen = [_range(selection, one) for one in ranges]
         await self._find_gaps(chosen)
         if rows_max:  # most cuts by rows are then near a cut in the file, where reading can begin
@@ -291,16 +310,25 @@ class ScanPlans:
         return found
 
     def cut(
-        self, namespace: Namespace, plan: str, log_id: int, start: int, end: int, slice_bytes: int
+        self,
+        namespace: Namespace,
+        plan: str,
+        log_id: int,
+        start: int,
+        end: int,
+        slice_bytes: int,
+        reader: Reader = EVERYTHING,
     ) -> dict[str, Any]:
         """A range of a plan as slices of files, which the plan's lease now holds; NotFound if that has ended."""
         lease = self._leases.get(plan)
         log = self._broker.logs.by_id.get(log_id)
         if lease is None or lease.namespace != namespace.name or log is None or not namespace.has_log(log):
             raise NotFound(f"scan plan {plan} has ended", fix="read through the broker, or make a new plan")
-        pieces = self._cut(lease, log, max(start, log.start_offset), min(end, log.stable), slice_bytes, files=True)
+        start, end = max(start, log.start_offset), min(end, log.stable)
+        pieces = self._cut(lease, log, start, end, slice_bytes, files=reader.whole)[:SLICES_FINE_MAX]
         path = log.engine.stat().path
-        cut = [_described(log, piece, path) | self._far(log, piece) for piece in pieces[:SLICES_FINE_MAX]]
+        far = self._far if reader.whole else lambda log, piece: {}
+        cut = [_described(log, piece, path) | far(log, piece) for piece in pieces]
         return {"slices": cut}
 
     def _far(self, log: Log, piece: LogSlice) -> dict[str, Any]:
@@ -394,24 +422,38 @@ class ScanPlans:
     # -- reading through the broker
 
     async def frames(
-        self, namespace: Namespace, log_id: int, start: int, end: int, bytes_max: int
+        self,
+        namespace: Namespace,
+        log_id: int,
+        start: int,
+        end: int,
+        bytes_max: int,
+        reader: Reader = EVERYTHING,
     ) -> tuple[bytes, int]:
         """Whole frames from `start` on, and where to go on; what aged out meanwhile is OffsetOutOfRange.
 
-        Only of the namespace's own logs, and without the broker's state, which lies between the records of one of them.
+        Only of the namespace's own logs and what the reader may consume of them, and without the broker's state, which
+        lies between the records of one of them.
         """
         log = self._broker.logs.by_id.get(log_id)
         if log is None or not namespace.has_log(log):
             raise NotFound(f"log {log_id} is gone: its topic was deleted", fix="mainstem topic ls")
+        topic = namespace.topic_of_log.get(log)
+        if topic is not None:
+            reader.require(topic)
         end = min(end, log.stable)
         if start < log.start_offset:
             raise OffsetOutOfRange(start, log.start_offset, end)
-        loop, size = asyncio.get_running_loop(), min(bytes_max, READ_BYTES_MAX)
+        loop, size = asyncio.get_running_loop(), min(bytes_max, READ_BYTES_MAX if reader.whole else SHOWN_BYTES_MAX)
         threads = None if log.engine.is_local else pool()  # large and often cold: never on the loop
         piece = await loop.run_in_executor(threads, log.read_in_thread, start, size, end)
         if piece is None:
             return b"", end
-        return await asyncio.to_thread(_without_state, piece.data, log), min(piece.end_offset, end)
+        if reader.whole:
+            data = await asyncio.to_thread(_without_state, piece.data, log)
+        else:
+            data = await asyncio.to_thread(reader.shown, piece.data, log, topic, namespace.topic_of)
+        return data, min(piece.end_offset, end)
 
 
 def _described(log: Log, piece: LogSlice, path: str | None) -> dict[str, Any]:
@@ -509,6 +551,7 @@ def _shares(counts: Sequence[int], rows: int) -> list[int]:
 def _selection_document(selection: Selection) -> dict[str, Any]:
     return {
         "filter": selection.filter.decode() if selection.filter is not None else None,
+        "view": selection.reader.view.name.decode() if selection.reader.view is not None else None,
         "where": selection.condition.text if selection.condition is not None else "",
         "low_marks": {name.decode(): mark for name, mark in selection.low_marks.items()},
         "aliases": {name.decode(): alias for name, alias in selection.aliases.items()},

@@ -77,6 +77,7 @@ class _Wanted:
         if self._lane.canonical is not None:
             return _anything(name) if name == self._lane.canonical else None
         wanted = self._selection.filter is None or matches(self._selection.filter, name)
+        wanted = wanted and self._selection.reader.may(name)
         return _anything(name) if wanted else None
 
 
