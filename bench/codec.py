@@ -10,44 +10,21 @@ columns     records of a shared log with 1,000 topics made into Arrow buffers of
 from __future__ import annotations
 
 import gc
-import importlib.util
 import sys
-import tempfile
 import time
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
-from mainstem.codec import _batch, _frames, _records  # type: ignore[attr-defined]
+from bench.compiling import compiled
+from mainstem.codec import _batch, _frames, _records
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 
-ROOT = Path(__file__).resolve().parent.parent
 LOG_ID = 7
 KEY, VALUE = b"factory/line-3/t", b"x" * 84
 RECORDS, RECORDS_PER_BATCH = 1_000_000, 1_000
 COLUMN_RECORDS, TOPICS, KEY_IS_TOPIC = 400_000, 1_000, 8
 COLUMNS_TARGET = 5  # million records
-
-
-def put_loop() -> ModuleType:
-    """Compiles bench/_put_loop.pyx into a temporary folder: `put` has no Python name, on purpose."""
-    from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
-
-    with tempfile.TemporaryDirectory() as folder:
-        extension = Extension("_put_loop", [str(ROOT / "bench" / "_put_loop.pyx")])
-        modules = cythonize(extension, build_dir=folder, include_path=[str(ROOT / "src")], quiet=True)
-        build = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
-        build.build_lib = build.build_temp = folder
-        build.ensure_finalized()
-        build.run()
-        spec = importlib.util.spec_from_file_location("_put_loop", next(Path(folder).glob("_put_loop*.so")))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -69,7 +46,7 @@ def frames_of(loop: ModuleType) -> bytes:
 
 
 def shared_frames() -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for base in range(0, COLUMN_RECORDS, RECORDS_PER_BATCH):
         builder = _batch.BatchBuilder()
         for number in range(base, base + RECORDS_PER_BATCH):
@@ -107,7 +84,7 @@ def batch_of(size: int) -> bytes:
 
 
 def main() -> int:
-    loop = put_loop()
+    loop = compiled("_put_loop")
     gc.freeze()  # the build tools just imported are not what is measured
 
     def put() -> None:

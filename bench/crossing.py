@@ -113,7 +113,7 @@ def make_view(broker: BrokerProcess, name: str) -> None:
 def theirs(count: int, messages: int, size: int) -> float:
     with rabbitmq() as server:
         folder = data_of(server.pid)
-        with channel_to(server.host, server.port) as channel:
+        with channel_to(server.address.host, server.address.port) as channel:
             names = declare(channel, count)
             before = settled_bytes(folder)
             publish(channel, names, messages, size)

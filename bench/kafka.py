@@ -31,7 +31,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.kafka_bare import bare_server
 from bench.kafka_load import connect, produce_request
@@ -283,7 +284,7 @@ def verdict(work: Work, mine: dict[str, float], peer: dict[str, float] | None) -
     return ", ".join(said)
 
 
-PLANS = (
+PLANS: tuple[tuple[str, str, tuple[Work, ...], dict[str, str]], ...] = (
     ("No sync on either side", "os", (*WORKS, LATENCY), {}),
     ("Synced on both sides", "sync", SYNC_WORKS, {"flush.messages": "1"}),
 )

@@ -63,7 +63,8 @@ def check(request: memoryview, answer: bytes) -> None:
 
 def scan_requests(port: int, topic: str) -> list[bytes]:
     """For one stretch of the topic after the other. One that ends with a file gives a smaller answer: it is left out."""
-    offset, requests = 0, []
+    requests: list[bytes] = []
+    offset = 0
     stream = connect(port, fetch_request(topic))
     with stream.socket:
         stream.socket.setblocking(True)

@@ -57,7 +57,7 @@ def folder() -> Iterator[Path]:
 
 
 def logs_at(path: Path) -> Logs:
-    stamps = Stamps(SystemClock(), reserved_end=0, reserve=lambda end: None)
+    stamps = Stamps(SystemClock(), reserved_end=0, reserve=lambda end, clean: None)
     return Logs(path / "logs", stamps, lambda log: None)
 
 

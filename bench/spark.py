@@ -102,7 +102,8 @@ def answer(connection: socket.socket) -> None:
 
 
 def fill(broker: BrokerProcess, case: Case, rows: int) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic(case.name, PARTITIONS, 1)])[case.name].result(30)

@@ -206,10 +206,9 @@ def object_engine(server: S3Server, folder: Path) -> None:
         while (now := time.perf_counter() - began) < OBJECT_S:
             while sent < now * OBJECT_MB_S * 1_000:
                 at = time.perf_counter()
-                with_time = {"on_delivery": lambda _, __, at=at: acked.append(time.perf_counter() - at)}
+                timed = None if sent % 50 else lambda _, __, at=at: acked.append(time.perf_counter() - at)
                 try:
-                    told = with_time if not sent % 50 else {}
-                    producers[sent % 4].produce(topics[sent % OBJECT_TOPICS], VALUE, **told)
+                    producers[sent % 4].produce(topics[sent % OBJECT_TOPICS], VALUE, on_delivery=timed)
                 except BufferError:
                     break
                 sent += 1

@@ -1,4 +1,4 @@
-"""How every fuzz target runs: `python fuzz/fuzz_NAME.py [seconds] [seed]`, or `--input HEX` to repeat one input.
+"""How every fuzz target runs: `python -m fuzz.fuzz_NAME [seconds] [seed]`, or `--input HEX` to repeat one input.
 
 Coverage-guided where `atheris` can be imported and no seed is given, else by the target's own random inputs. A failure
 prints the seed and the input as hex.
@@ -11,12 +11,10 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 SECONDS = 30.0
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/oracles
 
 Check = Callable[[bytes], None]
 OneInput = Callable[[random.Random], bytes]

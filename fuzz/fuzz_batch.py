@@ -1,6 +1,6 @@
 """Rubbish for the codec: whatever comes, it is read or refused with a MainstemError, and both implementations agree.
 
-    python fuzz/fuzz_batch.py [seconds] [seed]
+    python -m fuzz.fuzz_batch [seconds] [seed]
 
 Its own inputs are random mutations of valid frames; how it runs: `driver.py`.
 """
@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
-from driver import main
-
+from fuzz.driver import main
 from mainstem.model.errors import MainstemError
 
 LOG_ID = 5
@@ -70,26 +69,30 @@ def outcome(call: Callable[[], object]) -> object:
         return type(error).__name__
 
 
+def calls(
+    codec: Implementation, data: bytes, chosen: array[int], bad: list[tuple[int, MainstemError]]
+) -> list[Callable[[], object]]:
+    batch, frames, records, limit = codec.batch, codec.frames, codec.records, INFLATED_BYTES_MAX
+    return [
+        lambda: [str(head.size) for head in frames.frame_heads(data, LOG_ID)],
+        lambda: frames.verify_frame(data, 0, LOG_ID).size,
+        lambda: records.decode_frames(data, LOG_ID, inflated_bytes_max=limit),
+        lambda: records.decode_frames(data, LOG_ID, inflated_bytes_max=limit, bad=bad),
+        lambda: records.decode_chosen(data, LOG_ID, chosen, inflated_bytes_max=limit),
+        lambda: records.decode_batch(data, inflated_bytes_max=limit),
+        lambda: frames.check_batch(data, bytes_max=1 << 20).count,
+        lambda: [bytes(part) for part in frames.split_batches(data)],
+        lambda: batch.decode_headers(data, 3),
+    ]
+
+
 def check(data: bytes) -> None:
     data = dressed(data)
     chosen = array("q", sorted({byte % 8 for byte in data[:3]}))
-    limit = INFLATED_BYTES_MAX
     results = []
     for codec in CODECS:
-        batch, frames, records = codec.batch, codec.frames, codec.records
         bad: list[tuple[int, MainstemError]] = []
-        calls: list[Callable[[], object]] = [
-            lambda f=frames: [str(head.size) for head in f.frame_heads(data, LOG_ID)],
-            lambda f=frames: f.verify_frame(data, 0, LOG_ID).size,
-            lambda r=records: r.decode_frames(data, LOG_ID, inflated_bytes_max=limit),
-            lambda r=records, b=bad: r.decode_frames(data, LOG_ID, inflated_bytes_max=limit, bad=b),
-            lambda r=records: r.decode_chosen(data, LOG_ID, chosen, inflated_bytes_max=limit),
-            lambda r=records: r.decode_batch(data, inflated_bytes_max=limit),
-            lambda f=frames: f.check_batch(data, bytes_max=1 << 20).count,
-            lambda f=frames: [bytes(part) for part in f.split_batches(data)],
-            lambda b=batch: b.decode_headers(data, 3),
-        ]
-        results.append([*map(outcome, calls), [offset for offset, _ in bad]])
+        results.append([*map(outcome, calls(codec, data, chosen, bad)), [offset for offset, _ in bad]])
     assert all(result == results[0] for result in results), f"the implementations differ: {results}"
 
 

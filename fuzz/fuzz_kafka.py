@@ -1,6 +1,6 @@
 """Rubbish for the Kafka wire: whatever comes, it is read or refused with a MainstemError, quickly and in little memory.
 
-    python fuzz/fuzz_kafka.py [seconds] [seed]
+    python -m fuzz.fuzz_kafka [seconds] [seed]
 
 Its own inputs are random mutations of valid requests; how it runs: `driver.py`.
 
@@ -15,8 +15,7 @@ import struct
 import tracemalloc
 from typing import Any
 
-from driver import main
-
+from fuzz.driver import main
 from mainstem.codec.batch import BatchBuilder
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka import wire
@@ -27,7 +26,7 @@ from mainstem.protocols.kafka.session import KafkaSession
 REQUEST_BYTES_MAX = 1 << 20
 MEMORY_PER_BYTE_MAX = 400  # objects are larger than the bytes they come from, but not without bound
 MEMORY_FREE = 1 << 20
-RULES = TopicRules(1 << 20, True, True, None, None, None, 1 << 20)
+RULES = TopicRules(1 << 20, True, True, None, None, 0, 1 << 20)
 
 
 def one_value(rng: random.Random, field: Field, version: int, root: type[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Rubbish for the MQTT parser: whatever comes, it is read or refused with a Violation, and both implementations agree.
 
-    python fuzz/fuzz_mqtt.py [seconds] [seed]
+    python -m fuzz.fuzz_mqtt [seconds] [seed]
 
 Its own inputs are random mutations of valid packets; how it runs: `driver.py`.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 
-from driver import main
-
+from fuzz.driver import main
 from mainstem.protocols.mqtt.packets import encode_packet
 from mainstem.protocols.mqtt.properties import encode_text
 from tests.oracles.mqtt_halves import Bench

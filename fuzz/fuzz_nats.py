@@ -1,6 +1,6 @@
 """Rubbish for NATS's reader: whatever comes, it is read or refused with a WireError, and both implementations agree.
 
-    python fuzz/fuzz_nats.py [seconds] [seed]
+    python -m fuzz.fuzz_nats [seconds] [seed]
 
 Its own inputs are spoilt commands (`streams.py`); how it runs: `driver.py`.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from driver import main
-from streams import nats_word, spoil
-
+from fuzz.driver import main
+from fuzz.streams import nats_word, spoil
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.wire import Inbound
 from tests.oracles.nats_wire import parse

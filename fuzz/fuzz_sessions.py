@@ -1,6 +1,6 @@
 """Rubbish for whole sessions: each protocol's adapter, in each state of its session, on a broker of its own in memory.
 
-    python fuzz/fuzz_sessions.py [seconds] [seed]
+    python -m fuzz.fuzz_sessions [seconds] [seed]
 
 An input is a protocol (its first byte), a seed for the cuts (four bytes) and what the socket brings. Whatever it is, it is
 handled within INPUT_S_MAX: a loop that does not end is a failure, and so is an exception that nobody expected.
@@ -17,9 +17,8 @@ import socket
 from types import FrameType
 from typing import Any
 
-from driver import main
-from streams import PROTOCOLS, one_stream, pieces_of
-
+from fuzz.driver import main
+from fuzz.streams import PROTOCOLS, one_stream, pieces_of
 from mainstem.testing import Broker
 
 INPUT_S_MAX = 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 
-from mainstem.model.amqp_content import Content
+from mainstem.model.amqp_content import Content, Value
 from mainstem.protocols.amqp.methods import METHODS, encode
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.schema import APIS
@@ -18,6 +18,7 @@ from mainstem.protocols.mqtt.properties import encode_text
 
 PROTOCOLS = ("mqtt", "kafka", "amqp", "nats", "ws", "http")
 
+HEADER_VALUES: list[Value] = [1, "text", [1, None, {"k": [True]}], {"n": {"m": b"\0"}}, None]
 _AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 _MASK = b"\x01\x02\x03\x04"
 
@@ -71,7 +72,7 @@ def _amqp_word(rng: random.Random) -> bytes:
     content = Content()
     content.set_text("message_id", "x" * rng.randrange(6))
     if rng.random() < 0.5:
-        content.set_header("h", rng.choice([1, "text", [1, None, {"k": [True]}], {"n": {"m": b"\0"}}, None]))
+        content.set_header("h", rng.choice(HEADER_VALUES))
     body = rng.randbytes(rng.choice((0, 1, 300)))
     return b"".join(
         (

@@ -166,7 +166,7 @@ def test_what_cannot_be_is_said_with_a_way_out(broker: Broker, given: str, code:
 
 def test_without_epoll_it_refuses_and_says_where_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     load.require_epoll()
-    monkeypatch.delattr(load.select, "epoll")
+    monkeypatch.delattr("select.epoll")
     with pytest.raises(MissingExtra) as refused:
         load.require_epoll()
     assert "on Linux" in refused.value.fix

@@ -74,6 +74,9 @@ def test_nothing_that_is_told_gets_out_of_its_place(page: Page, broker: Broker) 
 class StoppedClock(Clock):
     now_ms = 0
 
+    def now_ns(self) -> int:
+        return self.monotonic_ns()
+
     def monotonic_ns(self) -> int:
         return self.now_ms * 1_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pika
 import pytest
@@ -14,7 +15,7 @@ from tests.protocol.amqp.conftest import declared, parameters, ready
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
-Channel = pika.adapters.blocking_connection.BlockingChannel
+Channel: TypeAlias = Any  # pika's BlockingChannel, which has no types
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 ASKED: dict[str, Callable[[Channel], object]] = {
     "queue.declare": lambda channel: channel.queue_declare("jobs", passive=True),

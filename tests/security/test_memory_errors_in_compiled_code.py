@@ -59,7 +59,7 @@ def test_no_target_reads_or_writes_where_it_must_not(sanitized: Path, target: st
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
-    command = [sys.executable, str(sanitized / "fuzz" / f"{target}.py"), SECONDS, "1"]
+    command = [sys.executable, "-m", f"fuzz.{target}", SECONDS, "1"]
     done = subprocess.run(command, cwd=sanitized, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     assert "nothing found" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import subprocess
@@ -36,7 +37,7 @@ def application(environment: dict[str, str]) -> Iterator[Any]:
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     sys.path.insert(0, str(HERE))
-    import celery_application
+    celery_application = importlib.import_module("celery_application")  # by the name its worker has
 
     yield celery_application
     sys.path.remove(str(HERE))

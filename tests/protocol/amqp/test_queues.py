@@ -415,8 +415,9 @@ def test_an_ordered_queue_gives_a_key_to_one_consumer_at_a_time(connect: Connect
         channel.basic_qos(prefetch_count=2)
         channel.basic_consume(queue, lambda _, m, __, body, who=who: got[who].append((m.delivery_tag, body)))  # type: ignore[misc]
     for number in range(4):
-        for key in ("a", "b"):
-            publisher.basic_publish("", queue, f"{key}{number}".encode(), pika.BasicProperties(headers={"ms-key": key}))
+        for kind in ("a", "b"):
+            named = pika.BasicProperties(headers={"ms-key": kind})
+            publisher.basic_publish("", queue, f"{kind}{number}".encode(), named)
 
     def come(count: int) -> bool:
         for channel in (one, other):

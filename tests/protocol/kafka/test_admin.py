@@ -92,7 +92,7 @@ def test_settings_show_value_source_and_synonym(broker: Broker) -> None:
     topic = create_topic(broker, unique("config"), retention_ms="60000")
     config = topic_config(broker, topic)
     assert config["retention.ms"].value == "60000"
-    assert config["retention.ms"].source == 1
+    assert config["retention.ms"].source == 1  # type: ignore[comparison-overlap]
     assert "log.retention.ms" in config["retention.ms"].synonyms
     assert config["segment.bytes"].is_default
     assert config["cleanup.policy"].value == "delete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -215,7 +216,7 @@ def test_transactions_and_producers_are_described(broker: Broker) -> None:
     sender.abort_transaction(10)
 
 
-def _listed(client: KafkaAdminClient) -> list[object]:
+def _listed(client: KafkaAdminClient) -> list[Any]:
     listed = client.list_transactions()
     return list(listed) if not isinstance(listed, dict) else [one for ones in listed.values() for one in ones]
 

@@ -20,8 +20,9 @@ def shrink(broker: Broker, topic: bytes) -> Any:
     """The log of a topic, as small as a test can fill."""
     assert broker.app is not None
     log = broker.app.broker.namespace("/").route(topic).log
-    log.engine._bytes_max = SMALL
-    log.engine._part_bytes_max = SMALL // 16
+    engine: Any = log.engine
+    engine._bytes_max = SMALL
+    engine._part_bytes_max = SMALL // 16
     return log
 
 

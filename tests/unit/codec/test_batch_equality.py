@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def slots(head: object, names: list[str]) -> object:
     return head if isinstance(head, type) else [getattr(head, name) for name in names]
 
 
-def filled(codec, content: list) -> object:
+def filled(codec, content: list) -> Any:
     builder = codec.BatchBuilder()
     for record in content:
         builder.add(*record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_defaults_need_nothing() -> None:
     config = load_config()
-    assert (config.listeners.host, config.listeners.mqtt_port, config.topics.durability) == ("127.0.0.1", 1883, "sync")
+    ports: Any = config.listeners
+    assert (ports.host, ports.mqtt_port, config.topics.durability) == ("127.0.0.1", 1883, "sync")
     assert all(shown.source == "default" for shown in show_config(config))
 
 
@@ -36,7 +38,7 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     file = write(tmp_path, '[listeners]\nmqtt_port = 1\nkafka_port = 2\namqp_port = 3\n[topics]\ndurability = "os"\n')
     environment = {"MAINSTEM_LISTENERS__KAFKA_PORT": "20", "MAINSTEM_LISTENERS__AMQP_PORT": "30", "MAINSTEM_URL": "x"}
     config = load_config(file, environment, ["listeners.amqp_port=300"])
-    ports = config.listeners
+    ports: Any = config.listeners
     assert (ports.mqtt_port, ports.kafka_port, ports.amqp_port, ports.ws_port) == (1, 20, 300, 8083)
     sources = {shown.key: shown.source for shown in show_config(config)}
     assert sources["listeners.mqtt_port"] == "mainstem.toml:2"
@@ -93,7 +95,8 @@ def test_a_missing_file_is_a_problem_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_port_can_be_switched_off() -> None:
-    assert load_config(flags=["listeners.amqp_port=off"]).listeners.amqp_port is None
+    ports: Any = load_config(flags=["listeners.amqp_port=off"]).listeners
+    assert ports.amqp_port is None
 
 
 @pytest.mark.parametrize(

