@@ -1,82 +1,181 @@
-"""The relay port: who does not know the secret gets nowhere; who does is a client of the owner, byte for byte."""
+"""The relay port: who lacks the cluster's certificate gets nowhere; who has it is a client of the owner, byte for byte."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import ssl
 from typing import Any, ClassVar
 
 import pytest
 
+from mainstem.cluster.certificate import make_certificate, relay_contexts
 from mainstem.cluster.membership import BrokerFacts
-from mainstem.cluster.relay import MAGIC, NONCE_BYTES, Relay, RelayDoor
+from mainstem.cluster.relay import Relay, RelayDoor
+from mainstem.cluster.trunk import DATA, HEAD, HEAD_REST, WINDOW_BYTES
 
-SECRET = b"s" * 32
+LISTENING, CONNECTING = relay_contexts(b"s" * 32)
 
 
 class Echo(asyncio.Protocol):
-    peers: ClassVar[list[Any]] = []
+    made: ClassVar[list[Any]] = []
+    lost: ClassVar[list[Any]] = []
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self.peers.append(transport.get_extra_info("peername"))
+        self.made.append(transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
 
+    def pause_writing(self) -> None:
+        self.transport.pause_reading()
 
-class EchoServer:
-    def make_connection(self) -> asyncio.Protocol:
-        return Echo()
+    def resume_writing(self) -> None:
+        self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(self.transport)
 
 
-async def open_door(served: dict[str, Any]) -> tuple[asyncio.Server, int]:
-    door = await asyncio.get_running_loop().create_server(lambda: RelayDoor(SECRET, served.get), "127.0.0.1", 0)
-    return door, door.sockets[0].getsockname()[1]
+class Goodbye(asyncio.Protocol):
+    """Says something and closes at once."""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(b"x" * 3_000_000)
+        transport.close()
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x00\x02{}" + b"x" * 32, b"\xff\xff", b"\x00\x02{}" + b"x" * 40, b"GET / HTTP/1.1\r\n\r\n"]
-)
-def test_who_does_not_know_the_secret_is_cut_off(said: bytes) -> None:
+class Server:
+    def __init__(self, kind: type[asyncio.Protocol] = Echo) -> None:
+        self.make_connection = kind
+
+
+class Front:
+    """A relay in front of an owner that serves `served`."""
+
+    def __init__(self, served: dict[str, Any]) -> None:
+        self._served = served
+
+    async def __aenter__(self) -> Front:
+        loop = asyncio.get_running_loop()
+        self.door = await loop.create_server(lambda: RelayDoor(self._served.get), "127.0.0.1", 0, ssl=LISTENING)
+        self.relay_port = self.door.sockets[0].getsockname()[1]
+        owner = BrokerFacts("a", 1, "127.0.0.1", self.relay_port, {}, "1", False, True, 0.0)
+        self.relay = Relay(CONNECTING, lambda: owner)
+        self.front = await loop.create_server(self.relay.connection_for("mqtt"), "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.relay.close_all()
+        self.front.close()
+        self.door.close()
+        await asyncio.sleep(0.01)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.front.sockets[0].getsockname()[:2])
+
+
+def run(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def bare() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def test_every_broker_makes_the_same_certificate_of_the_secret_and_another_cluster_another() -> None:
+    assert make_certificate(b"s" * 32) == make_certificate(b"s" * 32)
+    assert make_certificate(b"s" * 32)[0] != make_certificate(b"t" * 32)[0]
+
+
+@pytest.mark.parametrize("shown", [None, bare(), relay_contexts(b"t" * 32)[1]], ids=["no TLS", "none", "another's"])
+def test_who_lacks_the_certificate_is_cut_off(shown: ssl.SSLContext | None) -> None:
     async def attack() -> None:
-        door, port = await open_door({"mqtt": EchoServer()})
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert len(await reader.readexactly(len(MAGIC) + NONCE_BYTES)) == 40
-        writer.write(said)
-        assert await asyncio.wait_for(_rest(reader), 10) == b""
-        writer.close()
-        door.close()
+        made = len(Echo.made)
+        async with Front({"mqtt": Server()}) as front:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", front.relay_port, ssl=shown)
+                told = b'{"listener":"mqtt","peer":["",0],"tls":false,"certificate":null}'
+                writer.write(HEAD.pack(HEAD_REST + len(told), 1, 1) + told)
+                assert await reader.read() == b""
+                writer.close()
+            except (ssl.SSLError, ConnectionError):
+                pass
+        assert len(Echo.made) == made
 
-    asyncio.run(attack())
-
-
-async def _rest(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
+    run(attack())
 
 
 def test_a_client_talks_to_the_owner_through_a_relay_also_if_the_owner_comes_later() -> None:
     async def talk() -> None:
         served: dict[str, Any] = {}
-        door, port = await open_door(served)
-        owner = BrokerFacts("a", 1, "127.0.0.1", port, {}, "1", False, True, 0.0)
-        relay = Relay(SECRET, lambda: owner)
-        make = relay.connection_for("mqtt")
-        front = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname()[:2])
-        sent = os.urandom(4 << 20)
-        writer.write(sent)
-        await asyncio.sleep(0.3)  # refused meanwhile: nobody serves
-        served["mqtt"] = EchoServer()
-        assert await asyncio.wait_for(reader.readexactly(len(sent)), 30) == sent
-        assert Echo.peers[-1] == writer.get_extra_info("sockname"), "the owner knows the client, not the relay"
-        writer.close()
-        relay.close_all()
-        front.close()
-        door.close()
-        await asyncio.sleep(0)
+        async with Front(served) as front:
+            reader, writer = await front.connect()
+            sent = os.urandom(4 << 20)
+            writer.write(sent)
+            await asyncio.sleep(0.3)  # refused meanwhile: nobody serves
+            served["mqtt"] = Server()
+            assert await reader.readexactly(len(sent)) == sent
+            assert Echo.made[-1].get_extra_info("peername") == writer.get_extra_info("sockname")
+            assert Echo.made[-1].get_extra_info("peercert") is None, "the cluster's certificate is not the client's"
+            writer.close()
+            while Echo.made[-1] not in Echo.lost:
+                await asyncio.sleep(0.01)
 
-    asyncio.run(talk())
+    run(talk())
+
+
+def test_many_clients_share_one_connection_and_one_that_does_not_read_holds_up_nobody() -> None:
+    async def talk() -> None:
+        async with Front({"mqtt": Server()}) as front:
+            _, stuck = await front.connect()
+            stuck.write(os.urandom(16 << 20))  # and never reads its echo
+            await asyncio.sleep(0.2)
+
+            async def one(number: int) -> None:
+                reader, writer = await front.connect()
+                for size in (10, 70_000, WINDOW_BYTES + 1):
+                    sent = bytes([number]) * size
+                    writer.write(sent)
+                    assert await reader.readexactly(size) == sent
+                writer.write_eof()
+                assert await reader.read() == b""
+                writer.close()
+
+            await asyncio.gather(*(one(number) for number in range(20)))
+            trunk = front.relay._trunk
+            assert trunk is not None
+            kept = sum(len(one._unsent) + one._held_bytes for one in trunk.streams.values())
+            assert kept <= 4 * WINDOW_BYTES, "what is kept of a client that does not read is bounded"
+            stuck.transport.abort()
+
+    run(talk())
+
+
+def test_what_an_owner_says_before_it_closes_arrives() -> None:
+    async def talk() -> None:
+        async with Front({"mqtt": Server(Goodbye)}) as front:
+            reader, writer = await front.connect()
+            assert await reader.read() == b"x" * 3_000_000
+            writer.close()
+
+    run(talk())
+
+
+@pytest.mark.parametrize("said", [b"\xff\xff\xff\xff\x04\0\0\0\1", HEAD.pack(2, DATA, 1), b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_trunk_that_says_nonsense_is_broken_off(said: bytes) -> None:
+    async def attack() -> None:
+        async with Front({"mqtt": Server()}) as front:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", front.relay_port, ssl=CONNECTING, server_hostname=""
+            )
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+
+    run(attack())

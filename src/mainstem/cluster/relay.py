@@ -1,123 +1,87 @@
 """Any broker serves any client: bytes of a client at a broker that does not own the cell go to the one that does.
 
-Each broker listens on a relay port for the others. One connection there is one client's; both sides know the cluster's
-secret, which lies in PostgreSQL:
-
-    owner → relay   "MSRELAY1", 32 random bytes
-    relay → owner   u16 length, JSON {"listener", "peer": [host, port], "tls", "nonce"}, HMAC-SHA256 of the random bytes
-                    and the JSON
-    owner → relay   "+" and HMAC-SHA256 of the nonce: from here on the client's bytes, both ways.
-                    "-": not the owner, or not that listener
-
-The bytes are authenticated where they begin, and not encrypted on the way: brokers belong in one private network. TLS of a
-client ends at the broker it connected to. A side that is slow holds the other back (`pause_reading`); a client waits at most
-OWNER_S for an owner, as during a failover.
+Each broker listens on a relay port for the others. A relay has one connection to the owner for all its clients (`trunk.py`),
+encrypted, and both sides show the cluster's own certificate (`certificate.py`). TLS of a client ends at the broker it
+connected to; its certificate is told. A client waits at most OWNER_S for an owner, as during a failover.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
-import os
+import ssl
 from collections.abc import Callable
 from typing import Any
 
+from mainstem.cluster.certificate import ALPN
 from mainstem.cluster.membership import BrokerFacts
+from mainstem.cluster.trunk import HIGH_BYTES, REFUSED, TAKEN, Stream, Trunk
 
 logger = logging.getLogger("mainstem.cluster")
 
-MAGIC = b"MSRELAY1"
-NONCE_BYTES, SIGN_BYTES = 32, 32
-HELLO_BYTES_MAX = 4096
 HANDSHAKE_S = 5.0
 OWNER_S, LOOK_S = 10.0, 0.1
 CLIENTS_MAX = 20_000  # relayed at once
-BUFFER_BYTES = 256 << 10
 
 Find = Callable[[str], Any]  # a listener's server, None where it is not ours to serve
 
 
-def _sign(secret: bytes, *parts: bytes) -> bytes:
-    return hmac.digest(secret, b"".join(parts), "sha256")
+class RelayDoor(Trunk):
+    """The owner's side: each stream becomes a connection of the listener it names."""
 
-
-class RelayedTransport:
-    """The transport to a relay, which tells the client's address; all else is the transport's own."""
-
-    def __init__(self, transport: Any, peer: tuple[str, int], *, tls: bool) -> None:
-        self._transport, self._peer, self._tls = transport, peer, tls
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if name == "peername":
-            return self._peer
-        if name == "ssl_object" and self._tls:
-            return self  # it ends at the relay: all that is asked is whether the client uses it
-        return self._transport.get_extra_info(name, default)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class RelayDoor(asyncio.Protocol):
-    """The owner's side, until the hello is checked: then the listener's own connection takes the transport over."""
-
-    def __init__(self, secret: bytes, find: Find) -> None:
-        self._secret, self._find = secret, find
-        self._challenge = os.urandom(NONCE_BYTES)
-        self._got = bytearray()
-        self._transport: Any = None
-        self._deadline: asyncio.TimerHandle | None = None
+    def __init__(self, find: Find) -> None:
+        super().__init__(self._take)
+        self._find = find
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._transport.write(MAGIC + self._challenge)
-        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
+        super().connection_made(transport)
+        if _protocol_of(transport) != ALPN:
+            self.break_off("it speaks another version")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._got += data
-        size = int.from_bytes(self._got[:2], "big")
-        whole = 2 + size + SIGN_BYTES
-        if len(self._got) >= 2 and (size > HELLO_BYTES_MAX or len(self._got) > whole):
-            self._transport.abort()
-        elif len(self._got) >= 2 and len(self._got) == whole:
-            self._hear(bytes(self._got[2 : 2 + size]), bytes(self._got[2 + size :]))
-
-    def _hear(self, told: bytes, sign: bytes) -> None:
-        if not hmac.compare_digest(sign, _sign(self._secret, self._challenge, told)):
-            logger.warning("a connection to the relay port does not know the cluster's secret")
-            self._transport.abort()
-            return
-        hello = json.loads(told)
+    def _take(self, stream: Stream, payload: bytes) -> None:
+        hello = json.loads(payload)
         server = self._find(str(hello["listener"]))
         if server is None:
-            self._transport.write(b"-")
-            self._transport.close()
+            self.send(REFUSED, stream.number)
+            stream.end(None)
             return
-        assert self._deadline is not None
-        self._deadline.cancel()
-        connection = server.make_connection()
-        self._transport.set_protocol(connection)
-        self._transport.write(b"+" + _sign(self._secret, bytes.fromhex(hello["nonce"])))
         host, port = hello["peer"]
-        connection.connection_made(RelayedTransport(self._transport, (str(host), int(port)), tls=bool(hello["tls"])))
+        stream.facts = {
+            "peername": (str(host), int(port)),
+            "ssl_object": stream
+            if hello["tls"]
+            else None,  # it ends at the relay: all that is asked is whether there is one
+            "peercert": _as_tuples(hello["certificate"]),
+        }
+        self.send(TAKEN, stream.number)
+        connection = server.make_connection()
+        stream.set_protocol(connection)
+        connection.connection_made(stream)
+
+
+def _protocol_of(transport: Any) -> str | None:
+    opened = transport.get_extra_info("ssl_object")
+    return opened.selected_alpn_protocol() if opened is not None else None
+
+
+def _as_tuples(value: Any) -> Any:
+    """A certificate as `ssl` tells it, which JSON made lists of."""
+    if isinstance(value, dict):
+        return {name: _as_tuples(one) for name, one in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 class _Half(asyncio.Protocol):
     """One of two transports whose bytes go to the other."""
 
-    def __init__(self) -> None:
-        self.transport: Any = None
+    def __init__(self, transport: Any = None) -> None:
+        self.transport = transport
         self.other: _Half | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        self.transport.set_write_buffer_limits(high=HIGH_BYTES)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -178,101 +142,80 @@ class _Client(_Half):
     async def _begin(self) -> None:
         try:
             async with asyncio.timeout(OWNER_S):
-                owner = await self._relay.reach(self._listener, self.transport)
+                stream = await self._relay.reach(self._listener, self.transport)
         except (TimeoutError, OSError):
             self.transport.abort()
             return
+        owner = _Half(stream)
         self.join(owner)
         if self._early:
-            owner.transport.write(self._early)
+            stream.write(self._early)
             self._early = b""
             self.transport.resume_reading()
-        owner.release()
-
-
-class _Owner(_Half):
-    """The way to the owner: `taken` is decided by its answer."""
-
-    def __init__(self, secret: bytes, listener: str, client: Any) -> None:
-        super().__init__()
-        self._secret, self._listener, self._client = secret, listener, client
-        self._nonce = os.urandom(NONCE_BYTES)
-        self._got, self._asked = bytearray(), False
-        self.taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            super().data_received(data)
-            return
-        self._got += data
-        if self.taken.done():
-            return  # the client's already: it is told in `release`
-        if not self._asked and len(self._got) >= len(MAGIC) + NONCE_BYTES:
-            self._ask(bytes(self._got[len(MAGIC) : len(MAGIC) + NONCE_BYTES]))
-            del self._got[: len(MAGIC) + NONCE_BYTES]
-        if self._asked and self._got[:1] == b"-":
-            self._decide(False)
-        elif self._asked and len(self._got) > SIGN_BYTES:
-            sign = bytes(self._got[1 : 1 + SIGN_BYTES])
-            del self._got[: 1 + SIGN_BYTES]
-            self._decide(hmac.compare_digest(sign, _sign(self._secret, self._nonce)))
-
-    def _ask(self, challenge: bytes) -> None:
-        peer, tls = self._client.get_extra_info("peername"), self._client.get_extra_info("ssl_object") is not None
-        facts = {"listener": self._listener, "peer": list(peer[:2]) if isinstance(peer, tuple) else ["", 0], "tls": tls}
-        told = json.dumps({**facts, "nonce": self._nonce.hex()}).encode()
-        self.transport.write(len(told).to_bytes(2, "big") + told + _sign(self._secret, challenge, told))
-        self._asked = True
-
-    def _decide(self, taken: bool) -> None:
-        if not self.taken.done():
-            self.taken.set_result(taken)
-
-    def release(self) -> None:
-        """What the owner said before both ends were joined."""
-        if self._got and self.other is not None:
-            self.other.transport.write(bytes(self._got))
-        self._got.clear()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._decide(False)
-        super().connection_lost(exc)
+        stream.set_protocol(owner)
 
 
 class Relay:
     """`owner()` is who owns the cell as far as we know."""
 
-    def __init__(self, secret: bytes, owner: Callable[[], BrokerFacts | None]) -> None:
-        self._secret, self._owner = secret, owner
+    def __init__(self, tls: ssl.SSLContext, owner: Callable[[], BrokerFacts | None]) -> None:
+        self._tls, self._owner = tls, owner
+        self._trunk: Trunk | None = None
+        self._to: tuple[str, int] | None = None
+        self._connecting = asyncio.Lock()
         self.clients: set[_Client] = set()
         self.relayed_total = 0
 
     def connection_for(self, listener: str) -> Callable[[], asyncio.Protocol]:
         return lambda: _Client(self, listener)
 
-    async def reach(self, listener: str, client: Any) -> _Owner:
-        """A way to the owner that took it; looks again while there is none."""
-        loop = asyncio.get_running_loop()
+    async def reach(self, listener: str, client: Any) -> Stream:
+        """A stream to the owner that took it; looks again while there is none."""
+        hello = _hello(listener, client)
         while True:
             owner = self._owner()
-            if owner is not None:
+            trunk = await self._trunk_to(owner) if owner is not None else None
+            if trunk is not None and not trunk.lost:
+                stream = trunk.open(hello)
                 try:
-                    _, half = await loop.create_connection(
-                        lambda: _Owner(self._secret, listener, client), owner.host, owner.relay_port
-                    )
-                except OSError:
-                    pass
-                else:
-                    try:
-                        if await half.taken:
-                            self.relayed_total += 1
-                            return half
-                    except BaseException:
-                        half.transport.abort()
-                        raise
-                    half.transport.abort()
+                    if await stream.taken:
+                        self.relayed_total += 1
+                        return stream
+                except BaseException:
+                    stream.abort()
+                    raise
             await asyncio.sleep(LOOK_S)
+
+    async def _trunk_to(self, owner: BrokerFacts) -> Trunk | None:
+        """The one connection there, made where there is none; None if that fails. Of an owner before, its clients end."""
+        place = owner.host, owner.relay_port
+        async with self._connecting:
+            if self._trunk is not None and (self._trunk.lost or self._to != place):
+                self._trunk.close()
+                self._trunk = None
+            if self._trunk is None:
+                try:
+                    async with asyncio.timeout(HANDSHAKE_S):
+                        loop = asyncio.get_running_loop()
+                        _, self._trunk = await loop.create_connection(Trunk, *place, ssl=self._tls, server_hostname="")
+                except (OSError, TimeoutError):  # ssl's errors are OSErrors
+                    return None
+                self._to = place
+            return self._trunk
 
     def close_all(self) -> None:
         for client in list(self.clients):
             client.transport.close()
+        if self._trunk is not None:
+            self._trunk.close()
+
+
+def _hello(listener: str, client: Any) -> bytes:
+    peer, certificate = client.get_extra_info("peername"), client.get_extra_info("peercert")
+    facts = {
+        "listener": listener,
+        "peer": list(peer[:2]) if isinstance(peer, tuple) else ["", 0],
+        "tls": client.get_extra_info("ssl_object") is not None,
+        "certificate": certificate or None,
+    }
+    return json.dumps(facts).encode()

@@ -28,10 +28,11 @@ from mainstem import __version__
 from mainstem.broker.nodes import Node as OtherNode
 from mainstem.broker.nodes import Nodes
 from mainstem.cluster.cell import Cell
+from mainstem.cluster.certificate import relay_contexts
 from mainstem.cluster.checks import check_clock, has_users, join
 from mainstem.cluster.figures import Figures
 from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
-from mainstem.cluster.relay import Relay, RelayDoor
+from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem.server.app import App, broker_options, tier_settings
@@ -100,9 +101,14 @@ class Node:
         taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None)
         self._membership = Membership(self._dsn, self._name, self._lost, self._see)
         await asyncio.to_thread(check_clock, self._membership)
-        self._relay = Relay(identity.secret, self._owner)
+        listening, connecting = relay_contexts(identity.secret)
+        self._relay = Relay(connecting, self._owner)
         door = await self._loop.create_server(
-            lambda: RelayDoor(identity.secret, self._find), self.config.listeners.host, given.relay_port
+            lambda: RelayDoor(self._find),
+            self.config.listeners.host,
+            given.relay_port,
+            ssl=listening,
+            ssl_handshake_timeout=HANDSHAKE_S,
         )
         self._tell_ports(taken, door)
         await asyncio.to_thread(self._check_open)
