@@ -14,10 +14,11 @@ import pika.exceptions
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from mainstem.broker.refusals import NAMES_MAX, OTHER_NAMES
 from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
-from tests.protocol.mqtt.raw import Raw
-from tests.security.attempts import Client
+from tests.protocol.mqtt.raw import Raw, publish_packet
+from tests.security.attempts import ATTEMPTS, Client
 from tests.security.knocking import KNOCKS, amqp, http, mqtt, nats_
 from tests.users import ANN, ROOT, add_users, allow
 
@@ -117,6 +118,43 @@ def test_changes_by_kafka_amqp_and_nats_are_told(broker: Broker) -> None:
         channel.queue_delete("jobs")
     assert wait_for(broker, action="queue.purge", object="jobs")["protocol"] == "amqp"
     assert wait_for(broker, action="queue.delete", object="jobs")["outcome"] == "done"
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "kafka", "amqp", "nats"])
+@pytest.mark.parametrize("action", ["publish", "consume"])
+def test_a_refused_publish_or_read_is_told(broker: Broker, protocol: str, action: str) -> None:
+    """Tim has no rule at all; what he tries concerns his own namespace."""
+    name = f"secret-{protocol}"
+    with root(broker, namespace="t1") as api:
+        api.post("/v1/topics", json={"name": name, "settings": {"layout": "dedicated"}})
+    assert not ATTEMPTS[f"topic.{action}", protocol](broker, ("tim", "tims password"), name)
+    event = wait_for(broker, "t1", user="tim", protocol=protocol, object=name, action=action, outcome="refused")
+    assert event["address"] == "127.0.0.1"
+    assert not [one for one in events(broker, "t2") if one["object"] == name]
+
+
+def test_a_refused_publish_or_read_by_http_is_told(broker: Broker) -> None:
+    with httpx.Client(base_url=broker.http_url, auth=("tim", "tims password")) as api:
+        assert api.post("/v1/messages", json={"topic": "secret-http", "value": "x"}).status_code == 403
+        assert api.get("/v1/messages", params={"topic": "secret-http"}).status_code == 403
+    wait_for(broker, "t1", user="tim", protocol="http", why="secret-http", action="topic.publish", outcome="refused")
+    wait_for(broker, "t1", user="tim", protocol="http", object="secret-http", action="consume", outcome="refused")
+
+
+def test_a_flood_of_refused_publishes_is_a_few_events_that_count_it(broker: Broker) -> None:
+    flood = b"".join(publish_packet(f"flood/{n % 30}", b"x", version=5) for n in range(3_000))
+    with Raw.connected(broker.mqtt_port, version=5, username="tim", password=b"tims password") as client:
+        for _ in range(10):
+            client.send(flood)
+        client.ping()
+    deadline, found = time.monotonic() + WAIT_S, []
+    while time.monotonic() < deadline and sum(one.get("times", 1) for one in found) < 30_000:
+        found = [one for one in events(broker, "t1") if "flood/" in one["object"] or OTHER_NAMES in one["object"]]
+        time.sleep(0.05)
+    assert sum(one.get("times", 1) for one in found) == 30_000
+    assert {"flood/0", "flood/9", OTHER_NAMES} <= {one["object"] for one in found}
+    seconds = len({one["time"] for one in found})
+    assert len(found) <= (NAMES_MAX + 1) * seconds
 
 
 def test_only_admins_read_it_by_any_protocol(broker: Broker) -> None:

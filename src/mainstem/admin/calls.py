@@ -21,6 +21,7 @@ from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
+from mainstem.broker.refusals import Client
 from mainstem.log.away import RUNS_MAX, brought
 from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized, Overloaded
 from mainstem.storage.engine import NotLocal
@@ -144,6 +145,8 @@ def endpoint(running: Running, operation: Operation) -> Callable[[Request], Awai
         except MainstemError as error:
             if operation.method != "GET":
                 audit(running.broker, request, operation.needs, error, call.body if call is not None else {})
+            if isinstance(error, NotAuthorized) and (operation.method == "GET" or operation.needs in READING):
+                _tell_refused(running.broker, request, operation.needs, error)
             return problem_of(error)
         if operation.method != "GET":
             audit(running.broker, request, operation.needs, None, call.body)
@@ -206,6 +209,18 @@ def audit(
         protocol="http",
         namespace=asked if asked in broker.namespaces else "",
     )
+
+
+def _tell_refused(broker: Broker, request: Request, operation: str, error: MainstemError) -> None:
+    """A publish or a read: these come often, so the audit tells them together (`broker/refusals.py`)."""
+    principal = request.scope["state"].get("principal")
+    if principal is None:
+        return  # nobody yet: failed logins are told by themselves
+    asked = request.query_params.get("namespace", "")
+    address = request.client.host if request.client is not None else ""
+    client = Client(principal, address, "http", asked if asked in broker.namespaces else "")
+    words = (request.url.path, request.query_params.get("topic"), request.query_params.get("filter"))
+    broker.audit.refused(client, lambda: client, operation, " ".join(filter(None, words)), error.message)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -4,8 +4,9 @@
      "action": "DeleteTopics", "object": "orders", "outcome": "refused", "why": "29"}
 
 What is told: failed logins; every change by HTTP, the console and RabbitMQ's API; what Kafka, AMQP and NATS change about
-topics, groups, queues, streams, users, rules and quotas. `outcome` is done, refused or failed. Never a password, a token
-or a payload: callers name objects, never what was sent.
+topics, groups, queues, streams, users, rules and quotas; publishes and subscriptions that rules refused (`times`: how often
+in that second, see `refusals.py`). `outcome` is done, refused or failed. Never a password, a token or a payload: callers
+name objects, never what was sent.
 
 `$audit` is a log of its own. Only admins read it, by any protocol (`access.py`); nobody publishes to it. While everybody
 gets in without a login nothing is kept, because nobody is known.
@@ -20,6 +21,7 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.access import Principal
 from mainstem.broker.identity.login import Shown
 from mainstem.broker.policy import Policy
+from mainstem.broker.refusals import Client, Refusals
 from mainstem.broker.rules import AUDIT_TOPIC
 from mainstem.model.errors import MainstemError
 
@@ -38,6 +41,7 @@ logger = logging.getLogger("mainstem.audit")
 
 EVENTS_MAX = 10_000
 WRITE_S = 0.2
+REFUSALS_S = 1  # between two events of one connection about the same
 LOGINS_PER_S = 50
 SEGMENT_BYTES = 1 << 20  # every namespace has one
 TEXT_MAX = 256  # characters of each field
@@ -62,6 +66,7 @@ class Event:
     object: str
     outcome: str
     why: str = ""
+    times: int = 0  # 0: once
 
 
 class Audit:
@@ -71,6 +76,7 @@ class Audit:
         self._events: deque[tuple[str, Event]] = deque()  # with the namespace each belongs to
         self._left_out = 0
         self._logins_second = self._logins = 0
+        self._refusals, self._refusals_ns = Refusals(), 0
         self._news = asyncio.Event()
         self.written_total = self.left_out_total = 0
         broker.identity.on_login = self._login
@@ -112,6 +118,22 @@ class Audit:
             why,
         )
 
+    def refused(
+        self,
+        whose: Hashable,
+        client: Callable[[], Client],
+        action: str,
+        name: str | bytes,
+        why: str = "",
+        times: int = 1,
+    ) -> None:
+        """A publish or a subscription that a rule refuses, or that none allows; told with its like (`refusals.py`)."""
+        if not self._options.enabled or self._broker.access.open:
+            return
+        if not self._refusals.add(whose, client, action, name, why, times):
+            self._leave_out()
+        self._news.set()
+
     def _login(self, shown: Shown, principal: Principal | None, why: str) -> None:
         """A login failed; where the user is known it concerns that user's namespace."""
         second = self._broker.clock.monotonic_ns() // 1_000_000_000
@@ -124,7 +146,7 @@ class Audit:
         user = self._broker.access.users.get(shown.name)
         self._keep(user.namespace if user else "/", shown.name, shown.address, shown.protocol, LOGIN, "", REFUSED, why)
 
-    def _keep(self, namespace: str, *given: str) -> None:
+    def _keep(self, namespace: str, *given: str, times: int = 0) -> None:
         if not self._options.enabled or self._broker.access.open:
             return
         if len(self._events) >= EVENTS_MAX:
@@ -132,7 +154,8 @@ class Audit:
             return
         now = datetime.fromtimestamp(self._broker.clock.now_ns() / 1e9, UTC)
         time = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._events.append((namespace, Event(time, *(text[:TEXT_MAX] for text in given))))
+        user, address, protocol, action, name, outcome, why = (text[:TEXT_MAX] for text in given)
+        self._events.append((namespace, Event(time, user, address, protocol, action, name, outcome, why, times)))
         self._news.set()
 
     def _leave_out(self) -> None:
@@ -146,8 +169,26 @@ class Audit:
         while True:
             await self._news.wait()
             self._news.clear()
+            now = self._broker.clock.monotonic_ns()
+            if now - self._refusals_ns >= REFUSALS_S * 1_000_000_000:
+                self._refusals_ns = now
+                self._tell_refusals()
             await self.write()
             await asyncio.sleep(WRITE_S)
+            if self._refusals:
+                self._news.set()
+
+    async def close(self) -> None:
+        self._tell_refusals()
+        await self.write()
+
+    def _tell_refusals(self) -> None:
+        for one in self._refusals.take():
+            client = one.client
+            user = client.principal.name if client.principal is not None else ""
+            namespace = client.namespace or (client.principal.namespace if client.principal is not None else "/")
+            told = (user, client.address, client.protocol, one.action, one.name, REFUSED, one.why)
+            self._keep(namespace, *told, times=one.times if one.times > 1 else 0)
 
     async def write(self) -> None:
         """What has gathered, a slice at a time."""

@@ -239,7 +239,7 @@ class Broker(Declaring):
         if self.logs.tier is not None:
             self.logs.tier.stop()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.audit.write()
+        await self.audit.close()
         for close in (self.schemas.close, *self.closing):
             await close()
         await self.pump.close()

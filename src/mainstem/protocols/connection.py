@@ -20,11 +20,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mainstem.broker.access import Principal
+from mainstem.broker.audit import Audit
 from mainstem.broker.quotas import Member
+from mainstem.broker.refusals import Client
 from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
-from mainstem.protocols.login import Expiries
+from mainstem.protocols.login import Expiries, address_of
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 
@@ -312,6 +314,13 @@ class Connection(asyncio.Protocol):
     def limit_output(self, bytes_max: int) -> None:
         if self.transport is not None and not self.closing:
             self.transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
+
+    def tell_refused(self, audit: Audit, action: str, name: str | bytes, why: str = "", times: int = 1) -> None:
+        """Rules refused it a publish or a subscription; told by the audit, together with its like."""
+        audit.refused(self, self._refused_client, action, name, why, times)
+
+    def _refused_client(self) -> Client:
+        return Client(self.logged_in(), address_of(self), self.server.protocol)
 
     def unsent_bytes(self) -> int:
         """What waits here and in the transport."""

@@ -16,12 +16,12 @@ from mainstem.broker.queues.queue import Queue
 from mainstem.model.crossing import amqp_properties
 from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
-from mainstem.protocols.amqp.channel import Channel
+from mainstem.protocols.amqp.channel import AUDITED, Channel
 from mainstem.protocols.amqp.consumer_timeouts import ConsumerTimeouts
 from mainstem.protocols.amqp.consuming import StreamConsumer
 from mainstem.protocols.amqp.durable_answers import DurableAnswers
 from mainstem.protocols.amqp.events import METHODS_FROM, Event, MethodEvent
-from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, fault_of
+from mainstem.protocols.amqp.faults import EXPECTED, AccessRefused, Fault, bad_frame, fault_of
 from mainstem.protocols.amqp.login import log_in, mechanisms_of, renew
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
@@ -397,6 +397,9 @@ class AmqpConnection(DurableAnswers):
 
     def fail_channel(self, number: int, fault: Fault, failed: int = 0) -> None:
         logger.info("%s, channel %d: %s", self.label(), number, fault)
+        method = name_of(failed)
+        if isinstance(fault, AccessRefused) and method not in AUDITED:
+            self.tell_refused(self.server.broker.audit, fault.action or method, fault.what, fault.text)
         self.drop_channel(number)
         self.closing_channels.add(number)
         payload = encode(

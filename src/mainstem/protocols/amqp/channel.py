@@ -15,7 +15,7 @@ from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.methods import decode, name_of
 from mainstem.protocols.login import address_of
 
-_AUDITED = frozenset(("queue.delete", "queue.purge", "exchange.delete"))
+AUDITED = frozenset(("queue.delete", "queue.purge", "exchange.delete"))
 _SETTLING = frozenset(("basic.ack", "basic.nack", "basic.reject"))
 
 
@@ -35,10 +35,10 @@ class Channel(Declares, Consumes, Publishes):
             handler(a)
         except (MainstemError, Fault) as error:
             fault = error if isinstance(error, Fault) else fault_of(error)
-            if name in _AUDITED:
+            if name in AUDITED:
                 self._audit(name, a, REFUSED if fault.code == 403 else FAILED, fault.text)
             raise fault from error
-        if name in _AUDITED:
+        if name in AUDITED:
             self._audit(name, a, DONE)
 
     def _audit(self, method: str, a: dict[str, Any], outcome: str, why: str = "") -> None:

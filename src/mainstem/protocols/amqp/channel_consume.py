@@ -27,7 +27,7 @@ from mainstem.protocols.amqp.consuming import (
     settle_all,
     stream_position,
 )
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.faults import AccessRefused, Fault
 from mainstem.protocols.amqp.wire import Consumer
 from mainstem.storage.engine import NotLocal
 
@@ -96,9 +96,8 @@ class Consumes(ChannelCore):
         if as_stream and is_pattern(pattern):
             connection = self.connection
             if not connection.server.broker.access.allows_filter(connection.principal, Action.CONSUME, pattern):
-                raise Fault(
-                    403, f"read access to all that '{name}' means refused for user '{connection.principal.name}'"
-                )
+                text = f"read access to all that '{name}' means refused for user '{connection.principal.name}'"
+                raise AccessRefused(text, "consume", name)
             return self._stream_over(name, pattern, PatternStream)
         return self.queue(name)
 

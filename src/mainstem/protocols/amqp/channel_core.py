@@ -13,7 +13,7 @@ from mainstem.broker.queues.opening import check_taker, may_queue
 from mainstem.broker.queues.queue import Queue
 from mainstem.metadata.store import Written
 from mainstem.model.errors import NotAuthorized
-from mainstem.protocols.amqp.faults import Fault
+from mainstem.protocols.amqp.faults import AccessRefused, Fault
 from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire
 
@@ -123,7 +123,7 @@ class ChannelCore:
         try:
             check_taker(connection.server.broker.access, connection.principal, queue)
         except NotAuthorized as error:
-            raise Fault(403, error.message) from None
+            raise AccessRefused(error.message, "consume", queue.name) from None
 
     def require_all(self, action: Action, topic_filter: bytes, what: str) -> None:
         connection = self.connection
@@ -132,7 +132,8 @@ class ChannelCore:
 
     def _refusal(self, action: Action, what: str) -> Fault:
         word = {"publish": "write", "consume": "read"}.get(action.value, "configure")
-        return Fault(403, f"{word} access to {what} refused for user '{self.connection.principal.name}'")
+        text = f"{word} access to {what} refused for user '{self.connection.principal.name}'"
+        return AccessRefused(text, action.value, what)
 
     def settle_writes(self) -> None:
         """What was published before this request is counted by it."""

@@ -55,6 +55,15 @@ class Fault(Exception):
         return str(self).encode("utf-8", "surrogateescape")[:TEXT_BYTES_MAX].decode("utf-8", "ignore")
 
 
+class AccessRefused(Fault):
+    """For want of a right, which the audit tells."""
+
+    def __init__(self, text: str, action: str = "", what: str = "") -> None:
+        super().__init__(403, text)
+        self.action = action  # in the words of rules; "": whatever the method is
+        self.what = what
+
+
 def bad_frame(kind: int, payload: bytes, why: str = "") -> Fault:
     """A frame that is none; without `why` one that comes where none of its kind may."""
     which = "all" if len(payload) <= OCTETS_SHOWN else f"first {OCTETS_SHOWN}"
@@ -87,4 +96,4 @@ def fault_of(error: errors.MainstemError) -> Fault:
         (errors.Overloaded, 506),
     )
     code = next((code for kind, code in codes if isinstance(error, kind)), 541)
-    return Fault(code, error.message)
+    return AccessRefused(error.message) if code == 403 else Fault(code, error.message)

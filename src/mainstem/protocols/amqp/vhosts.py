@@ -12,7 +12,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.model.origin import RecordFlag
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
-from mainstem.protocols.amqp.faults import Fault, fault_of
+from mainstem.protocols.amqp.faults import AccessRefused, Fault, fault_of
 from mainstem.protocols.amqp.wire import Target, TargetTable
 
 
@@ -67,7 +67,8 @@ class Publisher:
         called = exchange or "amq.default"
         if not vhost.broker.access.allows_named(self._principal, Action.PUBLISH, Kind.EXCHANGE, called, topic):
             named = quoted("exchange", exchange, vhost.name)
-            raise Fault(403, f"write access to {named} refused for user '{self._principal.name}'")
+            text = f"write access to {named} refused for user '{self._principal.name}'"
+            raise AccessRefused(text, "publish", topic.decode(errors="replace"))
         if vhost.namespace.refusal is not None:  # a transient message is confirmed unasked: it must not get so far
             raise fault_of(vhost.namespace.refusal)
         try:

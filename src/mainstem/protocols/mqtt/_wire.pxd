@@ -7,6 +7,7 @@ from mainstem.protocols._routes cimport RouteTable
 
 
 cdef enum:
+    REFUSALS_NAMED = 100  # of one read: what is refused beyond is only counted
     AHEAD = 4  # packets: so long takes a slot of a large table to come from memory
 
 
@@ -37,6 +38,7 @@ cdef class Inbound(Receipts):
     cdef Py_ssize_t last_bytes_max
     cdef uint64_t last_generation
     cdef int64_t time_ms
+    cdef Py_ssize_t refused  # publishes of this read, by rules
     cdef bint roams  # the last publish had another topic than the one before: looking ahead pays
     cdef uint64_t hash  # of this packet's topic; 0: not known yet
     cdef uint64_t[AHEAD] hashes  # of the next packets' topics: a ring
@@ -45,6 +47,7 @@ cdef class Inbound(Receipts):
 
     cdef int _own(self) except -1
     cdef object _step(self)
+    cdef object _packets(self)
     cdef uint64_t _foresee(self) noexcept
     cdef bint _fill_tail(self) except -1
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1

@@ -151,6 +151,14 @@ cdef class Inbound(Receipts):
         return self._step()
 
     cdef object _step(self):
+        self.refused = 0
+        try:
+            return self._packets()
+        finally:
+            if self.refused > REFUSALS_NAMED and self.connection is not None:
+                self.connection.refused_publish(None, self.refused - REFUSALS_NAMED)
+
+    cdef object _packets(self):
         cdef const uint8_t* at
         cdef Py_ssize_t available, size = 0, total
         cdef int digits
@@ -328,7 +336,12 @@ cdef class Inbound(Receipts):
             return self._event(&fields)  # whoever can say why
         if reason == 0:
             self._append(&fields)
-        elif fields.qos and (self.version == 5 or reason == NOT_AUTHORIZED):
+            return None
+        if reason == NOT_AUTHORIZED and self.connection is not None:
+            self.refused += 1
+            if self.refused <= REFUSALS_NAMED:
+                self.connection.refused_publish(PyBytes_FromStringAndSize(<const char*>fields.topic, fields.topic_size))
+        if fields.qos and (self.version == 5 or reason == NOT_AUTHORIZED):
             self._answer(None, fields.qos, fields.packet_id, reason)
         elif reason != NOT_AUTHORIZED:  # there is no way to tell it: better a closed connection than a silent loss
             raise Violation(reason, "a publish was refused")

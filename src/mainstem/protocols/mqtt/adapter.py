@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.quotas import Member
+from mainstem.broker.refusals import OTHER_NAMES
 from mainstem.broker.session_keeper import session_key
 from mainstem.broker.sessions import DONE, NEVER, Flight, Session
 from mainstem.broker.waiting import Then
@@ -506,6 +507,9 @@ class MqttConnection(Connection):
 
     def logged_in(self) -> Principal | None:
         return self.principal
+
+    def refused_publish(self, topic: bytes | None, times: int = 1) -> None:
+        self.tell_refused(self.service.broker.audit, "publish", OTHER_NAMES if topic is None else topic, times=times)
 
     def end_login(self) -> None:
         self._say_goodbye(Reason.NOT_AUTHORIZED, LOGIN_ENDED)

@@ -82,6 +82,7 @@ def _publish(connection: MqttConnection, event: Publish) -> Ticket:
     limits = service.limits
     check_topic(special.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
     if not service.broker.access.allows(connection.principal, Action.PUBLISH, special.topic):
+        connection.refused_publish(special.topic)
         raise NotAuthorized(f"user {connection.principal.name} may not publish {special.topic.decode()!r}")
     client_id = connection.outbound.client_id
     delayed = special.due_ms is not None and special.due_ms > now_ms

@@ -55,6 +55,9 @@ class Subscriptions:
                 reasons.append(reason)
                 why = error.message
         connection = self._connection
+        for one, answered in zip(event.filters, reasons, strict=True):
+            if answered == Reason.NOT_AUTHORIZED:
+                connection.tell_refused(connection.service.broker.audit, "consume", one.topic, why)
         suback = connection.explained(
             lambda words: encode_suback(connection.version, event.packet_id, reasons, words),
             why if connection.problem_information else "",

@@ -415,7 +415,10 @@ class NatsConnection(Connection):
     # -- publishing ------------------------------------------------------------------------------------------------
 
     def refuse_publish(self, tokens: list[str], prefix: str = "$JS.API.", why: str = "") -> None:
-        words = f'Permissions Violation for Publish to "{prefix}{".".join(tokens)}"'  # leaves the connection open
+        name = prefix + ".".join(tokens)
+        if not why:
+            self.tell_refused(self.server.broker.audit, "publish", name)
+        words = f'Permissions Violation for Publish to "{name}"'  # leaves the connection open
         self.send(error_line(f"{words}: {why}" if why else words))
 
     def write_published(self) -> None:
@@ -439,6 +442,7 @@ class NatsConnection(Connection):
         if not self._may_listen(subject, topic_filter):
             using = f' using queue "{queue.decode(errors="replace")}"' if queue else ""
             name = subject.decode(errors="replace")
+            self.tell_refused(self.server.broker.audit, "consume", name)
             self.send(error_line(f'Permissions Violation for Subscription to "{name}"{using}'))
             return
         if len(self.subscriptions.by_sid) >= SUBSCRIPTIONS_MAX:

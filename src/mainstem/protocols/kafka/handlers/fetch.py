@@ -26,7 +26,7 @@ from mainstem.log.away import bring
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import denied, may
+from mainstem.protocols.kafka.handlers.permission import denied, must
 from mainstem.protocols.kafka.messages import FetchResponse
 from mainstem.protocols.kafka.sessions import CLOSE_EPOCH, FULL_EPOCH, FetchSession, Watched
 from mainstem.storage.engine import NotLocal
@@ -376,7 +376,7 @@ class Polling:
             return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(one.key[0], bytes) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not 0 <= one.index < topic.count or topic.gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not may(self._request, Action.CONSUME, topic.canonical):
+        if not must(self._request, Action.CONSUME, topic.canonical):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if one.leader_epoch >= 0:
             epoch = topic.epoch(one.index)

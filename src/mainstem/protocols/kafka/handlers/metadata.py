@@ -18,6 +18,7 @@ from mainstem.protocols.kafka.handlers.permission import (
     is_admin,
     may,
     may_see,
+    tell_refused,
     topic_operations,
 )
 from mainstem.protocols.kafka.messages import (
@@ -136,6 +137,7 @@ def _asked_topic(request: Request, asked: Any) -> Any:
     except MainstemError as fault:
         return kind(error_code=code_of(fault), name=name)
     if not may_see(request, canonical):
+        tell_refused(request, "describe", canonical)
         return kind(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
     if topic is None:
         return kind(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)

@@ -31,6 +31,18 @@ def may(request: Request, action: Action, topic: bytes) -> bool:
     return request.service.access.allows(request.principal, action, topic)
 
 
+def must(request: Request, action: Action, topic: bytes) -> bool:
+    """The same of what the client does now: a refusal is told by the audit."""
+    if may(request, action, topic):
+        return True
+    tell_refused(request, action.value, topic)
+    return False
+
+
+def tell_refused(request: Request, action: str, name: str | bytes) -> None:
+    request.connection.tell_refused(request.service.broker.audit, action, name)
+
+
 def may_see(request: Request, topic: bytes) -> bool:
     """Who may read or write a topic may also know of it, unless a rule denies just that."""
     if request.service.access.denies(request.principal, Action.DESCRIBE, topic):
@@ -67,6 +79,7 @@ def of_group(action: Action, handler: Handler, response: type[Any]) -> Handler:
 
     def answer(request: Request) -> Any:
         if not may_group(request, action, request.body.group_id or ""):
+            tell_refused(request, action.value, f"group {request.body.group_id or ''}")
             return response(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return handler(request)
 
@@ -79,6 +92,7 @@ def of_transaction(handler: Handler, response: type[Any]) -> Handler:
     def answer(request: Request) -> Any:
         name = request.body.transactional_id
         if name is not None and not may_transact(request, Action.PUBLISH, name):
+            tell_refused(request, "publish", f"transactional id {name}")
             return response(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return handler(request)
 

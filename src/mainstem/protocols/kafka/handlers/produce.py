@@ -18,7 +18,7 @@ from mainstem.model.origin import Origin
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may, may_transact
+from mainstem.protocols.kafka.handlers.permission import may_transact, must, tell_refused
 from mainstem.protocols.kafka.messages import ProduceResponse
 from mainstem.protocols.kafka.rules import Refused, TopicRules
 
@@ -193,7 +193,7 @@ class Production:
                 name = shown.name
             else:
                 name = data.name
-            if not may(request, Action.PUBLISH, topic_of_kafka(name)):
+            if not must(request, Action.PUBLISH, topic_of_kafka(name)):
                 return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
             topic = request.catalog.find(name)
             if topic is None:
@@ -277,6 +277,7 @@ class Production:
         if request.body.transactional_id is None:
             raise Refused(ErrorCode.INVALID_TXN_STATE, "a transactional batch without a transactional id")
         if not may_transact(request, Action.PUBLISH, request.body.transactional_id):
+            tell_refused(request, "publish", f"transactional id {request.body.transactional_id}")
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the transactional id is another user's")
         transaction_id = request.group_key(request.body.transactional_id)
         at = self.service.transactional_topic(request.namespace, topic.name), index

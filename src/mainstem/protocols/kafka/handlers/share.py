@@ -15,7 +15,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import beat_response
-from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may, may_group, of_group
+from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may, may_group, of_group, tell_refused
 from mainstem.protocols.kafka.messages import (
     ShareAcknowledgeResponse,
     ShareFetchResponse,
@@ -99,6 +99,8 @@ def _may_take(request: Request, topic: KafkaTopic) -> bool:
         allowed = may_queue(access, principal, Action.CONSUME, topic.name)
     else:
         allowed = may(request, Action.CONSUME, topic.canonical)
+    if not allowed:
+        tell_refused(request, "consume", topic.canonical)
     taken = joins.filters if joins else [topic.view.filter] if topic.view is not None else []
     return allowed and not any(access.denies_some(principal, Action.CONSUME, one) for one in taken)
 

@@ -13,7 +13,7 @@ from mainstem.model.pattern import Pattern
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import collect_commits
-from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see, may_transact, of_transaction
+from mainstem.protocols.kafka.handlers.permission import may_group, may_see, may_transact, must, of_transaction
 from mainstem.protocols.kafka.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -147,7 +147,7 @@ def _add_one(
 def _writable(request: Request, transaction_id: str, name: str, index: int) -> ErrorCode:
     """A partition that a transaction may write to; a topic of the shared log gets one of its own first."""
     try:
-        if not may(request, Action.PUBLISH, topic_of_kafka(name)):
+        if not must(request, Action.PUBLISH, topic_of_kafka(name)):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topic = request.catalog.find(name) or request.catalog.make(name)
         if topic is None:

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.access import Action
-from mainstem.broker.audit import DONE, FAILED, REFUSED
+from mainstem.broker.audit import DONE, FAILED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.broker.streams.stream import Stream
@@ -206,7 +206,6 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
             except (JsError, MainstemError) as error:
                 answer = self._refused(error)
             except NotAllowed:
-                self._audit(call, name, REFUSED)
                 call.connection.refuse_publish(call.tokens)
                 continue
             except Exception:
