@@ -17,6 +17,7 @@ from mainstem.testing.process import BrokerProcess
 
 WAIT_S = 20
 ROUNDS = 3
+IN_FLIGHT = 20
 AT_LEAST = 150  # acked before each kill
 
 
@@ -37,7 +38,8 @@ class Run:
         js = client.jetstream(timeout=WAIT_S)
         enough = len(self.acked) + AT_LEAST
         work = [
-            asyncio.create_task(one) for one in (self._publish(js), self._publish(js), self._consume(js), self._put(js))
+            asyncio.create_task(one)
+            for one in (self._publish(js), self._publish_many(js), self._consume(js), self._put(js))
         ]
         while len(self.acked) < enough:
             assert not any(one.done() for one in work), "a client stopped before the kill"
@@ -51,12 +53,19 @@ class Run:
 
     async def _publish(self, js: Any) -> None:
         while True:
-            self.number += 1
-            number, payload = self.number, self.ledger.payload("p", self.number)
-            ack = await js.publish(f"k.{number % 7}", payload)
-            assert ack.seq not in self.acked, "a sequence was given twice"
-            self.acked[ack.seq] = payload
-            self.ledger.ok("p", number)
+            await self._publish_one(js)
+
+    async def _publish_many(self, js: Any) -> None:
+        while True:
+            await asyncio.gather(*(self._publish_one(js) for _ in range(IN_FLIGHT)))
+
+    async def _publish_one(self, js: Any) -> None:
+        self.number += 1
+        number, payload = self.number, self.ledger.payload("p", self.number)
+        ack = await js.publish(f"k.{number % 7}", payload)
+        assert ack.seq not in self.acked, "a sequence was given twice"
+        self.acked[ack.seq] = payload
+        self.ledger.ok("p", number)
 
     async def _consume(self, js: Any) -> None:
         pull = await js.pull_subscribe("k.>", "worker")

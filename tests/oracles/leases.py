@@ -21,6 +21,15 @@ class Leases:
         """In ascending order."""
         return iter(list(self._held))
 
+    @property
+    def lowest(self) -> int | None:
+        """None if there is none."""
+        return next(iter(self._held), None)
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Those from `first` to `last`."""
+        return [position for position in self._held if first <= position <= last]
+
     def add(self, positions: array[int]) -> None:
         """They are ascending and, but for repeats of a journal, beyond all others."""
         last = next(reversed(self._held), -1)

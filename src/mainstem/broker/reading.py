@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from mainstem.broker.live import OFFERED, Dispatcher, Sink
 from mainstem.broker.time_search import (
     find_time_stored,
     fulfils,
@@ -47,6 +48,7 @@ FRAME_HEAD_SIZE = 48
 READ_BYTES_MIN, READ_BYTES_MAX = 4096, 1 << 20
 STEP_RECORDS = 256  # decoded between two looks at the clock, by a reader that has only a slice of time
 STEP_BYTES = 64 << 10
+STAMP_MAX = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -216,6 +218,28 @@ class Chosen:
             if size >= bytes_max and taken < len(offsets):
                 return found, offsets[taken]
         return found, scanned
+
+    def replay(
+        self,
+        dispatcher: Dispatcher,
+        sink: Sink,
+        offset: int,
+        end: int,
+        *,
+        count_max: int,
+        expect: Callable[[array[int]], None],
+    ) -> array[int]:
+        """Offer matching records to a sink until it takes no more; their offsets, which `expect` is told before."""
+        at = max(offset, self._log.start_offset)
+        offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
+        expect(offsets)
+        taken = 0
+        for piece, inside in pieces_of(self._log, offsets, scanned, READ_BYTES_MAX):
+            wanted = offsets[taken:inside]
+            if dispatcher.replay(sink, self._log, piece, wanted, 0, STAMP_MAX, self._topic_of) != OFFERED:
+                break
+            taken = inside
+        return offsets
 
     def _decode(self, piece: memoryview, chosen: array[int]) -> list[Record]:
         records = decode_chosen(

@@ -7,6 +7,11 @@ class Leases:
     def __contains__(self, position: int) -> bool: ...
     def __iter__(self) -> Iterator[int]:
         """In ascending order."""
+    @property
+    def lowest(self) -> int | None:
+        """None if there is none."""
+    def between(self, first: int, last: int) -> list[int]:
+        """Those from `first` to `last`."""
     def add(self, positions: array[int]) -> None:
         """They are ascending and, but for repeats of a journal, beyond all others."""
     def take(self, positions: array[int]) -> array[int]:

@@ -43,6 +43,21 @@ cdef class Leases:
         cdef Py_ssize_t n
         return iter([self.at[n] for n in range(self.head, self.tail) if self.at[n] >= 0])
 
+    @property
+    def lowest(self):
+        """None if there is none."""
+        return self.at[self.head] if self.head < self.tail else None  # what is crossed out there has left
+
+    def between(self, int64_t first, int64_t last):
+        """Those from `first` to `last`."""
+        cdef Py_ssize_t n = self.find(first)
+        found = []
+        while n < self.tail and named(self.at[n]) <= last:
+            if self.at[n] >= 0:
+                found.append(self.at[n])
+            n += 1
+        return found
+
     def add(self, arrays.array positions not None):
         self.put(<const int64_t*>positions.data.as_longlongs, len(positions))
 

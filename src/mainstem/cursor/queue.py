@@ -78,6 +78,9 @@ class QueueCursor(QueueCore):
     def _reset(self, start: int) -> None:
         super()._reset(start)
         self._is_released: set[int] = set()  # what `_released` holds
+        self._span_deadlines: list[
+            tuple[int, int, int]
+        ] = []  # of first leases that have none of their own: ms, first, last
         self.estimated = False  # whether `unread` is only known not to be too low
         self.doubtful = 0  # what lies below it may have been delivered by a run that did not say so
 
@@ -99,9 +102,9 @@ class QueueCursor(QueueCore):
     def floor(self) -> int:
         """Everything below is settled: what a retention pass may drop as far as this queue is concerned."""
         floor = self.next
-        for position in self._leased:  # ascending, so the first is the lowest
-            floor = min(floor, position)
-            break
+        lowest = self._leased.lowest
+        if lowest is not None:
+            floor = min(floor, lowest)
         if self._released:
             floor = min(floor, self._released[0])
         waiting = self.order.waiting_positions() if self.order is not None else ()
@@ -115,6 +118,10 @@ class QueueCursor(QueueCore):
     def attempts(self, position: int) -> int:
         """How many deliveries of it have failed so far."""
         return self._attempts.get(position, 0)
+
+    def attempted(self) -> list[int]:
+        """Those of which a delivery has failed."""
+        return list(self._attempts)
 
     def is_leased(self, position: int) -> bool:
         return position in self._leased or position in self._leased_again
@@ -131,7 +138,7 @@ class QueueCursor(QueueCore):
 
     def next_event_ms(self) -> int | None:
         """When `expire` or `wake` will have something to do."""
-        times = [heap[0][0] for heap in (self._deadlines, self._due) if heap]
+        times = [heap[0][0] for heap in (self._deadlines, self._due, self._span_deadlines) if heap]
         return min(times, default=None)
 
     # -- unread positions
@@ -142,6 +149,14 @@ class QueueCursor(QueueCore):
         self.hand_out(leased, 0, 0)
         if deadline_ms:
             self.extend(leased, deadline_ms)
+
+    def lease_span(self, positions: array[int], deadline_ms: int) -> None:
+        """`lease_many` of what a turn brought: the deadline is kept once for all of them."""
+        self.hand_out(positions, 0, 0)
+        heappush(self._span_deadlines, (deadline_ms, positions[0], positions[-1]))
+        if len(self._span_deadlines) > 2 * len(self._leased) + 1024:  # leases that were acked leave theirs behind
+            self._span_deadlines = [one for one in self._span_deadlines if self._leased.between(*one[1:])]
+            heapify(self._span_deadlines)
 
     def delay_unread(self, position: int, due_ms: int) -> None:
         """Take the next unread position and keep it back until `due_ms`."""
@@ -342,6 +357,9 @@ class QueueCursor(QueueCore):
             deadline_ms, position = heappop(self._deadlines)
             if self._deadline_of.get(position) == deadline_ms:
                 expired.append(position)
+        while self._span_deadlines and self._span_deadlines[0][0] <= now_ms:
+            _, first, last = heappop(self._span_deadlines)
+            expired += [p for p in self._leased.between(first, last) if p not in self._deadline_of]
         if len(self._deadlines) > 2 * len(self._deadline_of) + 1024:  # leases that were acked leave theirs behind
             self._deadlines = [(d, p) for p, d in self._deadline_of.items()]
             heapify(self._deadlines)

@@ -25,6 +25,8 @@ class IndexCore:
         """Up to where the chunk's offsets are covered."""
     def last_offset(self, number: int) -> int:
         """The offset of the topic's last record, -1 if there is none. After a crash possibly a little too far on."""
+    def count_topics(self, offset: int) -> int:
+        """How many topics have a record at or beyond an offset."""
     def find_one(self, number: int, start: int, end: int, limit: int = UNLIMITED) -> array[int]:
         """The offsets of one topic's records: cost follows what is found."""
     def find_many(self, bitmap: Buffer, start: int, end: int, limit: int = UNLIMITED) -> tuple[array[int], int]:

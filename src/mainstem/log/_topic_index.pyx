@@ -136,6 +136,14 @@ cdef class IndexCore:
         """The offset of the topic's last record, -1 if there is none. After a crash possibly a little too far on."""
         return self.last[number] if 0 < number < self.last_capacity else -1
 
+    def count_topics(self, int64_t offset):
+        """How many topics have a record at or beyond an offset."""
+        cdef uint32_t number
+        cdef Py_ssize_t count = 0
+        for number in range(1, self.last_capacity):
+            count += self.last[number] >= offset
+        return count
+
     cdef Chunk chunk_at(self, int64_t chunk_id):
         """The chunk, checked; None where nothing was added; CorruptFrame where something was and is lost."""
         if chunk_id in self.lost:

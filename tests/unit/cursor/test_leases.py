@@ -39,6 +39,20 @@ def test_a_repeated_or_late_position_finds_its_place(kind: Any) -> None:
     assert not len(leases)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lowest_and_those_of_a_stretch_are_found(kind: Any) -> None:
+    leases = made(kind, 5, 6, 9, 12, 20)
+    leases.take(array("q", [9, 5]))
+    assert (leases.lowest, leases.between(5, 12), leases.between(7, 11), leases.between(13, 99)) == (
+        6,
+        [6, 12],
+        [],
+        [20],
+    )
+    leases.take(array("q", [6, 12, 20]))
+    assert (leases.lowest, leases.between(0, 99)) == (None, [])
+
+
 def test_one_lease_that_stays_does_not_keep_the_places_of_those_that_went() -> None:
     leases = made(Leases, 1)
     for start in range(2, 200_000, 100):

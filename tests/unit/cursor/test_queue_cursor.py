@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 from hypothesis import given, settings
@@ -77,6 +78,28 @@ def test_a_lease_expires_unless_it_is_extended() -> None:
     assert cursor.expire(150).released == []
     assert cursor.expire(200).released == [11]
     assert cursor.attempts(11) == 1
+
+
+def test_leases_of_one_turn_have_one_deadline_but_those_that_were_extended() -> None:
+    cursor = cursor_with(4)
+    cursor.lease_span(array("q", [10, 11, 12, 13]), 100)
+    assert cursor.next_event_ms() == 100
+    cursor.ack_many([11])
+    cursor.extend([12], 200)
+    assert cursor.expire(99).released == []
+    assert cursor.expire(100).released == [10, 13]
+    assert cursor.lease_released(2, 300) == [10, 13]
+    assert cursor.next_event_ms() == 200
+    assert (cursor.expire(200).released, cursor.expire(300).released) == ([12], [10, 13])
+
+
+def test_deadlines_of_turns_that_are_acked_do_not_pile_up() -> None:
+    cursor = cursor_with(1)
+    for position in range(11, 5_000):
+        cursor.enter(position, 1)
+        cursor.lease_span(array("q", [position]), 1_000_000)
+        cursor.ack_many([position])
+    assert len(cursor._span_deadlines) < 1_100
 
 
 def test_a_late_ack_of_an_expired_lease_changes_nothing() -> None:

@@ -10,12 +10,15 @@ given up, also when its time had passed, and also after a restart.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.streams.settings import ConsumerSettings
+from mainstem.broker.streams.tap import Handed
 from mainstem.cursor.queue import QueueCursor
 from mainstem.model.record import Record
 
@@ -58,7 +61,8 @@ class Consumer:
         self.on_deleted: Callable[[], None] = lambda: None
         self.cursor = QueueCursor(start, journaled=bool(config.get("durable_name")))
         self._early: set[int] = set()  # messages from before its start that it is to have
-        self._numbers: dict[int, int] = {}  # leased offset → its consumer sequence
+        self._numbers: dict[int, int] = {}  # offset delivered alone, and not settled → its consumer sequence
+        self._handed: deque[tuple[array[int], int]] = deque()  # offsets delivered together, and the first's sequence
         self._given: dict[int, int] = {}  # of a sampled consumer: leased offset → when it was delivered
         self._ahead: deque[Record] = deque()
         self._ahead_at, self._ahead_next = 0, 0
@@ -105,7 +109,7 @@ class Consumer:
     def redelivered(self) -> int:
         """Of those that are out now, delivered more than once."""
         cursor = self.cursor
-        return sum(1 for position in self._numbers if cursor.attempts(position) and cursor.is_leased(position))
+        return sum(1 for position in cursor.attempted() if cursor.is_leased(position))
 
     @property
     def pending(self) -> int:
@@ -125,8 +129,20 @@ class Consumer:
         if not self.explicit or not self.ack_pending:
             return self.consumer_seq, self.delivered
         floor = self.cursor.floor
-        numbers = [self._numbers[p] for p in self._numbers if self._numbers[p]]
+        numbers = [number for position in self._unsettled() if (number := self._number_of(position))]
         return max(self.floor_consumer_seq, min(numbers, default=1) - 1), max(self.floor_seq, floor)
+
+    def _number_of(self, offset: int) -> int:
+        """The consumer sequence of its last delivery; 0 where a run before this one had it."""
+        if offset in self._numbers:
+            return self._numbers[offset]
+        at = bisect_left(self._handed, offset, key=lambda handed: handed[0][-1])
+        if at < len(self._handed):
+            offsets, first = self._handed[at]
+            place = bisect_left(offsets, offset)
+            if offsets[place] == offset:
+                return first + place
+        return 0
 
     def ready(self) -> bool:
         """Whether `take` may find something."""
@@ -206,6 +222,38 @@ class Consumer:
         _, end, version, _ = self._counted
         self._counted = (cursor.next, end, version, pending - 1)
 
+    def hand_out(self, sink: Handed, count_max: int) -> int:
+        """Deliver unread messages straight from the log, all with one change of state; how many the sink took.
+
+        0 also where something else comes first: then `peek` and `take` are the way.
+        """
+        stream, cursor = self.stream, self.cursor
+        self._wake()
+        pending, count_max = self.pending, min(count_max, self.room())
+        if cursor.released or self._early or self.sampled or count_max <= 0 or not pending:
+            return 0
+        sink.begin(self.consumer_seq, pending)
+        offsets = stream.replay(self.settings.filters, cursor.next, sink, count_max)
+        count = sink.count
+        if not count:
+            return 0
+        offsets = offsets[:count]
+        cursor.enter(max(offsets[-1], cursor.head), count)
+        self.delivered_ns = stream.service.now_ns()
+        if self.explicit:
+            while self._handed and self._handed[0][0][-1] < cursor.floor:
+                self._handed.popleft()
+            self._handed.append((offsets, self.consumer_seq + 1))
+            cursor.lease_span(offsets, stream.service.now_ms() + self.settings.wait_ms(0))
+            stream.service.schedule(self)
+        else:
+            cursor.pass_over(offsets[-1] + 1, count)
+        self.consumer_seq += count
+        self.delivered = offsets[-1] + 1
+        self._counted = (cursor.next, self._counted[1], self._counted[2], pending - count)
+        stream.service.note_pending(self)
+        return count
+
     def _next_unread(self) -> Record | None:
         stream, ahead = self.stream, self._ahead
         start = max(self.cursor.next, stream.first)
@@ -250,6 +298,16 @@ class Consumer:
             self._settle([offset])
         return self.journal()
 
+    def ack_many(self, offsets: array[int]) -> Ticket | None:
+        """What one read of a socket brought, with ack policy `explicit`."""
+        plain = self.stream.settings.retention == "limits" and not (self._numbers or self._given or self._early)
+        if not plain or self.cursor.ack_plainly(offsets) < 0:
+            self._settle(list(offsets))
+        else:
+            self.acked_ns = self.stream.service.now_ns()
+            self.on_ready()
+        return self.journal()
+
     def _unsettled(self) -> list[int]:
         cursor = self.cursor
         return [*cursor.lease_positions(), *cursor.released_positions(), *cursor._delayed]
@@ -259,7 +317,7 @@ class Consumer:
         for offset in settled:
             self._numbers.pop(offset, None)
         if self._given:
-            self._given = {offset: when for offset, when in self._given.items() if offset in self._numbers}
+            self._given = {offset: when for offset, when in self._given.items() if self.cursor.holds(offset)}
         if settled:
             self.acked_ns = self.stream.service.now_ns()
             self.stream.service.on_settled(self, settled)
@@ -311,7 +369,7 @@ class Consumer:
         if self._early:
             self._early.difference_update(offsets)
         if self.ack_pending:
-            gone = [offset for offset in offsets if offset in self._numbers]
+            gone = [offset for offset in offsets if self.cursor.holds(offset)]
             self.cursor.settle(gone)
             for offset in gone:
                 self._numbers.pop(offset, None)
@@ -319,7 +377,7 @@ class Consumer:
     def on_removed_range(self, first: int, end: int) -> None:
         self._early = {offset for offset in self._early if offset >= end}
         if self.ack_pending:
-            self.on_removed([offset for offset in self._numbers if first <= offset < end])
+            self.on_removed([offset for offset in self._unsettled() if first <= offset < end])
 
     def reset(self, start: int) -> Ticket | None:
         """Begin again at an offset, as if nothing had been delivered."""
@@ -336,6 +394,7 @@ class Consumer:
         self.began_again = True
         self._early.clear()
         self._numbers.clear()
+        self._handed.clear()
         self.forget_read()
 
     def journal(self) -> Ticket | None:

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
-from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
+from mainstem.broker.streams.stream import Stream
+from mainstem.broker.streams.tap import OVERHEAD_BYTES
 from mainstem.model.topic import filter_of_nats
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.consumer import Consumer
 
 
+def _of_origin(name: str) -> Any:
+    return property(lambda mirror: getattr(mirror.origin, name))
+
+
 class Mirror(Stream):
     """What it does not have itself, its origin has: `__getattr__`."""
+
+    last_seq, last_stamp, sizes = _of_origin("last_seq"), _of_origin("last_stamp"), _of_origin("sizes")
+    gathered, gathered_topics, last_id = _of_origin("gathered"), _of_origin("gathered_topics"), _of_origin("last_id")
 
     def __init__(self, origin: Stream, name: str, config: dict[str, Any], created_ns: int, start: int) -> None:
         # Not Stream's: it has no log of its own.
@@ -44,16 +52,22 @@ class Mirror(Stream):
     def __getattr__(self, name: str) -> Any:
         if name == "origin":
             raise AttributeError(name)
-        found = getattr(self.origin, name)
-        if name == "first":
-            return max(found, self.start)
-        if name in ("messages", "bytes") and (self._shown or self.start):
-            shown = self.count((), self.first, self.written)
-            if name == "messages":
-                return shown
-            average = self.origin.bytes // self.origin.messages if self.origin.messages else OVERHEAD_BYTES
-            return shown * average
-        return found
+        return getattr(self.origin, name)
+
+    @property
+    def first(self) -> int:  # type: ignore[override]  # a stream counts, a mirror looks
+        return max(self.origin.first, self.start)
+
+    @property
+    def messages(self) -> int:  # type: ignore[override]
+        return self.count((), self.first, self.written) if self._shown or self.start else self.origin.messages
+
+    @property
+    def stored_bytes(self) -> int:  # type: ignore[override]
+        origin = self.origin
+        if not self._shown and not self.start:
+            return origin.stored_bytes
+        return self.messages * (origin.stored_bytes // origin.messages if origin.messages else OVERHEAD_BYTES)
 
     # -- its life --------------------------------------------------------------------------------------------------
 

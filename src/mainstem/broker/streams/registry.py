@@ -28,8 +28,9 @@ from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
-from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
+from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
+from mainstem.broker.streams.tap import OVERHEAD_BYTES
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
 from mainstem.metadata.store import Written
 from mainstem.model.errors import Overloaded
@@ -153,12 +154,12 @@ class StreamService:
         log.low_mark = max(log.low_mark, min(stream.first, log.stable))
         stream.messages = stream.count((), stream.first, stream.written)
         known, at = self._counted.pop(log.id, (0, stream.first))
-        stream.bytes, at = known, max(at, stream.first)
+        stream.stored_bytes, at = known, max(at, stream.first)
         last = None
         for record in stream.walk((), at, stream.written):
             block = record.header(b"ms-nats")
-            stream.bytes += OVERHEAD_BYTES + len(stream.plain(record.topic)) + len(record.value or b"")
-            stream.bytes += 4 + len(block) if block else 0
+            stream.stored_bytes += OVERHEAD_BYTES + len(stream.plain(record.topic)) + len(record.value or b"")
+            stream.stored_bytes += 4 + len(block) if block else 0
             last = record
         stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
         if last is None and stream.last_seq:
@@ -415,7 +416,7 @@ class StreamService:
 
     def _dump_streams(self) -> Iterator[tuple[bytes, bytes]]:
         for log_id, stream in self.by_log.items():
-            state = _STATE.pack(stream.first, stream.last_seq, stream.bytes, stream.log.written)
+            state = _STATE.pack(stream.first, stream.last_seq, stream.stored_bytes, stream.log.written)
             yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
             if stream.sourcing.journaled:
                 yield _KEY.pack(log_id), SOURCES + stream.sourcing.journaled

@@ -14,13 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.live import RecordRef
 from mainstem.broker.reading import Chosen
 from mainstem.broker.streams.expiry import NS_PER_S, Expiring, duration_text, ttl_of
 from mainstem.broker.streams.republishing import Republishing
 from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
+from mainstem.broker.streams.tap import OVERHEAD_BYTES, Handed, StreamCounts, Tap
 from mainstem.log.removed import RemovedOffsets
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
@@ -35,42 +36,20 @@ if TYPE_CHECKING:
     from mainstem.log.gather import Ticket
     from mainstem.log.log import Log
 
-SIZES_MAX = 1 << 20  # records whose size is remembered; of older ones the average counts
+SIZES_MAX = 1 << 20  # a power of two: records whose size is remembered; of older ones the average counts
 SUBJECTS_KNOWN_MAX = 100_000  # whose visible records are remembered
-OVERHEAD_BYTES = 30  # of a stored message, as nats-server counts
 READ_BYTES = 1 << 20
 WALK_RECORDS = 1_000
 _SEARCH_FIRST = 1 << 12
 MARKER = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: %b\r\nNats-Rollup: sub\r\n\r\n"
 
 
-class _Tap(Sink):
-    """Hears of every record that is written to the stream, whoever published it."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(stream.namespace)
-        self.stream = stream
-
-    def push(self, record: RecordRef, options: Any) -> bool:
-        if record.log is self.stream.log:
-            self.stream.on_written(record)
-        return True
-
-    def choose(self, record: RecordRef) -> Any:
-        return None
-
-    def merge(self, options: list[Any]) -> Any:
-        return options[0]
-
-    def filters(self) -> Sequence[bytes]:
-        return self.stream.settings.captured
-
-
-class Stream:
+class Stream(StreamCounts):
     def __init__(
         self, service: StreamService, namespace: Namespace, name: str, log: Log, config: dict[str, Any], created_ns: int
     ) -> None:
         assert log.index is not None and log.low_marks is not None
+        super().__init__(log.next_offset, SIZES_MAX)
         self.service = service
         self.namespace = namespace
         self.name = name
@@ -83,21 +62,12 @@ class Stream:
         self.removed = log.low_marks.removed = RemovedOffsets()
         self.consumers: dict[str, Consumer] = {}
         self.deleted = False
-        self.messages = 0
-        self.bytes = 0
-        self.first = log.next_offset  # the offset of the first record there is, or where the next will be
-        self.last_seq = log.next_offset  # of the last record that was ever written
-        self.last_stamp = 0
-        self.last_id = b""  # of the last message that was published by NATS
-        self.gathered = 0  # published and not yet written
-        self.gathered_topics: set[bytes] = set()  # of them
         self.counters: dict[bytes, int] = {}  # the last sum of a topic, written or not
         self.duplicates: OrderedDict[bytes, tuple[int, Ticket | None, int]] = (
             OrderedDict()
         )  # id → (stamp, ticket, index)
         self.watchers: list[Callable[[], None]] = []  # who waits for something new
-        self._fresh: deque[tuple[int, bytes, int]] = deque()  # written, not yet stable: offset, topic, size
-        self._size_of: dict[int, int] = {}
+        self._fresh: deque[tuple[int, bytes]] = deque()  # written, not yet stable: offset, topic
         self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
         self._unjournaled: list[int] = []
         self._unwanted: list[int] = []
@@ -108,7 +78,8 @@ class Stream:
         self.granted: Granted = {}
         self.former: tuple[bytes, ...] = ()  # filters of subjects it had before: their messages may still be in it
         self.sourcing = Sourcing(self, service.of(namespace))
-        self._tap = _Tap(self)
+        self._tap = Tap(self, log, namespace)
+        self._weigh()
 
     # -- its life --------------------------------------------------------------------------------------------------
 
@@ -130,8 +101,28 @@ class Stream:
         self.copies = self._copies()
         self._subjects.clear()
         self.republishing = Republishing.of(self)
+        self._weigh()
         self.attach()
         self.enforce(all_subjects=True)
+
+    def _weigh(self) -> None:
+        """What the configuration asks of each message: mostly nothing but to be counted and appended."""
+        config, settings = self.config, self.settings
+        self.counts_only = (
+            self.republishing is None
+            and not self.copies
+            and settings.max_msgs_per_subject <= 0
+            and settings.retention != "interest"
+            and not config.get("allow_msg_ttl")
+            and not config.get("allow_msg_schedules")
+        )
+        self.takes_plain = not (
+            config.get("sealed")
+            or config.get("no_ack")
+            or config.get("allow_msg_counter")
+            or settings.copying
+            or config.get("discard") == "new"
+        )
 
     # -- subjects: its own are topics; others, which sources and transforms bring, lie under a beginning of their own ---
 
@@ -212,6 +203,14 @@ class Stream:
         chosen = Chosen(self.log, self.namespace.topic_of, bitmap=self.bitmap(filters))
         return chosen.records(max(start, self.first), end, bytes_max, count_max=count_max)
 
+    def replay(self, filters: Sequence[bytes], start: int, sink: Handed, count_max: int) -> array[int]:
+        """Offer stable records from an offset on to a sink; their offsets."""
+        chosen = Chosen(self.log, self.namespace.topic_of, bitmap=self.bitmap(filters))
+        dispatcher = self.service.broker.dispatcher
+        return chosen.replay(
+            dispatcher, sink, max(start, self.first), self.end, count_max=count_max, expect=sink.expect
+        )
+
     def walk(self, filters: Sequence[bytes], start: int, end: int) -> Iterator[Record]:
         """All of them, a piece at a time."""
         while start < end:
@@ -279,22 +278,15 @@ class Stream:
     # -- what comes ------------------------------------------------------------------------------------------------
 
     def on_written(self, record: RecordRef) -> None:
+        """By the tap, where a message is not just counted."""
         block = record.header(b"ms-nats")
         size = OVERHEAD_BYTES + len(self.plain(record.topic)) + record.value_size + (4 + len(block) if block else 0)
-        if not self.messages:
-            self.first = record.offset
-        self.messages += 1
-        self.bytes += size
-        self.gathered = max(0, self.gathered - 1)
-        if not self.gathered and self.gathered_topics:
-            self.gathered_topics = set()
-        self.last_seq, self.last_stamp = record.offset + 1, record.stamp
-        self._remember_size(record.offset, size)
+        self.note_written(record.offset, record.stamp, size)
         if block:
             self.note_headers(record.offset, record.topic, record.stamp, block)
         if self.republishing is not None:
             self.republishing.note(record, block or b"")
-        self._fresh.append((record.offset, record.topic, size))
+        self._fresh.append((record.offset, record.topic))
 
     def note_headers(self, offset: int, topic: bytes, stamp: int, block: bytes) -> None:
         """What a message asks of the future: to end, to be published again."""
@@ -305,17 +297,12 @@ class Stream:
             self.schedules.note(offset, topic, stamp, block)
             self.service.arm(self)
 
-    def _remember_size(self, offset: int, size: int) -> None:
-        self._size_of[offset] = size
-        if len(self._size_of) > SIZES_MAX:
-            self._size_of.pop(next(iter(self._size_of)), None)
-
     def _on_stable(self, log: Log) -> None:
         fresh, stable = self._fresh, log.stable
         per_subject = self.settings.max_msgs_per_subject
         unwanted, self._unwanted = self._unwanted, []
         while fresh and fresh[0][0] < stable:
-            offset, topic, _ = fresh.popleft()
+            offset, topic = fresh.popleft()
             if per_subject > 0:
                 unwanted += self._beyond(topic, offset, per_subject)
             if self.settings.retention == "interest" and not self.wanted(topic):
@@ -388,11 +375,9 @@ class Stream:
         self.flush_removed()
 
     def _forget_size(self, offset: int) -> None:
-        size = self._size_of.pop(offset, None)
-        if size is None:
-            size = self.bytes // self.messages if self.messages else 0
+        size = self.sizes.pop(offset) or (self.stored_bytes // self.messages if self.messages else 0)
         self.messages -= 1
-        self.bytes = max(0, self.bytes - size) if self.messages else 0
+        self.stored_bytes = max(0, self.stored_bytes - size) if self.messages else 0
 
     def _advance(self) -> None:
         """The first record may be another one now."""
@@ -425,11 +410,10 @@ class Stream:
         if end <= self.first:
             return 0
         gone = self.count((), self.first, end)
-        known = range(self.first, end) if end - self.first < len(self._size_of) else list(self._size_of)
-        sizes = [self._size_of.pop(offset) for offset in known if offset < end and offset in self._size_of]
-        average = self.bytes // self.messages if self.messages else 0
+        known, size = self.sizes.pop_below(end)
+        average = self.stored_bytes // self.messages if self.messages else 0
         self.messages -= gone
-        self.bytes = max(0, self.bytes - sum(sizes) - average * (gone - len(sizes))) if self.messages else 0
+        self.stored_bytes = max(0, self.stored_bytes - size - average * max(0, gone - known)) if self.messages else 0
         self.counters.clear()
         first = self.first
         self.first = end
@@ -452,9 +436,9 @@ class Stream:
         over = self.messages - settings.max_msgs if settings.max_msgs > 0 else 0
         if over > 0:
             self._remove_first(over)
-        while settings.max_bytes > 0 and self.bytes > settings.max_bytes and self.messages:
-            size = self._size_of.get(self.first) or self.bytes // self.messages
-            many = max(1, (self.bytes - settings.max_bytes) // max(1, 2 * size))
+        while settings.max_bytes > 0 and self.stored_bytes > settings.max_bytes and self.messages:
+            size = self.sizes.get(self.first) or self.stored_bytes // self.messages
+            many = max(1, (self.stored_bytes - settings.max_bytes) // max(1, 2 * size))
             self._remove_first(many)
         if settings.max_age_ns > 0:
             self.expire()

@@ -5,6 +5,9 @@ from mainstem.broker._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
 
 
+cdef int digits_of(Py_ssize_t value) noexcept nogil
+cdef uint8_t* put_number(uint8_t* at, Py_ssize_t value, int digits) noexcept nogil
+
 cdef enum:
     FRONT_KEPT = 128  # bytes of the last message's line
 

@@ -18,7 +18,7 @@ cdef enum:
     SUBJECTS_KNOWN_MAX = 65536
 
 
-cdef inline int digits_of(Py_ssize_t value) noexcept nogil:
+cdef int digits_of(Py_ssize_t value) noexcept nogil:
     cdef int count = 1
     while value >= 10:
         value //= 10
@@ -32,7 +32,7 @@ cdef inline uint8_t* put_text(uint8_t* at, const uint8_t* text, Py_ssize_t size)
     return at + size + 1
 
 
-cdef inline uint8_t* put_number(uint8_t* at, Py_ssize_t value, int digits) noexcept nogil:
+cdef uint8_t* put_number(uint8_t* at, Py_ssize_t value, int digits) noexcept nogil:
     cdef int n
     for n in range(digits - 1, -1, -1):
         at[n] = <uint8_t>(48 + value % 10)

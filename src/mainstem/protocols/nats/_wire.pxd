@@ -5,6 +5,7 @@ from mainstem.broker._live cimport Dispatcher, Route
 from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols._routes cimport RouteTable
 from mainstem.protocols.nats._outbound cimport Outbound
+from mainstem.protocols.nats.jetstream._pubacks cimport Gate
 
 
 cdef enum:
@@ -56,10 +57,19 @@ cdef class Inbound(Intake):
     cdef Route last_route
     cdef Py_ssize_t last_bytes_max
     cdef uint64_t last_generation
+    cdef Gate last_gate  # of the stream that the last subject belongs to
+
+    cdef bytes ack_front  # of the acks at hand: up to the consumer's name
+    cdef bint acks_alone  # each needs a decision
+    cdef int64_t* acks
+    cdef Py_ssize_t ack_count, ack_capacity
 
     cdef int _own(self) except -1
     cdef int _begin(self) except -1
     cdef object _step(self)
+    cdef object _parse(self)
+    cdef bint _take_ack(self, Publish* publish) except -1
+    cdef int _settle_acks(self) except -1
     cdef bint _fill_tail(self) except -1
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1
     cdef object _finish_tail(self)
@@ -68,5 +78,6 @@ cdef class Inbound(Intake):
     cdef object _line(self, const uint8_t* at, Py_ssize_t size)
     cdef object _take_publish(self, const uint8_t* at, Publish* publish)
     cdef bint _route(self, Publish* publish) except -1
+    cdef bint _is_plain(self, Publish* publish) except -1
     cdef int _append(self, Publish* publish) except -1
     cdef Py_ssize_t _headers(self, Publish* publish, int* count) except -1

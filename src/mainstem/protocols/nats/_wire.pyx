@@ -1,6 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The incoming half of a NATS connection. See `wire.py`; the plain `tests/oracles/nats_wire.py` says the same."""
 
+from array import array
+
+from cpython cimport array as arrays
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -8,9 +11,10 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from mainstem.codec._batch cimport put_varint, zigzag
-from mainstem.log._gather cimport Gather
+from mainstem.log._gather cimport Gather, Ticket
 from mainstem.protocols._routes cimport Entry
 from mainstem.protocols.nats._outbound cimport Outbound
+from mainstem.protocols.nats.jetstream._pubacks cimport Gate
 
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
@@ -22,7 +26,14 @@ cdef enum:
     WORDS_MAX = 5  # of a publish: HPUB subject reply header-size size
     NUMBER_DIGITS_MAX = 12
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
+    MARK_STREAM = 1  # as `publishing.STREAM`
+    ACK_TOKENS = 9
+    ACK_NUMBERS = 4  # deliveries, two sequences, stamp
+    ACKS_MAX = 8192  # settled at once
+    ACKS_KEPT = 256  # room for so many is not given back
+    STREAM_HEAD_MAX = 65536  # as `jetstream.publishing.HEADER_BYTES_MAX`
 
+cdef arrays.array TEMPLATE = array("q")
 cdef dict VERBS = {
     b"SUB": commands.SUB, b"UNSUB": commands.UNSUB, b"CONNECT": commands.CONNECT, b"PING": commands.PING,
     b"PONG": commands.PONG, b"INFO": commands.INFO, b"+OK": commands.OK, b"-ERR": commands.ERR,
@@ -35,10 +46,11 @@ cdef inline bint is_space(uint8_t byte) noexcept nogil:
     return byte == 32 or 9 <= byte <= 13
 
 
-cdef Py_ssize_t number_of(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+cdef int64_t long_number_of(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     """-1 where it is none."""
-    cdef Py_ssize_t value = 0, n
-    if size == 0 or size > NUMBER_DIGITS_MAX:
+    cdef int64_t value = 0
+    cdef Py_ssize_t n
+    if size <= 0 or size > 18 + (at[0] == 49):  # up to 1999…, which is less than 2^63
         return -1
     for n in range(size):
         if at[n] < 48 or at[n] > 57:
@@ -47,12 +59,34 @@ cdef Py_ssize_t number_of(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     return value
 
 
+cdef Py_ssize_t number_of(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """The same of sizes."""
+    return long_number_of(at, size) if size <= NUMBER_DIGITS_MAX else -1
+
+
+cdef bint is_done(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Whether an ack says no more than that: it is empty, `+ACK` or `+OK`."""
+    return size == 0 or (size == 4 and memcmp(at, <const char*>"+ACK", 4) == 0) or \
+        (size == 3 and memcmp(at, <const char*>"+OK", 3) == 0)
+
+
 cdef bint says_more(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     """Whether a header begins with `ms-`, however its letters are written: perhaps a key, or a time."""
     cdef const uint8_t* end = at + size
     at = <const uint8_t*>memchr(at, 10, size)
     while at != NULL and end - at > 3:
         if at[3] == 45 and at[1] | 32 == 109 and at[2] | 32 == 115:
+            return True
+        at = <const uint8_t*>memchr(at + 1, 10, end - at - 1)
+    return False
+
+
+cdef bint asks_more(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Whether a header is one for JetStream: `Nats-`, as it is written."""
+    cdef const uint8_t* end = at + size
+    at = <const uint8_t*>memchr(at, 10, size)
+    while at != NULL and end - at > 5:
+        if memcmp(at + 1, <const char*>"Nats-", 5) == 0:
             return True
         at = <const uint8_t*>memchr(at + 1, 10, end - at - 1)
     return False
@@ -77,6 +111,7 @@ cdef class Inbound(Intake):
     def __dealloc__(self):
         free(self.tail)
         free(self.scratch)
+        free(self.acks)
 
     # -- bytes to commands
 
@@ -138,6 +173,7 @@ cdef class Inbound(Intake):
     cdef int _begin(self) except -1:
         """Once per read: whether its publishes need nobody's decision."""
         self.direct = self.publisher is not None and self.publisher.check()
+        self.ack_front = None
         if self.direct:
             self.routes = self.publisher.routes
         return 0
@@ -156,6 +192,14 @@ cdef class Inbound(Intake):
         self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
 
     cdef object _step(self):
+        """Acks of messages are collected, and settled together before anything that needs a decision."""
+        try:
+            return self._parse()
+        finally:
+            if self.ack_count:
+                self._settle_acks()
+
+    cdef object _parse(self):
         cdef Publish publish
         cdef const uint8_t* at
         cdef Py_ssize_t line = 0, available
@@ -334,6 +378,12 @@ cdef class Inbound(Intake):
         if at[publish.total] != 13 or at[publish.total + 1] != 10:
             raise WireError(commands.UNKNOWN_OPERATION)
         publish.headers = at
+        if self.direct and publish.subject[0] == 36 and self._take_ack(publish):
+            self.messages_in += 1
+            self.bytes_in += publish.total
+            if self.verbose:
+                self.outbound.write(b"+OK\r\n")
+            return None
         if self.direct and (not publish.has_headers or self.takes_headers) and self._route(publish):
             self.messages_in += 1
             self.bytes_in += publish.total
@@ -360,6 +410,9 @@ cdef class Inbound(Intake):
                 return False
             self.last_subject, self.last_route = <bytes>entry.topic, <Route>entry.route
             self.last_bytes_max, self.last_generation = entry.bytes_max, self.routes.generation
+            self.last_gate = self.publisher.gates[self.last_subject] if entry.marks & MARK_STREAM else None
+        if self.last_gate is not None:
+            return self._is_plain(publish)
         if publish.total - publish.head > self.last_bytes_max:
             return False
         if publish.reply_size and self.no_responders and (
@@ -368,16 +421,99 @@ cdef class Inbound(Intake):
             return False  # perhaps nobody is there to answer
         return publish.head == 0 or not says_more(publish.headers, publish.head)
 
+    cdef bint _take_ack(self, Publish* publish) except -1:
+        """$JS.ACK.stream.consumer.deliveries.sequence.consumer sequence.stamp.pending; False: it is not just that."""
+        cdef const uint8_t* at = publish.subject
+        cdef const uint8_t* end = at + publish.subject_size
+        cdef const uint8_t* dots[ACK_TOKENS]
+        cdef int64_t* told
+        cdef Py_ssize_t size
+        cdef int64_t number
+        cdef int count = 0, n
+        if publish.reply_size or publish.has_headers or publish.subject_size < 16 or \
+                memcmp(at, <const char*>"$JS.ACK.", 8) != 0 or not is_done(publish.headers, publish.total):
+            return False
+        at = <const uint8_t*>memchr(at, 46, end - at)
+        while at != NULL:
+            if count == ACK_TOKENS:
+                return False
+            dots[count] = at
+            count += 1
+            at = <const uint8_t*>memchr(at + 1, 46, end - at - 1)
+        if count != ACK_TOKENS - 1:
+            return False
+        size = dots[3] + 1 - publish.subject  # up to the consumer's name
+        if self.ack_front is None or PyBytes_GET_SIZE(self.ack_front) != size or \
+                memcmp(PyBytes_AS_STRING(self.ack_front), publish.subject, size) != 0:
+            if self.ack_count:
+                self._settle_acks()
+            self.ack_front = PyBytes_FromStringAndSize(<const char*>publish.subject, size)
+            self.acks_alone = not self.connection.takes_acks(self.ack_front)
+        if self.acks_alone:
+            return False
+        if self.ack_count == self.ack_capacity:
+            told = <int64_t*>realloc(self.acks, (self.ack_capacity * 2 + 16) * ACK_NUMBERS * sizeof(int64_t))
+            if told == NULL:
+                raise MemoryError
+            self.acks, self.ack_capacity = told, self.ack_capacity * 2 + 16
+        told = self.acks + self.ack_count * ACK_NUMBERS
+        for n in range(ACK_NUMBERS):
+            number = long_number_of(dots[3 + n] + 1, dots[4 + n] - dots[3 + n] - 1)
+            if number < 0:
+                return False
+            told[n] = number
+        self.ack_count += 1
+        if self.ack_count >= ACKS_MAX:
+            self._settle_acks()
+        return True
+
+    cdef int _settle_acks(self) except -1:
+        cdef Py_ssize_t n, count = self.ack_count
+        cdef arrays.array offsets = arrays.clone(TEMPLATE, count, False)
+        cdef arrays.array told = arrays.clone(TEMPLATE, count * ACK_NUMBERS, False)
+        memcpy(told.data.as_voidptr, self.acks, count * ACK_NUMBERS * sizeof(int64_t))
+        for n in range(count):
+            (<int64_t*>offsets.data.as_voidptr)[n] = self.acks[n * ACK_NUMBERS + 1] - 1
+        self.ack_count = 0
+        if self.ack_capacity > ACKS_KEPT:
+            free(self.acks)
+            self.acks, self.ack_capacity = NULL, 0
+        if self.connection is not None:
+            self.connection.on_acks(self.ack_front, offsets, told)
+        return 0
+
+    cdef bint _is_plain(self, Publish* publish) except -1:
+        """Whether a stream is asked for no more than to keep it."""
+        if not self.last_gate.stream.takes_plain or publish.total > self.last_gate.bytes_max or \
+                publish.total - publish.head > self.last_bytes_max or publish.head > STREAM_HEAD_MAX:
+            return False
+        return publish.head == 0 or not (
+            says_more(publish.headers, publish.head) or asks_more(publish.headers, publish.head)
+        )
+
     cdef int _append(self, Publish* publish) except -1:
         cdef Route route = self.last_route
         cdef Gather gather = route.gather(ORIGIN_NATS)
         cdef Py_ssize_t headers_size = 0
         cdef int header_count = 0
+        cdef Gate gate = self.last_gate
+        cdef const uint8_t* reply = publish.reply
+        cdef Py_ssize_t reply_size = publish.reply_size
+        cdef Ticket ticket = gather.ticket
+        cdef int index
+        if gate is not None:
+            publish.reply_size = 0  # it is where the ack goes, and nobody else's
         if publish.head or publish.reply_size or self.identity:
             headers_size = self._headers(publish, &header_count)
-        gather.put_routed(route, <const uint8_t*>PyBytes_AS_STRING(route.topic), PyBytes_GET_SIZE(route.topic),
+        index = gather.put_routed(route, <const uint8_t*>PyBytes_AS_STRING(route.topic), PyBytes_GET_SIZE(route.topic),
                           publish.headers + publish.head, publish.total - publish.head,
                           self.scratch, headers_size, header_count, self.time_ms, FLAG_KEY_IS_TOPIC)
+        if gate is not None:
+            gate.stream.gathered += 1
+            gate.stream.gathered_topics.add(route.topic)
+            gate.stream.last_id = b""
+            if reply_size:
+                gate.acks_of(ticket).put(index, reply, reply_size, NULL, 0)
         self.published = True
         self.messages += 1
         return 0

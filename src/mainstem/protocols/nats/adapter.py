@@ -12,6 +12,7 @@ import logging
 import os
 import ssl
 import time
+from array import array
 from base64 import b32encode, urlsafe_b64encode
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ from mainstem.protocols.connection import HOLD_QUEUE, OUT_BYTES_MAX, Connection,
 from mainstem.protocols.login import log_in, shown_by
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
+from mainstem.protocols.nats.jetstream import acks
 from mainstem.protocols.nats.jetstream.api import JetStream
 from mainstem.protocols.nats.listening import Listening
 from mainstem.protocols.nats.monitoring import Monitoring
@@ -113,7 +115,7 @@ class NatsServer(Server):
         """Shared by the connections of one user."""
         found = self._publishers.get((namespace, principal))
         if found is None:
-            found = self._publishers[namespace, principal] = Publisher(namespace, principal)
+            found = self._publishers[namespace, principal] = Publisher(self.jetstream(namespace), principal)
         return found
 
     def _rights_changed(self) -> None:
@@ -421,6 +423,15 @@ class NatsConnection(Connection):
         words = f'Permissions Violation for Publish to "{name}"'  # leaves the connection open
         self.send(error_line(f"{words}: {why}" if why else words))
 
+    def takes_acks(self, front: bytes) -> bool:
+        """Whether acks of one consumer may come together; `front`: their subject up to its name. Else each is looked at."""
+        assert self.jetstream is not None
+        return self.jetstream.takes_acks(front)
+
+    def on_acks(self, front: bytes, offsets: array[int], told: array[int]) -> None:
+        assert self.jetstream is not None
+        acks.handle_many(self.jetstream, self, front, offsets, told)
+
     def write_published(self) -> None:
         """What it published before is delivered before what follows."""
         if self.inbound.published:
@@ -499,14 +510,19 @@ class NatsConnection(Connection):
         return self.outbound.full
 
     def deliver_live(self, one: Subscription, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        if one.closed or self.closing:
-            return
+        if not one.closed and self.takes_live():
+            self.outbound.write_message(one, subject, reply, headers, payload)
+
+    def takes_live(self) -> bool:
+        """Whether it is there; who leaves too much of live-only messages unread is cut off."""
+        if self.closing:
+            return False
         if self.unsent_bytes() > PENDING_BYTES_MAX:
             self.server.slow_consumers += 1
             logger.info("%s disconnected: slow consumer", self.label())
             self.abort()
-            return
-        self.outbound.write_message(one, subject, reply, headers, payload)
+            return False
+        return True
 
     def send(self, data: bytes) -> None:
         self.outbound.write(data)

@@ -165,7 +165,9 @@ class Monitoring:
 
     def _stats(self) -> dict[str, Any]:
         streams = list(self._server.broker.streams.by_log.values())
-        kinds = {kind: sum(s.bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")}
+        kinds = {
+            kind: sum(s.stored_bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")
+        }
         api = [self._server.jetstream(namespace) for namespace in self._server.broker.namespaces.values()]
         return {
             "memory": kinds["memory"],
@@ -191,7 +193,7 @@ class Monitoring:
             "streams": len(streams),
             "consumers": len(broker.streams.by_id),
             "messages": sum(stream.messages for stream in streams),
-            "bytes": sum(stream.bytes for stream in streams),
+            "bytes": sum(stream.stored_bytes for stream in streams),
         }
         wants = {
             name: query.get(name, "") not in ("", "0", "false")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.access import Action, Principal
 from mainstem.broker.live import Route
-from mainstem.broker.namespace import Namespace
 from mainstem.model.crossing_nats import client_fields
 from mainstem.model.errors import InvalidName, InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
@@ -27,21 +26,26 @@ from mainstem.protocols.nats.wire import RouteTable, error_line
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
+    from mainstem.protocols.nats.jetstream.api import JetStream
+    from mainstem.protocols.nats.jetstream.pubacks import Gate
 
 logger = logging.getLogger("mainstem.nats")
 
 USER_INFO = b"$SYS.REQ.USER.INFO"
+GATES_MAX = 1 << 18  # as many as routes
 DECIDE = 1  # of a subject in the table: not one whose publishes just go to their topic
+STREAM = 1  # its mark: publishes go through a stream's gate
 
 
 class Publisher:
     """One principal's right to publish, as a table of routes that its connections share."""
 
-    def __init__(self, namespace: Namespace, principal: Principal) -> None:
-        self._namespace, self._principal = namespace, principal
-        self._access = namespace.broker.access
+    def __init__(self, jetstream: JetStream, principal: Principal) -> None:
+        self._jetstream, self._namespace, self._principal = jetstream, jetstream.namespace, principal
+        self._access = self._namespace.broker.access
         self._seen = self._now()
         self.routes = RouteTable(self.resolve)
+        self.gates: dict[bytes, Gate] = {}  # by subject, of those that a stream captures
 
     def _now(self) -> tuple[int, int]:
         return self._namespace.route_clears, self._access.version
@@ -52,20 +56,27 @@ class Publisher:
         if seen != self._seen:
             self._seen = seen
             self.routes.clear()
+            self.gates.clear()
         return self._namespace.refusal is None
 
     def resolve(self, subject: bytes) -> tuple[Route | None, int, int, int]:
         """(route, reason why not, marks, largest message) of a subject that is published to for the first time."""
         try:
             topic = topic_of_nats(subject)
-            streams = self._namespace.streams
-            captured = streams is not None and streams.capture(topic) is not None
-            if captured or is_live_only(subject) or not self._access.allows(self._principal, Action.PUBLISH, topic):
+            stream = self._jetstream.streams.capture(topic)
+            live = stream is None and is_live_only(subject)
+            if live or not self._access.allows(self._principal, Action.PUBLISH, topic):
                 return None, DECIDE, 0, 0
             policy = self._namespace.record_policy(topic)
-            if policy.schema:
+            if policy.schema or (stream is not None and not stream.takes_plain):
                 return None, DECIDE, 0, 0
-            return self._namespace.route(topic), 0, 0, policy.message_bytes_max
+            route = self._namespace.route(topic)
+            if stream is None:
+                return route, 0, 0, policy.message_bytes_max
+            if len(self.gates) >= GATES_MAX:
+                return None, DECIDE, 0, 0
+            self.gates[subject] = self._jetstream.publisher.gate(stream)
+            return route, 0, STREAM, policy.message_bytes_max
         except MainstemError:
             return None, DECIDE, 0, 0
 

@@ -10,13 +10,14 @@ With a reply each is answered by an empty message once it is durable, also a rep
 from __future__ import annotations
 
 import json
+from array import array
 from typing import TYPE_CHECKING
 
+from mainstem.broker.streams.consumer import Consumer
 from mainstem.log.gather import Ticket
 from mainstem.protocols.nats.jetstream.pulling import pull_of
 
 if TYPE_CHECKING:
-    from mainstem.broker.streams.consumer import Consumer
     from mainstem.protocols.nats.adapter import NatsConnection
     from mainstem.protocols.nats.jetstream.api import JetStream
 
@@ -41,8 +42,7 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
         tokens = tokens[:2] + tokens[4:]
     if len(tokens) < 9 or not tokens[5].isdigit():
         return
-    stream = jetstream.streams.by_name.get(tokens[2].decode(errors="replace"))
-    consumer = stream.consumers.get(tokens[3].decode(errors="replace")) if stream is not None else None
+    consumer = jetstream.acked_consumer(tokens)
     if consumer is None or not jetstream.may_consume(connection, consumer):
         return
     told = [int(token) if token.isdigit() else 0 for token in tokens[4:8]]  # deliveries, two sequences, stamp
@@ -54,6 +54,20 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
         pending.wait(_Answer(jetstream, reply))
     else:
         jetstream.send(reply, b"")
+
+
+def handle_many(
+    jetstream: JetStream, connection: NatsConnection, front: bytes, offsets: array[int], told: array[int]
+) -> None:
+    """Acks of one consumer that ask for no answer. `told`: four numbers of each, as `settle` has them."""
+    consumer = jetstream.acked_consumer(front.split(b"."))
+    if consumer is None or not jetstream.may_consume(connection, consumer):
+        return
+    if type(consumer) is Consumer and consumer.settings.ack_policy == "explicit" and not consumer.sampled:
+        consumer.ack_many(offsets)
+        return
+    for at in range(0, len(told), 4):
+        settle(jetstream, connection, consumer, list(told[at : at + 4]), b"", b"")
 
 
 def settle(

@@ -19,7 +19,6 @@ from mainstem.broker.audit import DONE, FAILED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.broker.streams.stream import Stream
-from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.login import address_of
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from mainstem.broker.namespace import Namespace
     from mainstem.protocols.nats.adapter import NatsConnection, NatsServer
     from mainstem.protocols.nats.listening import Listening
+    from mainstem.protocols.nats.outbound import Subscription
 
 logger = logging.getLogger("mainstem.nats")
 
@@ -108,8 +108,13 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
         self.send(subject, payload, headers)
         return True
 
-    def acked(self, ticket: Ticket) -> None:
-        self.publisher.forget(ticket)
+    def receivers(self, reply: bytes) -> list[Subscription]:
+        """Who is to be written to there, at once; who left too much unread is cut off instead."""
+        try:
+            found = self.listening.live(topic_of_nats(reply), None)
+        except InvalidName:
+            return []
+        return [one for one in found if one.owner.takes_live()]
 
     def delivery(self, consumer: Consumer) -> Delivery:
         found = self.deliveries.get(consumer.id)
@@ -252,6 +257,18 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
         access = self.broker.access
         if not principal.admin and not all(access.allows_all(principal, action, one) for one in filters):
             raise NotAllowed
+
+    def acked_consumer(self, tokens: list[bytes]) -> Consumer | None:
+        """Of an ack's subject."""
+        stream = self.streams.by_name.get(tokens[2].decode(errors="replace"))
+        return stream.consumers.get(tokens[3].decode(errors="replace")) if stream is not None else None
+
+    def takes_acks(self, front: bytes) -> bool:
+        """Whether acks need only be settled: nobody listens to them."""
+        try:
+            return not self.listening.matching(topic_of_nats(front + b"1.1.1.1.0"))
+        except InvalidName:
+            return False
 
     def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool:
         principal = connection.principal

@@ -20,6 +20,7 @@ from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 from mainstem.model.topic import topic_of_nats
+from mainstem.protocols.nats.jetstream.handing import Handing, Target
 from mainstem.protocols.nats.jetstream.pace import Pace
 from mainstem.protocols.nats.jetstream.waiting import Pull, Waiting
 from mainstem.protocols.nats.jetstream.words import status, with_lines
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from mainstem.protocols.nats.session import Subscription
 
 TURN_MESSAGES_MAX = 1_000  # delivered by one consumer in one turn of the loop; the rest in the next
+HANDED_MAX = 4_096  # the same of plain ones
+TARGETS_MAX = 64  # pulls that take turns in it
 FLOW_WINDOW_BYTES = 2 << 20
 NS_PER_S = 1_000_000_000
 
@@ -180,8 +183,47 @@ class Delivery:
             self._later = self._loop.call_later(wait_ns / NS_PER_S, self.wake)
         return wait_ns > 0
 
+    @property
+    def _plain(self) -> bool:
+        """Whether unread messages just go to who pulls: nobody holds them back, and nothing is added to them."""
+        consumer = self.consumer
+        return (
+            type(consumer) is Consumer
+            and self.pulls.policy == "none"
+            and self._pace.free
+            and not consumer.stream.copies
+            and not consumer.config.get("headers_only")
+        )
+
+    def _hand_out(self) -> int:
+        """Give out what is ready, all at once; how many messages that were."""
+        targets: list[Target] = []
+        for pull in self.pulls.first(TARGETS_MAX):
+            receivers = self._receivers(pull.reply)
+            if not receivers:
+                self.pulls.remove(pull)
+            elif len(receivers) > 1 or receivers[0].queue or pull.has_limit:
+                return 0
+            else:
+                targets.append(Target(pull, receivers[0], pull.batch - pull.delivered))
+        if not targets:
+            return 0
+        consumer, wanted, all_targets = self.consumer, sum(one.left for one in targets), list(targets)
+        front = f"$JS.ACK.{consumer.stream.name}.{consumer.name}.1.".encode()
+        handing = Handing(self.jetstream.namespace, self.jetstream.server.encoder, front, targets)
+        given = consumer.hand_out(handing, min(wanted, HANDED_MAX))
+        for one in all_targets:
+            one.pull.delivered += one.given
+        if given:
+            self.pulls.turned([one.pull for one in all_targets], [one.pull for one in handing.in_turn])
+        return given
+
     def _serve_pulls(self) -> None:
         consumer = self.consumer
+        if self._plain and self.pulls and self._hand_out():
+            if self.pulls:
+                self.wake()
+            return
         for _ in range(TURN_MESSAGES_MAX):
             if not self.pulls:
                 return

@@ -52,7 +52,7 @@ def stream_state(stream: Stream) -> dict[str, Any]:
     first = stream.next_of((), stream.first) if stream.messages else None
     state: dict[str, Any] = {
         "messages": stream.messages,
-        "bytes": stream.bytes,
+        "bytes": stream.stored_bytes,
         "first_seq": stream.first_seq,
         "first_ts": time_text(first.stamp) if first is not None else NO_TIME,
         "last_seq": stream.last_seq,
@@ -71,9 +71,8 @@ def stream_state(stream: Stream) -> dict[str, Any]:
 def count_subjects(stream: Stream) -> int:
     if not stream.messages:
         return 0
-    topics = stream.index.topics
-    if not len(stream.removed) and stream.first == stream.log.engine.stat().start_offset:
-        return len(topics)
+    if not len(stream.removed):
+        return stream.index.count_topics(stream.first)
     return sum(1 for topic in stream.topics_of(()) if stream.last_of(topic))
 
 

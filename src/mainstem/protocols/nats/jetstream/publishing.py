@@ -1,6 +1,7 @@
 """A publish that a stream captures: checked in nats-server's order, appended, and acked once it is durable.
 
-PubAcks of one batch leave together when its ticket is released; no task or future per message.
+PubAcks of one batch leave together when its ticket is released (`pubacks.py`); no task or future per message. What asks for
+nothing but to be stored does not come here at all: the wire puts it into the stream's batch.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.streams.expiry import EXPIRING_MAX, ttl_ns
-from mainstem.broker.streams.stream import OVERHEAD_BYTES, Stream
+from mainstem.broker.streams.stream import Stream
+from mainstem.broker.streams.tap import OVERHEAD_BYTES
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidRecord, MainstemError
 from mainstem.model.origin import Origin
@@ -18,36 +20,12 @@ from mainstem.protocols.nats.jetstream import counters, errors, scheduling
 from mainstem.protocols.nats.jetstream.batches import Batches
 from mainstem.protocols.nats.jetstream.errors import JsError
 from mainstem.protocols.nats.jetstream.messages import Message, stored_topic
+from mainstem.protocols.nats.jetstream.pubacks import Gate
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.jetstream.api import JetStream
 
 HEADER_BYTES_MAX = 64 << 10
-
-
-class Acks:
-    """Who waits for one batch: (index, reply, stream) in the order of publishing."""
-
-    __slots__ = ("_jetstream", "_waiting")
-
-    def __init__(self, jetstream: JetStream) -> None:
-        self._jetstream = jetstream
-        self._waiting: list[tuple[int, bytes, Stream, bytes]] = []
-
-    def add(self, index: int, reply: bytes, stream: Stream, more: bytes = b"") -> None:
-        self._waiting.append((index, reply, stream, more))
-
-    def released(self, ticket: Ticket, /) -> None:
-        self._jetstream.acked(ticket)
-        if ticket.error is not None:
-            error = errors.not_stored(ticket.error)
-            for _, reply, stream, _ in self._waiting:
-                stream.counters.clear()
-                self._jetstream.send(reply, refusal(stream.name, error))
-            return
-        first = ticket.base_offset + 1
-        for index, reply, stream, more in self._waiting:
-            self._jetstream.send(reply, b'{"stream":"%b","seq":%d%b}' % (stream.name.encode(), first + index, more))
 
 
 def refusal(stream: str, error: JsError) -> bytes:
@@ -59,7 +37,7 @@ class Publisher:
 
     def __init__(self, jetstream: JetStream) -> None:
         self._jetstream = jetstream
-        self._acks: dict[Ticket, Acks] = {}
+        self._gates: dict[str, Gate] = {}
         self.batches = Batches(jetstream, self)
 
     def publish(
@@ -125,18 +103,21 @@ class Publisher:
         if ticket is None:
             self._jetstream.send(reply, b'{"stream":"%b","seq":%d%b}' % (stream.name.encode(), index, more))
             return
-        acks = self._acks.get(ticket)
-        if acks is None:
-            acks = Acks(self._jetstream)
-            acks.add(index, reply, stream, more)
-            if not ticket.stable and ticket.error is None:
-                self._acks[ticket] = acks
-            ticket.wait(acks)
-        else:
-            acks.add(index, reply, stream, more)
+        self.gate(stream).await_durable(ticket, index, reply, more)
 
-    def forget(self, ticket: Ticket) -> None:
-        self._acks.pop(ticket, None)
+    def gate(self, stream: Stream) -> Gate:
+        """Made anew where the stream's configuration is another one."""
+        found = self._gates.get(stream.name)
+        if found is None or found.stream is not stream or found.config is not stream.config:
+            self._gates = {name: one for name, one in self._gates.items() if not one.stream.deleted}
+            found = self._gates[stream.name] = Gate(self._jetstream, stream)
+        return found
+
+    def failed(self, stream: Stream, replies: list[bytes], error: Exception) -> None:
+        """A batch could not be written."""
+        stream.counters.clear()
+        for reply in replies:
+            self._jetstream.send(reply, refusal(stream.name, errors.not_stored(error)))
 
     # -- checks, in nats-server's order ------------------------------------------------------------------------------
 
@@ -234,7 +215,7 @@ class Publisher:
         if 0 < config["max_msgs"] <= stream.messages + stream.gathered and not replaces:
             raise errors.MAX_MSGS
         stored = OVERHEAD_BYTES + len(stream.subject(topic)) + size + (4 if message.headers else 0)
-        if 0 < config["max_bytes"] < stream.bytes + stored:
+        if 0 < config["max_bytes"] < stream.stored_bytes + stored:
             raise errors.MAX_BYTES
 
 

@@ -45,7 +45,9 @@ class StreamCalls:
 
     def on_account_info(self, call: Call) -> dict[str, Any]:
         streams = list(self.streams.by_name.values())
-        used = {kind: sum(s.bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")}
+        used = {
+            kind: sum(s.stored_bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")
+        }
         limits = dict.fromkeys(
             (
                 "max_memory",

@@ -134,6 +134,17 @@ class Waiting:
             self._pulls.remove(pull)
             self.add(pull)
 
+    def first(self, count: int) -> list[Pull]:
+        """Those whose turn is next."""
+        return self._pulls[:count]
+
+    def turned(self, served: list[Pull], left: list[Pull]) -> None:
+        """Several got messages, in turns; `left` want more, in this order, behind whoever got none."""
+        for pull in served:
+            if pull not in left:
+                self.remove(pull)
+        self._pulls = [one for one in self._pulls if one not in left] + left
+
     # -- the pinned client -------------------------------------------------------------------------------------------
 
     def _next_pinned(self, now_ns: int) -> Pull | None:
