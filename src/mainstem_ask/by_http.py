@@ -18,6 +18,10 @@ class ToldRows:
         self._told, self._items = told, told["items"][:count]
 
     @property
+    def notices(self) -> list[str]:
+        return list(self._told.get("notices") or ())
+
+    @property
     def columns(self) -> list[str]:
         return [one["name"] for one in self._told["columns"]]
 

@@ -77,6 +77,7 @@ def query(
     try:
         with Engine(place, memory_bytes=memory_bytes) as engine, _bar(engine.progress):
             engine.answer(statement, show)
+        told = engine.notices
     except NotAuthorized:
         from mainstem_ask import by_http
 
@@ -85,6 +86,9 @@ def query(
         answered = by_http.query(url, statement)
         with opened(output) as out:
             print_result(answered, form, limit, out)
+        told = answered.notices
+    for notice in told:
+        click.echo(f"note: {notice}", err=True)
 
 
 def _write_parquet(answer: object, output: Path) -> None:
@@ -188,7 +192,7 @@ def search(
         top_count=top[1] if top else 10,
     )
     searching = Search(asked, connection_of(url))
-    printer = Printer(sys.stdout, as_json=as_json)
+    printer = Printer(sys.stdout, sys.stderr, as_json=as_json)
     try:
         for event in searching.events():
             printer.tell(event)

@@ -101,6 +101,8 @@ def _query(asked: dict[str, Any], pipe: Pipe) -> None:
         timer.daemon = True
         timer.start()
         engine.answer(str(asked["sql"]), take)
+        if engine.notices:
+            pipe.write({"event": {"notices": engine.notices}})
 
 
 def _finite(value: Any) -> Any:

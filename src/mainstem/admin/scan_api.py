@@ -9,6 +9,7 @@
 | `POST /v1/scan/plans/{plan}/renew` · `DELETE /v1/scan/plans/{plan}` | the lease |
 | `GET /v1/scan/frames?log=&start=&end=&bytes_max=` | frames as stored; `mainstem-next-offset` says where to go on |
 | `GET /v1/scan/topics?number=` | the topic that frames name by this number |
+| `GET /v1/scan/schemas` · `GET /v1/scan/schemas/{id}` | the registry's ids; a schema and what it refers to |
 | `POST /v1/stage/topics` | partitions of topics, and how their records are to be written |
 | `PUT /v1/stage/data?query=&sink=&batch=&run=&task=&attempt=` | a task's batches, fsynced, invisible |
 | `GET /v1/archives` · `POST` and `DELETE /v1/archives/{name}` | up to where archives hold everything, for retention |
@@ -40,6 +41,8 @@ from mainstem.broker.namespace import Namespace
 from mainstem.broker.operations import NEEDS, Need
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.scans.readers import Reader
+from mainstem.broker.schemas.records import JSON
+from mainstem.broker.schemas.subjects import topic_of_subject
 from mainstem.broker.staged_append import durable
 from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
 from mainstem.broker.writers import Writer
@@ -69,6 +72,8 @@ def spark_routes(broker: Broker) -> list[Route]:
         ("DELETE", "/v1/scan/plans/{plan}", scan.release, "scan.read"),
         ("GET", "/v1/scan/frames", scan.frames, "scan.read"),
         ("GET", "/v1/scan/topics", scan.topics, "scan.read"),
+        ("GET", "/v1/scan/schemas", scan.schemas, "scan.read"),
+        ("GET", "/v1/scan/schemas/{id:int}", scan.schema, "scan.read"),
         ("POST", "/v1/stage/topics", stage.topics, "stage.write"),
         ("PUT", "/v1/stage/data", stage.data, "stage.write"),
         ("GET", "/v1/stage/last", stage.last, "stage.write"),
@@ -228,6 +233,28 @@ class _ScanApi(_Api):
         if not self._task_reader(request, namespace).may(name):
             raise NotAuthorized(f"the topic of number {number} is none that you may consume")
         return JSONResponse({"number": number, "name": name.decode()})
+
+    async def schemas(self, request: Request, namespace: Namespace) -> Response:
+        known = self._broker.schemas.of(namespace).state.ids
+        return JSONResponse({"ids": list(known), "binary": any(one.kind != JSON for one in known.values())})
+
+    async def schema(self, request: Request, namespace: Namespace) -> Response:
+        registry, schema_id = self._broker.schemas.of(namespace), request.path_params["id"]
+        schema = registry.state.ids.get(schema_id)
+        if schema is None or not self._sees(self._reader(request), namespace, schema_id):
+            raise NotFound(f"there is no schema with the id {schema_id}", fix="mainstem schema ls")
+        told = {"type": schema.kind, "schema": schema.text, "descriptors": schema.descriptors}
+        return JSONResponse({**told, "sources": registry.sources(schema)})
+
+    def _sees(self, reader: Reader, namespace: Namespace, schema_id: int) -> bool:
+        """Who may consume what a subject is about, or some of a filter whose policy names it."""
+        if reader.rules is None:
+            return True
+        subjects = {one.subject for one in self._broker.schemas.of(namespace).state.users(schema_id, deleted=True)}
+        if any(reader.rules.allows(topic_of_subject(one).encode()) for one in subjects):
+            return True
+        named = (one for one, changes in namespace.rules.items() if changes.get("schema") in subjects)
+        return any(reader.rules.allows_some(one) for one in named)
 
 
 class _StageApi(_Api):

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mainstem.broker.schemas.values import MAGIC, schema_id_of
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit, Piece, pieces_of
-from mainstem_ask.search.language import Node, parse_path, parse_query, required, uses
+from mainstem_ask.search.language import Node, parse_path, parse_query, required, uses, without_paths
 from mainstem_ask.search.meaning import Batch, meant, values_at
 from mainstem_ask.search.reading import COLUMNS, HEADERS, STAMP_MAX, SearchedSlice
 from mainstem_ask.search.skipping import Indexes
@@ -32,6 +33,7 @@ from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.options import Clip, Connection, Given, ReadOptions, read_options
 from mainstem_pipeline.scans import Scan
+from mainstem_pipeline.serialised import Serialised, notices
 
 SLICE_BYTES = 4 << 20
 THREADS_MAX = 4
@@ -77,8 +79,8 @@ class Search:
             raise InvalidArgument("a bar of the histogram must have a width")
         self._asked, self._connection, self._permit = asked, connection, permit
         self._node: Node = parse_query(asked.query)
-        self._needles = required(self._node) or ()
-        self._indexes = Indexes(self._node, asked.since_ms, asked.before_ms)
+        self._serialised = Serialised(connection)
+        self._look_for(self._node)
         self._path = parse_path(asked.top) if asked.top else ()
         with_headers = any(name.startswith("header.") for name in uses(self._node))
         self._schema = COLUMNS.append(HEADERS) if with_headers else COLUMNS
@@ -87,6 +89,11 @@ class Search:
         self._stopped = threading.Event()
         self.progress = {"rows": 0, "bytes": 0, "total_bytes": 0, "back_to_ms": 0}
         self._end: Offsets = {}
+
+    def _look_for(self, node: Node) -> None:
+        """What must stand in the bytes of a record that is meant."""
+        self._needles = required(node) or ()
+        self._indexes = Indexes(node, self._asked.since_ms, self._asked.before_ms)
 
     @property
     def counts_all(self) -> bool:
@@ -106,6 +113,9 @@ class Search:
         return replace(made, connection=self._connection, clip=clip, task_bytes=SLICE_BYTES, latest_if_no_time=True)
 
     def _planned(self) -> list[Piece]:
+        spelled = without_paths(self._node)
+        if spelled != self._node and self._serialised.has_binary:
+            self._look_for(spelled)
         scan = Scan(self._options())
         try:
             start, self._end = scan.batch_range()
@@ -128,7 +138,7 @@ class Search:
     # -- the search
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """`hit`s newest first, `progress` now and then, at the end `buckets`, `top` and `done`."""
+        """`hit`s newest first, `progress` now and then, at the end `buckets`, `top`, `notices` and `done`."""
         logs: dict[int, list[Piece]] = {}
         for piece in self._planned():
             logs.setdefault(int(piece[1]["log"]), []).append(piece)
@@ -152,6 +162,9 @@ class Search:
             yield {"buckets": sorted(buckets.items())[-BUCKETS_MAX:], "bucket_ms": self._asked.bucket_ms}
         if self._asked.top:
             yield {"top": top.most_common(self._asked.top_count), "exact": len(top) < TOP_VALUES_MAX}
+        noted = notices(self._serialised.taken())
+        if noted:
+            yield {"notices": noted}
         yield {"done": {"hits": told, **self.progress}}
 
     def _merged(self, logs: Mapping[int, list[Piece]]) -> Iterator[Found]:
@@ -196,27 +209,37 @@ class Search:
             if self._stopped.is_set():
                 break
             found.rows += rows.num_rows
-            chosen = self._chosen(rows)
+            batch = Batch(rows, self._serialised)
+            chosen = self._chosen(batch)
             if len(chosen):
-                self._count(found, rows, chosen)
-                kept.extend(_hit(rows, int(row)) for row in chosen[-self._asked.limit or len(chosen) :])
+                self._count(found, batch, chosen)
+                kept.extend(self._hit(rows, int(row)) for row in chosen[-self._asked.limit or len(chosen) :])
         found.hits = list(kept) if self._asked.limit else []
         found.floor = reader.floor
         return found
 
-    def _chosen(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
-        times = np.asarray(rows.column("timestamp").cast(pa.int64()))
+    def _chosen(self, batch: Batch) -> np.ndarray[Any, Any]:
+        times = np.asarray(batch.rows.column("timestamp").cast(pa.int64()))
         asked = (times >= self._asked.since_ms * 1000) & (times < self._asked.before_ms * 1000)
-        return np.flatnonzero(meant(self._node, Batch(rows), asked)) if asked.any() else np.zeros(0, np.int64)
+        return np.flatnonzero(meant(self._node, batch, asked)) if asked.any() else np.zeros(0, np.int64)
 
-    def _count(self, found: Found, rows: pa.RecordBatch, chosen: np.ndarray[Any, Any]) -> None:
+    def _hit(self, rows: pa.RecordBatch, row: int) -> dict[str, Any]:
+        """A value that a serialiser wrote is told as JSON, with its schema's id."""
+        told = _hit(rows, row)
+        value = rows.column("value")[row].as_py()
+        if value and value[0] == MAGIC and (text := self._serialised.text(value)) is not None:
+            told.pop("encoding", None)
+            told.update(value=text[:VALUE_CHARACTERS_MAX], schema_id=schema_id_of(value))
+        return told
+
+    def _count(self, found: Found, batch: Batch, chosen: np.ndarray[Any, Any]) -> None:
         if self._asked.bucket_ms:
             width = self._asked.bucket_ms
-            times = np.asarray(rows.column("timestamp").cast(pa.int64()))[chosen] // 1000
+            times = np.asarray(batch.rows.column("timestamp").cast(pa.int64()))[chosen] // 1000
             starts, counts = np.unique(times // width * width, return_counts=True)
             found.buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
         if self._path:
-            _add(found.top, values_at(Batch(rows), self._path, chosen))
+            _add(found.top, values_at(batch, self._path, chosen))
 
 
 def _add(into: Counter[str], more: Counter[str]) -> None:

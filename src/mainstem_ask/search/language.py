@@ -136,6 +136,15 @@ def required(node: Node) -> tuple[bytes, ...] | None:
     return None
 
 
+def without_paths(node: Node) -> Node:
+    """What the query says of a record's bytes where the fields of its value are not spelled in them: Avro, Protobuf."""
+    if isinstance(node, Compared):
+        return node if node.field else EVERYTHING
+    if isinstance(node, Both | Either):
+        return type(node)(tuple(map(without_paths, node.parts)))
+    return node  # of what is not meant nothing is concluded
+
+
 def uses(node: Node) -> set[str]:
     """The fields that are looked at, JSON paths as `value`."""
     if isinstance(node, Word):

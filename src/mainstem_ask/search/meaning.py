@@ -3,6 +3,7 @@ scanner; only what that finds strange is parsed."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem_ask.json_field import Fields, Kind, Path, fields_at
 from mainstem_ask.search.language import HEADER, NUMBERED, Both, Compared, Either, Literal, Node, Not, Word
 from mainstem_ask.search.matcher import mark_rows
+from mainstem_pipeline.serialised import Serialised, is_framed
 
 Marks = np.ndarray[Any, Any]
 MISSING = object()
@@ -107,26 +109,41 @@ def _holds_word(value: Any, literal: Literal) -> bool:
 class Batch:
     """A decoded batch and what was already found out about it."""
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        self.rows, self.count = rows, rows.num_rows
+    def __init__(self, rows: pa.RecordBatch, serialised: Serialised | None = None) -> None:
+        self.rows, self.count, self._serialised = rows, rows.num_rows, serialised
         self._documents: dict[int, Any] = {}
         self._fields: dict[Path, Fields] = {}
-        _, offsets, data = rows.column("value").buffers()
-        # As they lie: an Arrow scalar for each value would cost more than reading its JSON.
-        self._ends = np.frombuffer(offsets, np.int32)[: self.count + 1].tolist() if offsets is not None else []
-        self._values = memoryview(data) if data is not None else memoryview(b"")
+
+    @functools.cached_property
+    def _json(self) -> pa.Array:
+        """The values; those that a serialiser of the registry wrote as JSON."""
+        values = self.rows.column("value")
+        return self._serialised.plain(values) if self._serialised is not None else values
+
+    @functools.cached_property
+    def _spans(self) -> tuple[list[int], memoryview]:
+        """As they lie: an Arrow scalar for each value would cost more than reading its JSON."""
+        _, offsets, data = self._json.buffers()
+        ends = np.frombuffer(offsets, np.int32)[: self.count + 1].tolist() if offsets is not None else []
+        return ends, memoryview(data) if data is not None else memoryview(b"")
 
     def document(self, row: int) -> Any:
         """The value as JSON, or MISSING: so is null, which has no bytes."""
         if row not in self._documents:
-            value = self._values[self._ends[row] : self._ends[row + 1]] if self._ends else None
-            self._documents[row] = json_of(value)
+            ends, data = self._spans
+            self._documents[row] = json_of(data[ends[row] : ends[row + 1]] if ends else None)
         return self._documents[row]
 
     def fields(self, path: Path) -> Fields:
         if path not in self._fields:
-            self._fields[path] = fields_at(self.rows.column("value"), path)
+            self._fields[path] = fields_at(self._json, path)
         return self._fields[path]
+
+    def framed(self) -> Marks:
+        """The rows that a serialiser of the registry may have written: their bytes spell no field."""
+        if self._serialised is None or not self._serialised.has_binary:
+            return np.zeros(self.count, bool)
+        return np.asarray(is_framed(self.rows.column("value")))
 
     def marked(self, column: str, needle: bytes, *, start: bool, end: bool) -> Marks:
         marks = np.zeros(self.count, np.uint8)
@@ -179,7 +196,7 @@ def _compared(node: Compared, batch: Batch, asked: Marks) -> Marks:
         if names:
             quoted = b'"' + names[-1].encode().lower() + b'"'
             named = batch.marked("value", quoted, start=False, end=False)
-            asked = asked & (named | batch.marked("value", b"\\", start=False, end=False))
+            asked = asked & (named | batch.marked("value", b"\\", start=False, end=False) | batch.framed())
         return _at_path(node, batch, asked)
     if node.field == "topic" or NUMBERED.fullmatch(node.field) or node.field == "origin":
         return asked & _by_value(node, batch)

@@ -11,8 +11,8 @@ BARS_MAX = 500  # empty ones between two full ones are shown up to so many in al
 
 
 class Printer:
-    def __init__(self, out: TextIO, *, as_json: bool) -> None:
-        self._out, self._as_json = out, as_json
+    def __init__(self, out: TextIO, notes: TextIO, *, as_json: bool) -> None:
+        self._out, self._notes, self._as_json = out, notes, as_json
 
     def tell(self, event: dict[str, Any]) -> None:
         if self._as_json:
@@ -22,6 +22,9 @@ class Printer:
             hit = event["hit"]
             value = "null" if hit["value"] is None else hit["value"].replace("\n", "\\n")
             self._line(f"{_when(hit['time_ms'])}  {hit['topic']}  {value}")
+        elif "notices" in event:
+            for notice in event["notices"]:
+                self._notes.write(f"note: {notice}\n")
         elif "buckets" in event:
             self._bars(event["buckets"], event["bucket_ms"])
         elif "top" in event:

@@ -1,7 +1,8 @@
 """The columns that SQL sees: those of `format("mainstem")`, then the value as text and as JSON.
 
-`text` is null where the value is not UTF-8, `json` where it is not JSON. `offset` is first in the scan, because DuckDB
-asks for the first column when it only counts; the view in front of it has the order that Spark shows.
+`text` is null where the value is not UTF-8, `json` where it is not JSON; it is cast from `json_text`, in which values that a
+serialiser of the registry wrote are decoded. `offset` is first in the scan, because DuckDB asks for the first column when it
+only counts; the view in front of it has the order that Spark shows.
 
 A field of the JSON that a statement names by a constant path is a column of its own, made where the rows are decoded (see
 `statement.with_fields`): its name is what DuckDB would call the expression.
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem_ask.json_field import Kind, Path, fields_at
+from mainstem_pipeline.serialised import Serialised
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -36,7 +38,8 @@ STORED = pa.schema(
         ("content_type", pa.string()),
     ]
 )
-SCANNED = STORED.append(pa.field("text", pa.string()))
+SCANNED = STORED.append(pa.field("text", pa.string())).append(pa.field("json_text", pa.string()))
+MADE = ("text", "json_text")  # of the value
 SHOWN = (
     "key",
     "value",
@@ -71,17 +74,18 @@ def scanned_with(fields: Fields) -> pa.Schema:
 
 def stored_of(names: Sequence[str], fields: Fields) -> pa.Schema:
     """What to decode for these columns."""
-    wanted = {"value" if name == "text" or name in fields else name for name in names} or {"offset"}
+    wanted = {"value" if name in MADE or name in fields else name for name in names} or {"offset"}
     return pa.schema([field for field in STORED if field.name in wanted])
 
 
-def with_made(batch: pa.RecordBatch, names: Sequence[str], fields: Fields) -> pa.RecordBatch:
+def with_made(batch: pa.RecordBatch, names: Sequence[str], fields: Fields, serialised: Serialised) -> pa.RecordBatch:
     """With the columns that are not stored."""
     if "text" in names:
         batch = batch.append_column("text", text_of(batch.column("value")))
-    for name in names:
-        if name in fields:
-            batch = batch.append_column(name, field_of(batch.column("value"), fields[name]))
+    of_json = [name for name in names if name in fields or name == "json_text"]
+    values = serialised.plain(batch.column("value")) if of_json else None
+    for name in of_json:
+        batch = batch.append_column(name, field_of(values, fields[name]) if name in fields else text_of(values))
     return batch
 
 

@@ -27,6 +27,7 @@ from mainstem_ask.sql.statement import admitted, names_in, said, with_fields
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.options import Connection, Given, read_options
 from mainstem_pipeline.query.naming import Names, Selection, column_names, may_hold, normal_source
+from mainstem_pipeline.serialised import Serialised, notices
 from mainstem_pipeline.slices import DataLoss
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Place:
     accept_loss: bool = False
     connection: Connection | None = None  # instead of one by HTTP
 
+    def connected(self) -> Connection:
+        return self.connection or Given(self.broker, ()).connection()
+
 
 class Tables(Names):
     """The relations of one statement."""
@@ -80,6 +84,7 @@ class Tables(Names):
     def __init__(self, place: Place, progress: Progress) -> None:
         super().__init__(place.lake or LakeOptions())
         self._place, self._progress = place, progress
+        self.serialised = Serialised(place.connected())
         self._has_lake = place.lake is not None and _exists(place.lake)
 
     def relation(self, parts: list[str]) -> Relation | LakeRelation:
@@ -91,7 +96,7 @@ class Tables(Names):
                 if table is not None:
                     return LakeRelation(LakeTable(table))
         permit = self._place.rights.of_name(name) if self._place.rights is not None else None
-        client = (self._place.connection or Given(self._place.broker, ()).connection()).client()
+        client = self._place.connected().client()
         try:
             asked, is_there = self.selection(client, name)
         finally:
@@ -100,10 +105,10 @@ class Tables(Names):
             permit = self._place.rights.of_view(name)
         archived = self.archive_of(asked) if self._has_lake else None
         if archived is None and is_there:
-            return Relation([self._log(asked.options, permit)])
+            return Relation([self._log(asked.options, permit)], self.serialised)
         if archived is None or (not is_there and not may_hold(archived, asked)):
             raise NotFound(f"{name!r} is no table, view or topic", fix="mainstem topic ls, mainstem lake ls")
-        return Relation(self._hot_and_cold(archived, asked, permit))
+        return Relation(self._hot_and_cold(archived, asked, permit), self.serialised)
 
     def _log(self, options: dict[str, str], permit: Permit | None, **more: str) -> HotLog:
         loss = {"failOnDataLoss": str(not self._place.accept_loss).lower()}
@@ -204,6 +209,7 @@ class Engine:
         self._running: duckdb.DuckDBPyConnection | None = None
         self._stopped = threading.Event()
         self.progress = Progress()
+        self.notices: list[str] = []  # of the last statement
 
     def __enter__(self) -> Self:
         return self
@@ -229,6 +235,7 @@ class Engine:
             tables = Tables(self._place, self.progress)
             try:
                 self._run(sql, names, tables, take)
+                self.notices = notices(tables.serialised.taken())
                 return
             except DataLoss as error:
                 if attempt == ANSWERS_MAX or not (tables.archives and tables.moved_on()):
@@ -336,7 +343,7 @@ def _show(database: duckdb.DuckDBPyConnection, relations: Sequence[tuple[str, li
         shown = "*"
         if isinstance(found, Relation):
             found.fields = fields
-            shown = ", ".join(_quoted(name) for name in (*SHOWN, *fields)) + ", try_cast(text as json) as json"
+            shown = ", ".join(_quoted(name) for name in (*SHOWN, *fields)) + ", try_cast(json_text as json) as json"
         database.register(scanned, found)
         database.execute(f'create or replace view {".".join(map(_quoted, parts))} as select {shown} from "{scanned}"')
 

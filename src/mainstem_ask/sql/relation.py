@@ -11,13 +11,14 @@ import pyarrow.dataset as ds
 from mainstem_ask.sql.bounds import Bounds, bounds_of
 from mainstem_ask.sql.columns import Fields, scanned_with, stored_of, with_made
 from mainstem_ask.sql.sources import LakeTable, Source
+from mainstem_pipeline.serialised import Serialised
 
 
 class Relation(ds.Dataset):  # type: ignore[misc]
     """Rows of the log: of one or two sources that together hold each record once."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], serialised: Serialised) -> None:
+        self._sources, self._serialised = sources, serialised
         self.failures: list[BaseException] = []  # DuckDB tells only their text
         self.fields: Fields = {}
 
@@ -35,7 +36,7 @@ class Relation(ds.Dataset):  # type: ignore[misc]
         stored, bounds = stored_of(needed, self.fields), bounds_of(condition, self.schema)
 
         def finish(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-            return list(_chosen(with_made(batch, needed, self.fields), names, condition))
+            return list(_chosen(with_made(batch, needed, self.fields, self._serialised), names, condition))
 
         for source in self._sources:
             yield from source.batches(stored, bounds, finish)

@@ -17,6 +17,7 @@ from mainstem_pipeline.lake.deletes import planned_files
 from mainstem_pipeline.lake.tables import frame_of
 from mainstem_pipeline.offsets import pairs
 from mainstem_pipeline.options import Given, read_options
+from mainstem_pipeline.query.json_column import JsonColumn
 from mainstem_pipeline.query.naming import (
     COLD,
     HOT,
@@ -43,6 +44,7 @@ class Relations(Names):
     ) -> None:
         super().__init__(lake)
         self._spark, self._broker, self._accept_loss = spark, broker, accept_loss
+        self.json = JsonColumn(spark, Given(broker, ()).connection())
 
     def frame(self, parts: list[str]) -> DataFrame:
         """The relation a (possibly dotted) name means; NotFound if nothing has it."""
@@ -57,10 +59,10 @@ class Relations(Names):
             client.close()
         archived = self.archive_of(asked)
         if archived is None and is_there:
-            return self._log(asked.options)
+            return self.json.added(self._log(asked.options))
         if archived is None or (not is_there and not may_hold(archived, asked)):
             raise NotFound(f"{name!r} is no table, view or topic", fix="mainstem topic ls, mainstem lake ls")
-        return self._hot_and_cold(archived, asked)
+        return self.json.added(self._hot_and_cold(archived, asked))
 
     def _log(self, options: dict[str, str], **more: str) -> DataFrame:
         reader = self._spark.read.format("mainstem").options(**self._broker, **options, **more, columns=HOT)

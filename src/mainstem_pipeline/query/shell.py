@@ -52,6 +52,7 @@ class SqlShell:
         self._options = SparkOptions(master=master, name="mainstem sql", announce=announce, fast_start=fast_start)
         self._spark: SparkSession | None = None
         self._stops = True
+        self.notices: list[str] = []  # of the last statement
 
     def __enter__(self) -> Self:
         os.environ["TZ"] = "UTC"  # pyspark shows times in this process's zone; Spark's own is UTC
@@ -86,7 +87,9 @@ class SqlShell:
             relations = self._relations()
             frame = self._analysed(statement, relations)
             try:
-                return retried(lambda frame=frame: ask(frame))  # type: ignore[misc]
+                answered = retried(lambda frame=frame: ask(frame))  # type: ignore[misc]
+                self.notices = relations.json.notices
+                return answered
             except MainstemError:
                 raise
             except Exception as error:
@@ -132,9 +135,11 @@ class SqlShell:
             if output is None:
                 raise InvalidArgument("Parquet needs a folder to go to", fix="--output DIR")
             self.answer(statement, lambda frame: frame.write.mode("errorifexists").parquet(str(output)))
-            return
-        with opened(output) as out:
-            self.answer(statement, lambda frame: print_result(frame, form, limit, out))
+        else:
+            with opened(output) as out:
+                self.answer(statement, lambda frame: print_result(frame, form, limit, out))
+        for notice in self.notices:
+            click.echo(f"note: {notice}", err=True)
 
     def prompt(self, *, limit: int) -> None:
         """Statements end with `;`; history is kept; \\q or Ctrl-D ends."""

@@ -26,12 +26,13 @@ def _limit(call: Call, default: int) -> int:
 
 async def run_query(call: Call) -> Any:
     asked = {"kind": "query", "sql": call.body["sql"], "limit": _limit(call, ROWS)}
-    told: dict[str, Any] = {"columns": [], "items": [], "more": False}
+    told: dict[str, Any] = {"columns": [], "items": [], "more": False, "notices": []}
     async with contextlib.aclosing(call.running.asking.ask(call.principal, call.namespace.name, asked)) as events:
         async for event in events:
             told["items"].extend(event.get("rows", ()))
             told["columns"] = event.get("columns", told["columns"])
             told["more"] = event.get("more", told["more"])
+            told["notices"] = event.get("notices", told["notices"])
     return told
 
 
@@ -73,7 +74,7 @@ OPERATIONS = (
         "POST",
         "/v1/search",
         run_search,
-        "Search, newest first: JSON lines of `hit`, `progress`, `buckets`, `top` and `done`.",
+        "Search, newest first: JSON lines of `hit`, `progress`, `buckets`, `top`, `notices` and `done`.",
         "search.run",
         body=(
             Field("query", "string", "Words, fields and comparisons, as for `mainstem search`."),
