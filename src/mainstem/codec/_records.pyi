@@ -8,6 +8,9 @@ from mainstem.model.record import Record
 def decode_batch(buf: Buffer, pos: int = 0, *, inflated_bytes_max: int, verify: bool = True) -> list[Record]:
     """The records of the batch at `pos`. Those of a control batch carry CONTROL_FLAG in `flags`."""
 
+def decode_values(buf: Buffer, *, inflated_bytes_max: int) -> list[bytes | None]:
+    """The values of a batch whose checksum is known to fit."""
+
 def decode_chosen(
     buf: Buffer,
     log_id: int,

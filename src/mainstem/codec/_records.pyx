@@ -45,6 +45,7 @@ cdef class Reading:
     cdef bytes topic  # of the frame, or None where each record names its own
     cdef const int64_t* chosen  # sorted offsets still wanted, NULL where all between start and end are
     cdef const int64_t* chosen_end
+    cdef bint values_only
     cdef object inflated_bytes_max
     cdef object inflate  # (codec, data, bytes_max)
 
@@ -95,7 +96,12 @@ cdef class Reading:
                 return 0
             if read_record(begin, end, &parts) == NULL:
                 raise CorruptFrame(f"record {i} of {count} is malformed")
-            out.append(self.record(batch, offset, &parts))
+            if not self.values_only:
+                out.append(self.record(batch, offset, &parts))
+            elif parts.value_size < 0:
+                out.append(None)
+            else:
+                out.append(PyBytes_FromStringAndSize(<const char*>parts.value, parts.value_size))
         if at != end:
             raise CorruptFrame(f"{end - at} bytes follow the last of {count} records")
         return 0
@@ -162,11 +168,21 @@ cdef bytes topic_header(list headers):
 
 def decode_batch(buf, Py_ssize_t pos=0, *, inflated_bytes_max, bint verify=True):
     """The records of the batch at `pos`. Those of a control batch carry CONTROL_FLAG in `flags`."""
+    return walk_batch(buf, pos, inflated_bytes_max, verify, False)
+
+
+def decode_values(buf, *, inflated_bytes_max):
+    """The values of a batch whose checksum is known to fit."""
+    return walk_batch(buf, 0, inflated_bytes_max, False, True)
+
+
+cdef list walk_batch(buf, Py_ssize_t pos, inflated_bytes_max, bint verify, bint values_only):
     cdef Py_buffer view
     cdef BatchHead head
     cdef const uint8_t* at
     cdef Reading reading = Reading.__new__(Reading)
     cdef list out = []
+    reading.values_only = values_only
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         if pos < 0 or pos > view.len:

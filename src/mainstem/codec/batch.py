@@ -30,7 +30,7 @@ from mainstem.codec._frames import (
     split_batches,
     verify_frame,
 )
-from mainstem.codec._records import check_records, decode_batch, decode_chosen, decode_frames
+from mainstem.codec._records import check_records, decode_batch, decode_chosen, decode_frames, decode_values
 from mainstem.codec.compression import Codec, deflate, inflate
 
 FRAME_HEAD_SIZE = 48
@@ -55,6 +55,7 @@ __all__ = [
     "decode_chosen",
     "decode_frames",
     "decode_headers",
+    "decode_values",
     "deflate",
     "encode_headers",
     "frame_heads",

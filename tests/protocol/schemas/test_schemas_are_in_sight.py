@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -99,3 +100,26 @@ def test_a_schema_is_proposed_from_the_data(broker: Broker) -> None:
     schema = json.loads(httpx.get(f"{broker.http_url}/subjects/guessed/versions/1/schema").text)
     assert schema["required"] == ["celsius", "room"]
     assert schema["properties"]["celsius"] == {"type": "number"} and schema["properties"]["note"] == {"type": "string"}
+
+
+def test_what_would_break_is_told_with_a_proposed_schema(broker: Broker) -> None:
+    def schema(**celsius: Any) -> dict[str, Any]:
+        document = {"type": "object", "properties": {"celsius": celsius}, "required": ["celsius"]}
+        return {"schema": json.dumps(document), "schemaType": "JSON"}
+
+    with httpx.Client(base_url=broker.http_url, timeout=30) as http:
+        http.post("/subjects/breaking/versions", json=schema(type="number", maximum=50)).raise_for_status()
+        for n in range(200):
+            value = {"celsius": n if n else "warm"}
+            http.post("/v1/messages", json={"topic": "breaks/a", "value_json": value}).raise_for_status()
+        http.post("/v1/messages", json={"topic": "breaks/a", "value": "x" * 100_000}).raise_for_status()
+    run(broker, "topic", "alter", "breaks/a", "--set", "schema=breaking", "--set", "schema_mode=off")
+    told = run(broker, "topic", "infer", "breaks/#").output
+    assert "200 records looked at, 0 are no JSON, 1 too long to be looked at" in told
+    assert 'the proposed schema would refuse 1 of these records\n       1  at /celsius: "warm" is not' in told
+    assert "(first: breaks/a 0:" in told
+    assert "breaking version 1 refuses 150 of these records" in told
+    assert "the proposed schema may not follow breaking version 1" in told, "number became integer"
+    facts = json.loads(run(broker, "topic", "infer", "breaks/#", "--json").output)
+    assert [row["records"] for row in facts["refused"]] == [1]
+    assert facts["registered"][0]["subject"] == "breaking" and facts["registered"][0]["records"] == 150

@@ -7,10 +7,12 @@ refused unread: they are checked on the loop, where nothing may take long. What 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mainstem.broker.schemas.formats.quick import Quick
 from mainstem.broker.schemas.records import Version
 from mainstem.broker.schemas.values import HEAD_SIZE, MAGIC, Codec, Decode, Misfit, Unchecked, compiled, schema_id_of
 from mainstem.model.errors import InvalidRecord
@@ -41,6 +43,13 @@ class Shown(NamedTuple):
         return {"id": self.id, "type": self.kind, "subject": subject, "version": version}
 
 
+class Check(NamedTuple):
+    """What is asked of values that begin with the same five bytes, or without them."""
+
+    decode: Decode
+    quick: Quick | None
+
+
 class Enforcement:
     """Of one namespace."""
 
@@ -49,7 +58,7 @@ class Enforcement:
         self._changes = -1
         self._codecs: dict[int, Codec | Unchecked] = {}
         self._latest: dict[str, Version | None] = {}
-        self._checks: dict[str, dict[bytes, Decode]] = {}  # subject → the first five bytes, or none → what to call
+        self._checks: dict[str, dict[bytes, Check]] = {}  # subject → the first five bytes, or none → what to call
 
     def refusal(self, subject: str, value: bytes | None) -> str:
         """Why the value does not fit; empty: it does."""
@@ -59,17 +68,29 @@ class Enforcement:
             return f"{len(value)} bytes; values of a topic with a schema have at most {VALUE_BYTES_MAX}"
         if self._changes != self._registry.state.changes:
             self._renew()
-        head = value[:HEAD_SIZE] if value[0] == MAGIC else b""
+        head = head_of(value)
         try:
-            check = self._checks[subject].get(head) if subject in self._checks else None
-            if check is None:
-                check = self._check(subject, value, head)
-            check(value[HEAD_SIZE:] if head else value)
+            check = self._check(subject, value, head)
+            if check.quick is None or check.quick.unfit([value], head, VALUE_BYTES_MAX):
+                check.decode(value[HEAD_SIZE:] if head else value)
         except Misfit as misfit:
             return str(misfit)
         except Unchecked as unchecked:
             return f"schema {subject} cannot be used to check values: {unchecked}"
         return ""
+
+    def refusals(self, subject: str, values: list[bytes | None]) -> list[tuple[int, str]]:
+        """The places of those that do not fit, each with the reason. Quick where they are all written in one way."""
+        first = next((value for value in values if value), None)
+        if first is None:
+            return []
+        if self._changes != self._registry.state.changes:
+            self._renew()
+        head, quick = head_of(first), None
+        with contextlib.suppress(Misfit, Unchecked):
+            quick = self._check(subject, first, head).quick
+        places = range(len(values)) if quick is None else quick.unfit(values, head, VALUE_BYTES_MAX)
+        return [(place, why) for place in places if (why := self.refusal(subject, values[place]))]
 
     def _renew(self) -> None:
         self._changes = self._registry.state.changes
@@ -77,10 +98,13 @@ class Enforcement:
         if len(self._codecs) > CODECS_MAX:
             self._codecs.clear()
 
-    def _check(self, subject: str, value: bytes, head: bytes) -> Decode:
+    def _check(self, subject: str, value: bytes, head: bytes) -> Check:
         """Kept by the first five bytes: only those of versions that exist get so far."""
-        codec = self.codec(self._version(subject, value).id)
-        check = self._checks.setdefault(subject, {})[head] = codec.framed if head else codec.bare
+        kept = self._checks.setdefault(subject, {})
+        check = kept.get(head)
+        if check is None:
+            codec = self.codec(self._version(subject, value).id)
+            check = kept[head] = Check(codec.framed, codec.quick) if head else Check(codec.bare, codec.quick_bare)
         return check
 
     def _version(self, subject: str, value: bytes) -> Version:
@@ -130,6 +154,10 @@ class Enforcement:
             return compiled(schema, sources)
         except Unchecked as why:
             return why
+
+
+def head_of(value: bytes) -> bytes:
+    return value[:HEAD_SIZE] if value[0] == MAGIC else b""
 
 
 def misfit_of(namespace: Namespace, policy: Policy, value: bytes | None) -> str:

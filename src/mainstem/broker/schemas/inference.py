@@ -1,17 +1,23 @@
-"""A JSON Schema proposed from values: which fields there are, of which types, in what share of records, and the odd ones."""
+"""A JSON Schema proposed from values: which fields there are, of which types, in what share of records, and the odd ones.
+
+And what would break: of the same records those that a schema, this or a registered one, would refuse.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from mainstem.broker.schemas.records import Schema
+from mainstem.broker.schemas.values import Misfit, Unchecked, compiled
+
 FIELDS_MAX = 500
 DEPTH_MAX = 8
 ODD_SHARE = 0.01  # what is rarer than this is told as odd and not proposed
-ENUM_MAX = 12
-WIDER = {"integer": "number"}
+REASONS_MAX = 20
 
 
 @dataclass(slots=True)
@@ -72,6 +78,38 @@ class Inferring:
     def fields(self) -> list[dict[str, Any]]:
         """Each place with its types, the share of records that have it, and whether it is odd."""
         return list(_rows(self.seen, "", max(1, self.seen.count)))
+
+
+@dataclass(slots=True)
+class Refused:
+    """Of the records looked at, those that a schema refuses: how many for which reason, and where the first of each is."""
+
+    records: int = 0
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    unchecked: str = ""  # why nothing could be checked
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = sorted(self.reasons.items(), key=lambda one: -one[1][0])
+        return [{"reason": why, "records": count, "first": place} for why, (count, place) in found]
+
+
+def refused_by(schema: Schema, sources: Sequence[tuple[str, str]], values: Sequence[tuple[str, bytes]]) -> Refused:
+    """`values`: each with the place to tell of it."""
+    found = Refused()
+    try:
+        codec = compiled(schema, sources)
+    except Unchecked as unchecked:
+        return Refused(unchecked=str(unchecked))
+    for place, value in values:
+        try:
+            codec.bare(value)
+        except Misfit as misfit:
+            found.records += 1
+            why = str(misfit)
+            count, first = found.reasons.get(why, (0, place))
+            if count or len(found.reasons) < REASONS_MAX:
+                found.reasons[why] = count + 1, first
+    return found
 
 
 def _usual(seen: Seen) -> list[str]:

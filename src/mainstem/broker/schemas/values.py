@@ -21,6 +21,7 @@ import msgspec
 
 from mainstem.broker.schemas.formats import MissingLibrary, SchemaError, Source
 from mainstem.broker.schemas.formats.growth import may_explode
+from mainstem.broker.schemas.formats.quick import Quick, avro_quick, json_quick
 from mainstem.broker.schemas.records import AVRO, JSON, PROTOBUF, Schema
 
 MAGIC = 0
@@ -46,9 +47,11 @@ class Codec:
     """One schema, compiled. `framed` takes what follows the five bytes, `bare` a value without them; both return plain data
     or raise Misfit."""
 
-    def __init__(self, framed: Decode, bare: Decode) -> None:
+    def __init__(self, framed: Decode, bare: Decode, quick: Quick | None = None, *, quick_bare: bool = False) -> None:
         self.framed = framed
         self.bare = bare
+        self.quick = quick  # a quick look at values in the wire format,
+        self.quick_bare = quick if quick_bare else None  # and at those without the five bytes
 
 
 def compiled(schema: Schema, sources: Sequence[tuple[str, str]]) -> Codec:
@@ -99,7 +102,7 @@ def _json(schema: Schema, sources: list[Source]) -> Codec:
         why = error.message if error is not None else "it does not fit"
         raise Misfit(f"at /{place}: {why[:200]}")
 
-    return Codec(check, check)
+    return Codec(check, check, json_quick(parsed.document), quick_bare=True)
 
 
 # -- Avro
@@ -107,13 +110,17 @@ def _json(schema: Schema, sources: list[Source]) -> Codec:
 
 def _avro(schema: Schema, sources: list[Source]) -> Codec:
     import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
     from fastavro.validation import validate
 
     known: dict[str, Any] = {}
-    for one in sources:
-        fastavro.parse_schema(json.loads(one.text), named_schemas=known)
     text = json.loads(schema.text) if not schema.text.isidentifier() else schema.text
-    parsed: Any = fastavro.parse_schema(text, named_schemas=known)
+    try:
+        for one in sources:
+            fastavro.parse_schema(json.loads(one.text), named_schemas=known)
+        parsed: Any = fastavro.parse_schema(text, named_schemas=known)
+    except (SchemaParseException, UnknownType) as error:  # stricter than Apache's library, which registered it
+        raise Unchecked(f"fastavro does not read it: {error}"[:200]) from None
     _least_bytes(parsed, known, ())
 
     def framed(payload: bytes) -> Any:
@@ -134,7 +141,7 @@ def _avro(schema: Schema, sources: list[Source]) -> Codec:
             raise Misfit(str(error).replace("\n", " ")[:200]) from None
         return data
 
-    return Codec(framed, bare)
+    return Codec(framed, bare, avro_quick(parsed, known))
 
 
 def _least_bytes(schema: Any, known: dict[str, Any], above: tuple[str, ...]) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 
 from mainstem.broker.schemas.enforcement import DEAD_LETTER, OFF
 from mainstem.broker.topics import Topic
-from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch
+from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch, decode_values
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
 from mainstem.model.record import Record
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS
@@ -30,6 +30,7 @@ _CRC = struct.Struct(">I")
 _MAX_TIME = struct.Struct(">q")
 NO_TIME = -1
 RECORD_ERRORS_MAX = 100  # told of one batch
+Misfits = Callable[[list[bytes | None]], list[tuple[int, str]]]
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 AFTER_MS_MAX = 1 << 62  # so that a sum with the time of day fits into 64 bits
 
@@ -53,7 +54,7 @@ class TopicRules:
     before_ms_max: int | None
     after_ms_max: int
     inflated_bytes_max: int
-    misfit: Callable[[bytes | None], str] | None = None  # why a value does not fit the topic's schema
+    misfits: Misfits | None = None  # the places of values that do not fit the topic's schema, and why
     dead_letters: bool = False  # and whether it is set aside instead of refused
 
     @staticmethod
@@ -68,19 +69,19 @@ class TopicRules:
             before_ms_max=int(before) if before is not None else None,
             after_ms_max=min(int(after), AFTER_MS_MAX),
             inflated_bytes_max=inflated_bytes_max,
-            misfit=_misfit(topic) if policy.schema and policy.schema_mode != OFF else None,
+            misfits=_misfits(topic) if policy.schema and policy.schema_mode != OFF else None,
             dead_letters=policy.schema_mode == DEAD_LETTER,
         )
 
     @property
     def plain(self) -> bool:
         """Every sound batch that is not of the future is taken as it is."""
-        return not (self.keys_needed or self.append_time or self.misfit) and self.codec is self.before_ms_max is None
+        return not (self.keys_needed or self.append_time or self.misfits) and self.codec is self.before_ms_max is None
 
     @property
     def opens(self) -> bool:
         """Records must be looked at, which takes as long as there are records, and inflating."""
-        return bool(self.keys_needed or self.misfit) or self.codec is not None or self.before_ms_max is not None
+        return bool(self.keys_needed or self.misfits) or self.codec is not None or self.before_ms_max is not None
 
     def admit(self, batch: Buffer, now_ms: int) -> tuple[Buffer, BatchHead]:
         """The batch as it is to be stored. Almost always that is the batch as it came, unopened."""
@@ -94,8 +95,8 @@ class TopicRules:
             raise Refused(ErrorCode.INVALID_RECORD, fault.message) from fault
         if self.keys_needed:
             self._check_keys(batch)
-        if self.misfit is not None and not self.dead_letters:
-            self._check_values(batch, self.misfit)
+        if self.misfits is not None and not self.dead_letters:
+            self._check_values(batch, self.misfits)
         if not self.append_time and head.max_time_ms != NO_TIME:
             self._check_times(batch, head, now_ms)
         if self.codec is not None and self.codec != head.codec:
@@ -118,9 +119,8 @@ class TopicRules:
             if record.key is None:
                 raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in each record")
 
-    def _check_values(self, batch: Buffer, misfit: Callable[[bytes | None], str]) -> None:
-        records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
-        found = [(place, why) for place, record in enumerate(records) if (why := misfit(record.value))]
+    def _check_values(self, batch: Buffer, misfits: Misfits) -> None:
+        found = misfits(decode_values(batch, inflated_bytes_max=self.inflated_bytes_max))
         if found:
             refusal = Refused(ErrorCode.INVALID_RECORD, f"{len(found)} values do not match the schema: {found[0][1]}")
             refusal.records = found[:RECORD_ERRORS_MAX]
@@ -131,18 +131,21 @@ class TopicRules:
 
         Its offsets, and the producer's sequence, are those of the whole batch: a repetition is known again.
         """
-        if self.misfit is None or not self.dead_letters:
+        if self.misfits is None or not self.dead_letters:
+            return batch, []
+        found = dict(self.misfits(decode_values(batch, inflated_bytes_max=self.inflated_bytes_max)))
+        if not found:
             return batch, []
         builder, aside, kept = BatchBuilder(), list[tuple[Record, str]](), 0
-        for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
-            why = self.misfit(record.value)
-            if why:
-                aside.append((record, why))
+        records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
+        for place, record in enumerate(records):
+            if place in found:
+                aside.append((record, found[place]))
             else:
                 builder.add(record.key, record.value, record.headers, record.time_ms, 0)
                 kept += 1
-        if not aside or not kept:
-            return None if aside else batch, aside
+        if not kept:
+            return None, aside
         sequence = head.producer_id, head.producer_epoch, head.base_sequence
         return builder.seal_batch(0, -1, head.attributes, *sequence, last_offset=head.count - 1), aside
 
@@ -156,9 +159,9 @@ class TopicRules:
         )
 
 
-def _misfit(topic: Topic) -> Callable[[bytes | None], str]:
+def _misfits(topic: Topic) -> Misfits:
     namespace = topic.partitions[0].route.namespace
-    return partial(namespace.broker.schemas.of(namespace).enforcement.refusal, topic.policy.schema)
+    return partial(namespace.broker.schemas.of(namespace).enforcement.refusals, topic.policy.schema)
 
 
 def _stamp(batch: Buffer, now_ms: int) -> bytes:

@@ -154,36 +154,3 @@ def _reference(text: str) -> dict[str, Any]:
     if not (mark and colon and number.isdigit()):
         raise InvalidArgument(f"--reference {text!r} must be NAME=SUBJECT:VERSION")
     return {"name": name, "subject": subject, "version": int(number)}
-
-
-@click.command()
-@click.argument("topic_filter", metavar="FILTER")
-@click.option(
-    "--records", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="How many to look at."
-)
-@click.option("--add", "subject", metavar="SUBJECT", help="Register what was found.")
-@json_option
-@url_option
-def infer(topic_filter: str, records: int, subject: str | None, as_json: bool, url: str) -> None:
-    """Propose a JSON Schema from the newest records: fields, types, share of records, odd ones, and what would break."""
-    from mainstem.broker.schemas.inference import Inferring
-
-    api, found, start = Api(url), Inferring(), f"-{records}"
-    while start and found.records < records:
-        page = api.get("/v1/messages", filter=topic_filter, **{"from": start}, limit=PAGE_ROWS)
-        for row in page["items"]:
-            found.add(row["value"].encode() if row["format"] != "null" else None)
-        start = page["next"] if page["items"] else ""
-    proposed = found.schema()
-    if as_json:
-        click.echo(json.dumps({"records": found.records, "not_json": found.not_json, "schema": proposed}))
-    elif not found.records:
-        click.echo(f"no records of {topic_filter}", err=True)
-    else:
-        click.echo(f"{found.records} records looked at, {found.not_json} are no JSON\n")
-        print_rows(found.fields(), ["field", "type", "share", "odd"], as_json=False)
-        click.echo(f"\n{json.dumps(proposed, indent=2)}")
-    body = {"schema": json.dumps(proposed), "schemaType": "JSON"}
-    if subject is not None:
-        added = api.post(f"/subjects/{segment(subject)}/versions", body)
-        click.echo(f"{subject} version {added['version']} has id {added['id']}", err=True)

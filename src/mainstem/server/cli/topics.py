@@ -10,8 +10,8 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument
 from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
+from mainstem.server.cli.infer import infer
 from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show, show_time_ns
-from mainstem.server.cli.schemas import infer
 from mainstem.server.protocols import by_name
 from mainstem.storage.engines import ENGINES
 
