@@ -30,23 +30,37 @@ def open_store(told: Mapping[str, Any]) -> ObjectStore:
         return _stores[settings]
 
 
-def frames_of(place: Mapping[str, Any], start: int, end: int) -> Iterator[bytes]:
-    """Stored bytes from a frame at or before the one that holds `start`, to the first that begins at or beyond `end` or a
-    little further. CorruptFrame, StoreAway or ConfigError where the object cannot be had: then the broker is asked."""
-    store, key, base = open_store(place["store"]), str(place["key"]), int(place["at"])
-    found = SparseIndex.decode(store.get(key, int(place["index_at"]), int(place["index_size"])))
-    if found is None:
-        raise CorruptFrame(f"{key}: its index does not validate")
-    index, size = found[0], int(place["size"])
-    first, last = index.before_offset(start), index.at_or_after(end)
-    last = size if last is None else last
-    with ThreadPoolExecutor(1) as ahead:
-        at, coming = first, None
-        while at < last or coming is not None:
-            current = coming
+class FarPart:
+    """The frames of one part in an object. CorruptFrame, StoreAway or ConfigError where it cannot be had: then the broker
+    is asked."""
+
+    def __init__(self, place: Mapping[str, Any]) -> None:
+        self._store, self._key, self._base = open_store(place["store"]), str(place["key"]), int(place["at"])
+        self._size = int(place["size"])
+        found = SparseIndex.decode(self._store.get(self._key, int(place["index_at"]), int(place["index_size"])))
+        if found is None:
+            raise CorruptFrame(f"{self._key}: its index does not validate")
+        self._index = found[0]
+
+    def place_of(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes from a frame at or before the one that holds `start`, to the first that begins at or beyond `end`, or a
+        little further."""
+        last = self._index.at_or_after(end)
+        return self._index.before_offset(start), self._size if last is None else last
+
+    def read(self, at: int, last: int) -> Iterator[bytes]:
+        with ThreadPoolExecutor(1) as ahead:
             coming = None
-            if at < last:
-                coming = ahead.submit(store.get, key, base + at, min(GET_BYTES, last - at))
-                at += GET_BYTES
-            if current is not None:
-                yield current.result()
+            while at < last or coming is not None:
+                current = coming
+                coming = None
+                if at < last:
+                    coming = ahead.submit(self._store.get, self._key, self._base + at, min(GET_BYTES, last - at))
+                    at += GET_BYTES
+                if current is not None:
+                    yield current.result()
+
+
+def frames_of(place: Mapping[str, Any], start: int, end: int) -> Iterator[bytes]:
+    part = FarPart(place)
+    yield from part.read(*part.place_of(start, end))

@@ -14,12 +14,17 @@ import pytest
 
 from mainstem.log import search_index
 from mainstem.log.search_index import SearchIndex, holds_all, index_path, token_hashes
+from mainstem.model.errors import ConfigError
+from mainstem.storage.tier.store import ObjectStore
 from mainstem.testing import Broker
+from mainstem.testing.process import BrokerProcess
 from mainstem_ask.search.engine import Asked, Search, connection_of
 from mainstem_ask.search.language import parse_query
+from mainstem_ask.search.reading import SearchedSlice
 from mainstem_ask.search.skipping import Indexes, may_hold
 from tests.ask.conftest import produce
 from tests.ask.test_search import BASE_MS, hits, random_query, random_value
+from tests.crossing.test_object_storage import eventually, local_bytes
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -187,3 +192,46 @@ def test_a_search_by_a_process_of_its_own_uses_it(broker: Broker) -> None:
     found = list(Search(Asked("alpha17", "asked/log"), connection_of(broker.http_url)).events())
     assert [one["hit"]["offset"] for one in found if "hit" in one] == [17]
     assert found[-1]["done"]["hits"] == 1
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Iterator[BrokerProcess]:
+    (tmp_path / "bucket").mkdir()
+    policy = ("layout=dedicated", "segment_bytes=64KiB", "tier=s3", "local_retention_bytes=0")
+    settings = (f"tier.store=file://{tmp_path / 'bucket'}", *(f"policies.t/#.{one}" for one in policy))
+    with BrokerProcess(tmp_path / "data", *settings) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("reached", ["the store", "the broker"])
+def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
+    tiered: BrokerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reached: str
+) -> None:
+    rng = random.Random(4)
+    values = [b"%d " % n + rng.randbytes(120).hex().encode() + b" word" for n in range(4000)]
+    values[1234] += b" needle"
+    produce(tiered, [("t.a", None, value, BASE_MS + n) for n, value in enumerate(values)], **{"batch.num.messages": 20})
+    eventually(lambda: local_bytes(tiered) == 0, "every sealed segment is in the store only")
+    got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get, SearchedSlice._fetch
+
+    def noted_get(store: ObjectStore, key: str, start: int, size: int) -> bytes:
+        if reached == "the broker":
+            raise ConfigError("not for us")
+        got.append(size)
+        return get(store, key, start, size)
+
+    def noted_fetch(reader: SearchedSlice, start: int, end: int, size: int) -> tuple[bytes, int]:
+        data, after = fetch(reader, start, end, size)
+        fetched.append(len(data))
+        return data, after
+
+    monkeypatch.setattr(ObjectStore, "get", noted_get)
+    monkeypatch.setattr(SearchedSlice, "_fetch", noted_fetch)
+    found = hits(tiered, "needle", "t/a")
+    assert [one["offset"] for one in found] == [1234]
+    stored = sum(path.stat().st_size for path in (tmp_path / "bucket").rglob("*") if path.is_file())
+    assert sum(got) + sum(fetched) < stored / 4
+    assert [one["offset"] for one in hits(tiered, "word", "t/a", limit=10_000)] == list(range(3999, -1, -1))
+    for index in (tmp_path / "data" / "search").rglob("*.search"):
+        index.write_bytes(b"damaged")
+    assert [one["offset"] for one in hits(tiered, "needle", "t/a")] == [1234]

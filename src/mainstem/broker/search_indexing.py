@@ -2,7 +2,8 @@
 
 One thread of lowest priority reads each part once, newest first; compiled code does most of it without the interpreter's
 lock. What it has not reached yet is searched all the same, only slower, so nobody waits for it: not a stop, not a deletion.
-Indexes of parts that are gone are deleted in the next round. A topic with `search_index = "off"` has none.
+Indexes of parts that are gone are deleted in the next round. A part that leaves for the object store leaves its index here,
+so that a search fetches only what it must: who drops it has it indexed first. A topic with `search_index = "off"` has none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from mainstem.log.log import Log
 from mainstem.log.search_index import SUFFIX, build_index, index_path
 from mainstem.storage.engine import FileParts, Part, Stat
+from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class SearchIndexing:
         self._thread = ThreadPoolExecutor(1, "search-index", initializer=_lower_priority)
         self._stopping = threading.Event()
         self._failed: set[Path] = set()
+        self._building = threading.Lock()  # one index at a time, and none deleted meanwhile
         self.parts = 0  # indexed by this process
         self.read_bytes = 0  # of parts, for that
         self.written_bytes = 0  # of indexes
@@ -96,19 +99,30 @@ class SearchIndexing:
     def _index_log(self, log: Log, engine: FileParts, stat: Stat, folder: Path) -> None:
         assert stat.path is not None
         parts = [part for part in stat.parts if part.sealed and part.size_bytes]
-        known = {one.name for one in folder.iterdir()} if folder.exists() else set()
-        wanted = {f"{Path(part.name).stem}{SUFFIX}" for part in parts}
-        for name in known - wanted:
-            (folder / name).unlink(missing_ok=True)
+        with self._building:
+            known = {one.name for one in folder.iterdir()} if folder.exists() else set()
+            named = {part.name for part in parts} | {part.name for part in log.engine.stat().parts}
+            for name in known - {f"{Path(one).stem}{SUFFIX}" for one in named}:
+                (folder / name).unlink(missing_ok=True)
         for part in reversed(parts):
             if self._stopping.is_set() or log.removed:
                 return
             if f"{Path(part.name).stem}{SUFFIX}" not in known:
                 self._index_part(log, engine, Path(stat.path) / part.name, part)
 
+    def index_before(self, log: Log, engine: SegmentEngine, before_offset: int) -> None:
+        """Parts that are about to leave this disk, if they are not indexed yet. In a thread that may wait."""
+        stat = engine.stat()
+        assert stat.path is not None
+        for part in stat.parts:
+            path = Path(stat.path) / part.name
+            if part.sealed and part.size_bytes and part.end_offset <= before_offset and not index_path(path).exists():
+                self._index_part(log, engine, path, part)
+
     def _index_part(self, log: Log, engine: FileParts, path: Path, part: Part) -> None:
         if path in self._failed or not engine.hold(part):
             return
+        self._building.acquire()
         try:
             self.written_bytes += build_index(path, part.size_bytes)
             self.parts += 1
@@ -119,6 +133,7 @@ class SearchIndexing:
             logger.warning("log %d: no search index of %s: %s", log.id, path.name, error)
             index_path(path).with_suffix(".part").unlink(missing_ok=True)
         finally:
+            self._building.release()
             engine.release(part)
 
 

@@ -38,11 +38,6 @@ STALLED_S = 5.0  # that what was published waits for the store: then more is ref
 UPLOADS = 2  # at once; each holds a segment in memory
 
 
-def _drop(engine: TieredEngine, log: Log, before: int) -> None:
-    log.times.learn()  # while the parts are here: later each would have to be fetched for it
-    engine.drop_local(before)
-
-
 class Tiering:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -148,9 +143,18 @@ class Tiering:
         async with maintenance.rewriting:
             if not maintenance.paused and not log.removed:
                 try:
-                    await maintenance.in_thread(f"tier of log {log.id}", lambda: _drop(engine, log, before))
+                    await maintenance.in_thread(
+                        f"tier of log {log.id}", lambda: self._learn_and_drop(engine, log, before, policy)
+                    )
                 except MainstemError as error:
                     logger.error("log %d: local parts are kept: %s", log.id, error)
+
+    def _learn_and_drop(self, engine: TieredEngine, log: Log, before: int, policy: Policy) -> None:
+        """In a thread. What is asked of parts is learnt while they are here: later each would have to be fetched for it."""
+        log.times.learn()
+        if policy.search_index != "off":
+            self._broker.search_indexing.index_before(log, engine.local, engine.droppable(before))
+        engine.drop_local(before)
 
     def _local_end(self, engine: TieredEngine, log: Log, policy: Policy) -> int:
         """Local parts below it may go. What a start replays stays: it must not wait for the store."""

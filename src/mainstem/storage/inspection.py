@@ -25,7 +25,7 @@ from mainstem.storage.segment.torn import TORN_SUFFIX
 from mainstem.storage.tier.looking import remote_segments, survey_remote
 from mainstem.storage.tier.remote import RemoteSegment
 
-LOGS = "logs"
+LOGS, SEARCH = "logs", "search"
 Progress = Callable[[int], None]  # bytes looked at so far
 
 
@@ -40,6 +40,7 @@ class LogListing:
     epoch: int
     aside: list[str]  # files kept for who wants to look: .torn, .quarantine
     remote_bytes: int = 0  # in an object store, whether or not they are here too
+    index_bytes: int = 0  # of search indexes, of parts here and there
 
     @property
     def start_offset(self) -> int:
@@ -108,6 +109,9 @@ def list_log(directory: Path) -> LogListing:
         epoch=reservation.epoch,
         aside=sorted(name for name in names if name.endswith((TORN_SUFFIX, QUARANTINE_SUFFIX))),
         remote_bytes=sum(one.size for one in remote),
+        index_bytes=sum(
+            one.stat().st_size for one in (directory.parent.parent / SEARCH / directory.name).glob("*.search")
+        ),
     )
 
 

@@ -59,6 +59,51 @@ class SearchedSlice(PermittedReader):
         self._note(data[:FRAME_HEAD_SIZE])
         return data, after
 
+    # -- what lies in an object store: only what the part's index does not exclude is fetched
+
+    def _through_broker(self) -> Iterator[pa.RecordBatch]:
+        far, end = self._piece.get("far"), int(self._piece["end"])
+        if far is None:
+            yield from super()._through_broker()
+            return
+        decoder = self._decoder()
+        self._note_stamp(far)
+        for start, until in self._indexes.offsets(far, self._position, end):
+            self._position = max(self._position, start)
+            while self._position < until and not decoder.finished:
+                data, after = self._fetch(self._position, until, CHUNK_BYTES)
+                if data:
+                    decoder.feed(data)
+                    yield from self._rows(decoder)
+                self._position = max(self._position, after)
+        self._position = end
+
+    def _from_object(self) -> Iterator[pa.RecordBatch]:
+        from mainstem_pipeline.objects import FarPart
+
+        decoder, end = self._decoder(), int(self._piece["end"])
+        part, far = FarPart(self._piece["object"]), self._piece["far"]
+        self._note_stamp(far)
+        for begin, until in self._indexes.spans(far, *part.place_of(self._position, end)):
+            rest = b""
+            for data in part.read(begin, until):
+                fed = rest + data if rest else data
+                decoder.feed(fed)
+                yield from self._rows(decoder)
+                rest = fed[decoder.consumed :]
+                if decoder.finished:
+                    break
+            if decoder.finished:
+                break
+            if rest:
+                raise CorruptFrame("a block of the index ends within a frame")
+        self._position = end
+
+    def _note_stamp(self, far: str) -> None:
+        stamp = self._indexes.stamp_from(far, int(self._piece["start"]), int(self._piece["end"]))
+        if stamp is not None:
+            self.floor = stamp
+
     def _from_file(self) -> Iterator[pa.RecordBatch]:
         fd = os.open(self._piece["path"], os.O_RDONLY)
         try:

@@ -78,6 +78,22 @@ class Indexes:
         index = self._of(path)
         return [(at, end)] if index is None else list(_joined(self._wanted(index, at, end)))
 
+    def offsets(self, path: str, start: int, end: int) -> list[Span]:
+        """The same by offsets, for who cannot read at a byte."""
+        index = self._of(path)
+        if index is None or any(zone.first_offset < 0 for zone in index.zones):
+            return [(start, end)]
+        firsts = [zone.first_offset for zone in index.zones]
+        spans = zip(index.zones, [start, *firsts[1:]], [*firsts[1:], end], strict=True)
+        meant = ((max(first, start), min(last, end)) for zone, first, last in spans if self._may_be_in(index, zone))
+        return list(_joined(span for span in meant if span[0] < span[1]))
+
+    def stamp_from(self, path: str, start: int, end: int) -> int | None:
+        """Of a block that begins in these offsets: all before them was stamped before."""
+        index = self._of(path)
+        zones = index.zones if index is not None else ()
+        return next((zone.first_stamp for zone in zones if start <= zone.first_offset < end), None)
+
     def _of(self, path: str) -> SearchIndex | None:
         with self._lock:
             if path in self._kept:

@@ -333,16 +333,19 @@ class ScanPlans:
 
     def _far(self, log: Log, piece: LogSlice) -> dict[str, Any]:
         """Where in an object store the slice lies, if it lies there and in one object. Credentials are the reader's own; an
-        object that goes meanwhile stays for the grace time, and is read through the broker if it does not."""
+        object that goes meanwhile stays for the grace time, and is read through the broker if it does not. `far`: where the
+        part's file lay, by which its search index is found."""
         engine, tier = log.engine, self._broker.logs.tier
         if piece.part is not None or tier is None or not isinstance(engine, RemoteReads):
             return {}
         found = engine.remote_at(piece.start, piece.end)
-        if found is None or is_rows(found.object.key):
+        if found is None:
             return {}
+        if is_rows(found.object.key):
+            return {"far": str(found.path)}
         place = {"key": found.object.key, "at": found.position, "size": found.size}
         index = {"index_at": found.index_position, "index_size": found.index_size}
-        return {"object": {"store": asdict(tier.settings.store), **place, **index}}
+        return {"object": {"store": asdict(tier.settings.store), **place, **index}, "far": str(found.path)}
 
     def _cut(
         self, lease: Lease, log: Log, start: int, end: int, slice_bytes: int, files: bool, range_bytes: int = 0

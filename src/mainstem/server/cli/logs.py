@@ -44,6 +44,8 @@ def log_ls(data: str, as_json: bool) -> None:
             "epoch": one.epoch,
             "size_bytes": one.size_bytes,
             "remote_bytes": one.remote_bytes,
+            "index_bytes": one.index_bytes,
+            "index_share": f"{one.index_bytes / one.size_bytes:.1%}" if one.index_bytes and one.size_bytes else None,
             "aside": one.aside,
         }
         for one in list_logs(_existing(data))
@@ -58,6 +60,8 @@ def log_ls(data: str, as_json: bool) -> None:
         "epoch",
         "size_bytes",
         "remote_bytes",
+        "index_bytes",
+        "index_share",
         "aside",
     ]
     print_rows(rows, columns, as_json=as_json, empty=f"no logs in {data}")
