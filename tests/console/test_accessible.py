@@ -18,11 +18,20 @@ VERSION = "4.10.3"
 NAMES = {
     "/topic": "name=sensors/kitchen/temp",
     "/queue": "name=judged",
+    "/exchange": "name=amq.topic",
     "/view": "name=all-sensors",
     "/namespace": "name=/",
     "/messages": "topic=sensors/kitchen/temp&field=celsius",
 }
-OTHERS = ("/group", "/session", "/connection", "/user", "/schema", "/subject")  # of things that are not there
+OTHERS = (
+    "/group",
+    "/session",
+    "/connection",
+    "/user",
+    "/schema",
+    "/subject",
+    "/pipeline",
+)  # of things that are not there
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 

@@ -60,6 +60,36 @@ def test_dead_letters_are_read_and_redriven_one_by_one_or_all(
     assert http.get("/v1/queues/parcels").status_code == 404
 
 
+def test_an_exchange_shows_what_is_bound_to_it(page: Page, broker: Broker, http: httpx.Client) -> None:
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("letters", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})
+        channel.queue_declare("letterbox", durable=True)
+        channel.queue_bind("letterbox", "letters", "north.#")
+        channel.exchange_bind("letters", "amq.direct", "all")
+    page.goto("/views")
+    page.locator("#exchanges a", has_text="letters").click()
+    expect(page.locator("h1")).to_have_text("letters")
+    expect(page.locator("#bindings tr", has_text="letterbox")).to_contain_text("north.#")
+    expect(page.locator("#bindings tr", has_text="amq.direct")).to_contain_text("all")
+    expect(page.locator("dl.facts")).to_contain_text("amq.fanout")
+    assert http.get("/exchange.json?name=letters").json()["bound"] == 2
+    assert http.get("/exchange.json?name=nothing").status_code == 404
+    page.locator("#bindings a", has_text="letterbox").click()
+    page.locator("a", has_text="letters").click()  # names lead both ways
+    expect(page.locator("h1")).to_have_text("letters")
+
+
+def test_the_api_can_be_read_by_people(page: Page, broker: Broker, http: httpx.Client) -> None:
+    page.goto("/")
+    page.locator("footer a", has_text="API").click()
+    expect(page.locator("h1")).to_have_text("HTTP API")
+    page.locator("summary", has_text="/v1/history").click()
+    expect(page.locator("details[open]")).to_contain_text("How far back")
+    operations = sum(len(methods) for methods in http.get("/v1/openapi.json").json()["paths"].values())
+    expect(page.locator("summary")).to_have_count(operations)
+
+
 def test_a_group_shows_its_members_and_is_reset_after_a_preview(page: Page, broker: Broker, shoot: Shoot) -> None:
     settings = {
         "bootstrap.servers": f"{broker.host}:{broker.kafka_port}",

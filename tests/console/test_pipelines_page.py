@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,6 +61,22 @@ def test_flows_are_shown_with_lag_and_last_error_as_they_change(page: Page, brok
     tell(broker, "orders", flow("enriched", "running", lag=0))
     expect(page.locator("tr", has_text="enriched").first).to_contain_text("running")  # without a reload
     expect(page.locator("pre.warn")).to_have_count(0)
+
+
+def test_a_pipeline_has_a_page_with_charts_of_its_flows(page: Page, broker: Broker) -> None:
+    reads = "sensors/#\nalarms/#"
+    tell(broker, "charted", flow("first", "running", lag=120, reads=reads), flow("second", "waiting", lag=7))
+    assert broker.app is not None
+    assert broker.loop is not None
+    asyncio.run_coroutine_threadsafe(broker.app.history.sample(), broker.loop).result(30)
+    page.goto("/pipelines")
+    page.locator("a", has_text="charted").first.click()
+    expect(page.locator("h1")).to_have_text("charted")
+    expect(page.locator("#flows section").first).to_contain_text("alarms/#")
+    expect(page.locator(".chart canvas")).to_have_count(2)
+    found = httpx.get(f"{broker.http_url}/v1/history?pipeline=charted&figures=lag&range=15m").json()["series"]
+    assert {name: values[-1] for name, values in found.items()} == {"first": 120, "second": 7}
+    assert httpx.get(f"{broker.http_url}/pipeline.json?name=nobody").status_code == 404
 
 
 def test_nothing_that_is_told_gets_out_of_its_place(page: Page, broker: Broker) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from mainstem.admin.api.messages import SUBJECT, require_consume
 from mainstem.admin.calls import Call, Field, Operation
 from mainstem.admin.messages import READ_BYTES, open_source, start_offsets
+from mainstem.admin.rights import admit
 from mainstem.broker.access import Action
+from mainstem.broker.operations import NEEDS
 from mainstem.model.errors import InvalidArgument, NotAuthorized
 from mainstem.model.record import Record
 
@@ -26,20 +28,22 @@ async def get_rates(call: Call) -> Any:
 
 
 async def get_history(call: Call) -> Any:
-    """Of the broker for admins; of one topic, queue or group for those who may see it."""
+    """Of the broker for admins; of one topic, queue, group or pipeline for those who may see it."""
     history, range_s = call.running.history, _range_s(call.query.get("range", "1h"))
-    named = {kind: call.query[kind] for kind in ("topic", "queue", "group") if call.query.get(kind)}
+    figures = tuple(one for one in call.query.get("figures", "").split(",") if one)
+    named = {kind: call.query[kind] for kind in ("topic", "queue", "group", "pipeline") if call.query.get(kind)}
     if len(named) > 1:
-        raise InvalidArgument("one of topic, queue and group, not several")
+        raise InvalidArgument("one of topic, queue, group and pipeline, not several")
     for kind, name in named.items():
         if kind == "topic":
             call.require(Action.DESCRIBE, name.encode())
+        elif kind == "pipeline":
+            admit(call.running.broker, call.principal, NEEDS["pipeline.list"], call.namespace.name)
         else:
             call.require_object(name, f"{kind}.describe")
-        return history.of_object(kind, call.namespace.name, name, range_s)
+        return history.of_object(kind, call.namespace.name, name, range_s, figures)
     if not call.principal.admin:
         raise NotAuthorized("only an admin may see the broker's figures", fix="?topic=, ?queue= or ?group=")
-    figures = tuple(one for one in call.query.get("figures", "").split(",") if one)
     return history.of_broker(figures, range_s)
 
 
@@ -92,14 +96,19 @@ OPERATIONS = (
         "GET",
         "/v1/history",
         get_history,
-        "Figures over time, for up to eight days: of the broker, or of one topic, queue or group.",
+        "Figures over time, for up to eight days: of the broker, or of one topic, queue, group or pipeline.",
         "history.read",
         query=(
             Field("range", "string", "How far back: 30m, 6h, 7d. Up to six hours in steps of 10 s, beyond of 5 min."),
-            Field("figures", "string", "Of the broker: only these, comma-separated, for example in,out,ack_p99."),
+            Field(
+                "figures",
+                "string",
+                "Only these, comma-separated, for example in,out,ack_p99; of a pipeline lag or rows.",
+            ),
             Field("topic", "string", "Of this topic: what came in."),
             Field("queue", "string", "Of this queue: ready and unacked."),
             Field("group", "string", "Of this group: its lag."),
+            Field("pipeline", "string", "Of this pipeline: lag and rows a second of each flow."),
         ),
     ),
     Operation(

@@ -1,4 +1,4 @@
-"""One thing in full: a queue, a group, a view, a session, a connection, a user, a namespace. Names lead here."""
+"""One thing in full: a queue, an exchange, a pipeline, a group, a view, a session, a connection, a user, a namespace. Names lead here."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from mainstem.admin.api.views import view_facts
 from mainstem.admin.calls import Call
 from mainstem.admin.connections import connection_row, find_connection, seen_by
 from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
+from mainstem.admin.openapi import openapi_document
+from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.rights import admit
 from mainstem.admin.way import way_of
 from mainstem.broker.access import Action
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
 from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 
 DEAD_SHOWN = 50
+BINDINGS_SHOWN = 500
 TRACES_SHOWN = 100
 READERS_SHOWN = 50
 
@@ -46,6 +50,48 @@ async def queue_page(call: Call) -> dict[str, Any]:
         for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
     ]
     return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings}
+
+
+async def exchange_page(call: Call) -> dict[str, Any]:
+    name = _name(call)
+    call.require_object(name, "exchange.describe")
+    exchanges = queues_of(call.running, call.namespace).exchanges
+    exchange = exchanges.get(name)
+    bound = [*exchanges.bindings_from(name), *exchanges.bindings_to(name, to_queue=False)]
+    rows = [
+        {
+            "source": one.source,
+            "destination": one.destination,
+            "kind": "queue" if one.to_queue else "exchange",
+            "key": one.key,
+            "arguments": one.table,
+        }
+        for one in bound[:BINDINGS_SHOWN]
+    ]
+    return {**exchange_row(exchange), "arguments": exchange.arguments, "bindings": rows, "bound": len(bound)}
+
+
+def exchange_row(exchange: Exchange) -> dict[str, Any]:
+    facts = {name: getattr(exchange, name) for name in ("type", "durable", "auto_delete", "internal")}
+    return {"name": exchange.name, **facts, "alternate": exchange.alternate}
+
+
+async def pipeline_page(call: Call) -> dict[str, Any]:
+    name = _name(call)
+    flows = [one for one in flow_rows(call.running, call.namespace) if one["pipeline"] == name]
+    if not flows:
+        raise NotFound(f"no pipeline {name} has reported to this broker", fix="mainstem pipeline ls")
+    return {"name": name, "flows": flows}
+
+
+async def api_page(_call: Call) -> dict[str, Any]:
+    """The OpenAPI document, for people."""
+    document = openapi_document()
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups.setdefault(operation["tags"][0], []).append({"path": path, "method": method.upper(), **operation})
+    return {"groups": groups}
 
 
 def topic_readers(namespace: Namespace, topic: bytes) -> list[dict[str, str]]:

@@ -17,9 +17,13 @@ from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
 from mainstem.admin.connections import connection_rows, connections_in, seen_by
 from mainstem.admin.console.details import (
+    api_page,
     connection_page,
+    exchange_page,
+    exchange_row,
     group_page,
     namespace_page,
+    pipeline_page,
     queue_page,
     session_page,
     topic_readers,
@@ -28,7 +32,7 @@ from mainstem.admin.console.details import (
     view_page,
 )
 from mainstem.admin.console.schemas import schema_page, schemas_page
-from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service
+from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service, queues_of
 from mainstem.admin.messages import at_end, encode_position, open_source, page_before, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
@@ -217,10 +221,17 @@ async def views_page(call: Call) -> dict[str, Any]:
     return {
         "views": [view_row(view) for view in views[:ROWS]],
         "queues": [queue_row(queue) for queue in queues[:ROWS]],
+        "exchanges": _exchange_rows(call, search) if not after else [],
         "find": search,
         "after": after,
         "next": queues[ROWS - 1].name if len(queues) > ROWS else None,
     }
+
+
+def _exchange_rows(call: Call, search: str) -> list[dict[str, Any]]:
+    exchanges = queues_of(call.running, call.namespace).exchanges
+    names = sorted(name for name in exchanges.by_name if search in name and call.may(name, "exchange.describe"))
+    return [exchange_row(exchanges.get(name)) for name in names[:ROWS]]
 
 
 def _name_of(queue: Queue) -> str:
@@ -274,6 +285,7 @@ PAGES = (
     Page("/topics", "Topics", "topics.html", topics_page, "topic.list"),
     Page("/topic", "Topic", "topic.html", topic_page_facts, "topic.describe", under="/topics"),
     Page("/queue", "Queue", "queue.html", queue_page, "queue.describe", under="/views"),
+    Page("/exchange", "Exchange", "exchange.html", exchange_page, "exchange.describe", under="/views"),
     Page("/view", "View", "view.html", view_page, "view.describe", under="/views"),
     Page("/group", "Group", "group.html", group_page, "group.describe", under="/cursors"),
     Page("/session", "Session", "session.html", session_page, "session.describe", under="/cursors"),
@@ -288,7 +300,9 @@ PAGES = (
     Page("/views", "Views & queues", "views.html", views_page, "view.list"),
     Page("/cursors", "Cursors", "cursors.html", cursors_page, "cursor.list"),
     Page("/pipelines", "Pipelines", "pipelines.html", pipelines_page, "pipeline.list"),
+    Page("/pipeline", "Pipeline", "pipeline.html", pipeline_page, "pipeline.list", under="/pipelines"),
     Page("/connections", "Connections", "connections.html", connections_page, "connection.list"),
     Page("/try", "Try it", "try.html", try_page, "self.read"),
+    Page("/api-reference", "API", "api.html", api_page, "self.read", under="/settings"),
     Page("/settings", "Settings", "settings.html", settings_page, "config.read"),
 )

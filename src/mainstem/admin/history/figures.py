@@ -1,6 +1,6 @@
 """One point of the history: every figure as it stands now, per second where it counts.
 
-Of the broker as a whole all figures; of topics, queues and groups those of at most so many: the ones that were asked for
+Of the broker as a whole all figures; of topics, queues, groups and flows of pipelines those of at most so many: the ones that were asked for
 last (`ask`), then the busy ones. Which topics are busy is found in the newest records of each stem, so nothing is counted
 per message. What belongs to the loop is read in slices.
 
@@ -17,13 +17,15 @@ from itertools import islice
 
 from mainstem.admin.cursors import group_key, group_named, groups_of, offset_rows, queue_service
 from mainstem.admin.overview import resident_bytes
+from mainstem.admin.pipelines import SILENT, flow_rows
 from mainstem.admin.running import Running
 from mainstem.broker.namespace import Namespace
+from mainstem.broker.pipelines import ENDED
 from mainstem.broker.reading import PartitionReader
 from mainstem.broker.views import View, ViewSlot
 from mainstem.model.histogram import Histogram
 
-TOPICS_MAX, QUEUES_MAX, GROUPS_MAX = 200, 90, 90
+TOPICS_MAX, QUEUES_MAX, GROUPS_MAX, FLOWS_MAX = 200, 90, 90, 60
 NAMESPACES_LOOKED_MAX = 100
 ASKED_MAX = 40  # objects of a kind whose page was looked at: they have a place before others
 TAIL_RECORDS, TAIL_BYTES = 200, 64 << 10  # looked at in each stem, for who is busy
@@ -40,7 +42,7 @@ def series_name(kind: str, figure: str, namespace: str, name: str) -> str:
 class Figures:
     def __init__(self, running: Running) -> None:
         self._running = running
-        self._asked: dict[str, dict[Object, None]] = {"topic": {}, "queue": {}, "group": {}}
+        self._asked: dict[str, dict[Object, None]] = {"topic": {}, "queue": {}, "group": {}, "pipeline": {}}
         self._counters: dict[str, float] = {}
         self._histograms: dict[str, list[int]] = {}
         self._busy: dict[Object, float] = {}  # topics, the one that has been silent longest first
@@ -70,6 +72,7 @@ class Figures:
             point["lag_max"] = max(point.get("lag_max", 0.0), value)
         async for name, value in self._topics(elapsed_s):
             point[name] = value
+        point.update(islice(self._pipelines(), 2 * FLOWS_MAX))
         return point
 
     # -- the broker
@@ -144,6 +147,16 @@ class Figures:
                 yield series_name("group", "lag", space, name), sum(one["lag"] for one in rows)
             if number % TURN_OBJECTS == TURN_OBJECTS - 1:
                 await asyncio.sleep(0)
+
+    # -- pipelines
+
+    def _pipelines(self) -> Iterator[tuple[str, float]]:
+        spaces = islice(self._running.broker.namespaces.values(), NAMESPACES_LOOKED_MAX)
+        told = [(one.name, row) for one in spaces for row in flow_rows(self._running, one)]
+        for space, row in sorted(told, key=lambda one: (one[0], one[1]["pipeline"]) not in self._asked["pipeline"]):
+            if row["state"] not in (SILENT, *ENDED):
+                yield series_name("pipeline", f"lag.{row['flow']}", space, row["pipeline"]), row["lag"]
+                yield series_name("pipeline", f"rows.{row['flow']}", space, row["pipeline"]), row["rows_per_s"]
 
     # -- topics
 

@@ -134,13 +134,19 @@ class History:
 
         return self._select(wanted, range_s)
 
-    def of_object(self, kind: str, namespace: str, name: str, range_s: int) -> dict[str, Any]:
+    def of_object(
+        self, kind: str, namespace: str, name: str, range_s: int, figures: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Each figure; of a pipeline, each flow of one: a figure is then named `lag.FLOW`, and shown as the flow."""
         self.figures.ask(kind, namespace, name)
 
         def wanted(series: str) -> str | None:
             parts = series.split(MARK, 3)
             mine = len(parts) == 4 and (parts[0], parts[2], parts[3]) == (kind, namespace, name)
-            return parts[1] if mine else None
+            if not mine:
+                return None
+            figure, _, of = parts[1].partition(".")
+            return (of or figure) if not figures or figure in figures else None
 
         return self._select(wanted, range_s)
 
