@@ -76,7 +76,7 @@ def test_an_exchange_shows_what_is_bound_to_it(page: Page, broker: Broker, http:
     assert http.get("/exchange.json?name=letters").json()["bound"] == 2
     assert http.get("/exchange.json?name=nothing").status_code == 404
     page.locator("#bindings a", has_text="letterbox").click()
-    page.locator("a", has_text="letters").click()  # names lead both ways
+    page.get_by_role("link", name="letters", exact=True).click()  # names lead both ways
     expect(page.locator("h1")).to_have_text("letters")
 
 

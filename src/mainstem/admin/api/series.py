@@ -103,7 +103,7 @@ OPERATIONS = (
             Field(
                 "figures",
                 "string",
-                "Only these, comma-separated, for example in,out,ack_p99; of a pipeline lag or rows.",
+                "Only these, comma-separated: in,out,ack_p99; of a pipeline lag or rows.",
             ),
             Field("topic", "string", "Of this topic: what came in."),
             Field("queue", "string", "Of this queue: ready and unacked."),

@@ -1,4 +1,7 @@
-"""One thing in full: a queue, an exchange, a pipeline, a group, a view, a session, a connection, a user, a namespace. Names lead here."""
+"""One thing in full: a queue, an exchange, a pipeline, a group, a view, a session, a connection, a user, a namespace.
+
+Names lead here.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One point of the history: every figure as it stands now, per second where it counts.
 
-Of the broker as a whole all figures; of topics, queues, groups and flows of pipelines those of at most so many: the ones that were asked for
-last (`ask`), then the busy ones. Which topics are busy is found in the newest records of each stem, so nothing is counted
-per message. What belongs to the loop is read in slices.
+Of the broker as a whole all figures; of topics, queues, groups and flows of pipelines those of at most so many: the
+ones that were asked for last (`ask`), then the busy ones. Which topics are busy is found in the newest records of each
+stem, so nothing is counted per message. What belongs to the loop is read in slices.
 
 A series is named by its figure, and for one object `kind␟figure␟namespace␟name`.
 """
