@@ -448,8 +448,8 @@ cdef class PackedChunk(Chunk):
         return 0
 
     cdef int64_t count_one_c(self, uint32_t number, int64_t start, int64_t end) except -1:
-        cdef int64_t rank = self.rank_of(number), total = 0
-        cdef uint32_t count, distance, at = 0
+        cdef int64_t rank = self.rank_of(number), total = 0, place
+        cdef uint32_t count, distance, value, at = 0
         cdef const uint8_t* list
         if rank < 0:
             return 0
@@ -457,11 +457,17 @@ cdef class PackedChunk(Chunk):
             list = _read_varint(self.lists + self.starts[rank], &count)
             if start <= 0 and end >= self.place_count:
                 total = count
+            elif min(end, <int64_t>self.place_count) - start < count:  # fewer places than the list is long
+                value = number if self.width == 4 else <uint32_t>rank + 1
+                for place in range(start, min(end, <int64_t>self.place_count)):
+                    total += self._value(<uint32_t>place) == value
             else:
                 for count in range(count):
                     list = _read_varint(list, &distance)
                     at += distance
-                    total += start <= at < end
+                    if at >= end:
+                        break
+                    total += start <= at
         return total
 
     cdef int64_t count_c(self, const uint8_t* bits, uint64_t bit_bytes, int64_t start, int64_t end) except -1:
