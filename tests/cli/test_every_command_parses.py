@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +119,35 @@ def test_every_command_told_in_the_pages_exists() -> None:
         if problem(words)
     }
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def whole(text: str) -> str | None:
+    """A command that fills its line or its code span, as somebody would copy it; None for prose and synopses."""
+    said = ENDS.sub("", text.strip().removeprefix("$ "))
+    if not said.startswith("mainstem ") or re.search(r"[|<>…]|\[-|HOLE|&&", said):
+        return None
+    if re.search(r"\w[,;] ", re.sub(r"'[^']*'|\"[^\"]*\"", "", said)):
+        return None
+    try:
+        words = shlex.split(said)
+    except ValueError:
+        return None
+    return said if len(words) > 1 and words[1] in root.list_commands(click.Context(root)) else None
+
+
+def test_a_shell_takes_every_command_as_it_is_written() -> None:
+    """Backticks and dollars in double quotes, stars and brackets without quotes: bash must not make something else of it."""
+    said = sorted({line for where in (told_in_pages(), told_in_code()) for _, text in where if (line := whole(text))})
+    script = """mainstem() { printf '%s\\037' mainstem "$@"; }
+    while IFS= read -r line; do (eval "$line") 2>&1; printf '\\036'; done"""
+    with tempfile.TemporaryDirectory() as empty:  # so that a star means itself
+        ran = subprocess.run(
+            ["bash", "-c", script], input="\n".join(said) + "\n", capture_output=True, text=True, cwd=empty, check=True
+        )
+    made = [answer.split("\x1f")[:-1] for answer in ran.stdout.split("\x1e")[:-1]]
+    assert len(said) > 100
+    assert len(made) == len(said)
+    assert not [f"{line} → {words}" for line, words in zip(said, made, strict=True) if words != shlex.split(line)]
 
 
 @pytest.mark.parametrize(
