@@ -30,7 +30,8 @@ AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "celsius",
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as one, httpx.Client(base_url=one.http_url, timeout=60) as http:
+    policy = ("policies.stream/#.schema=shape", "policies.stream/#.schema_mode=dead-letter")
+    with Broker(*policy) as one, httpx.Client(base_url=one.http_url, timeout=60) as http:
         body = {"schema": json.dumps(SHAPE), "schemaType": "JSON"}
         http.post("/subjects/shape/versions", json=body).raise_for_status()
         http.post("/subjects/avro/versions", json={"schema": AVRO}).raise_for_status()
@@ -122,6 +123,20 @@ async def test_nats_is_told_and_stays_connected(broker: Broker) -> None:
     await client.publish("checked", GOOD)
     await client.flush()
     assert client.is_connected
+    await client.close()
+
+
+async def test_what_a_stream_sets_aside_is_refused_and_takes_no_sequence(broker: Broker) -> None:
+    client = await nats.connect(broker.nats_url)
+    js = client.jetstream()
+    await js.add_stream(name="strict", subjects=["stream.>"])
+    assert (await js.publish("stream.a", GOOD)).seq == 1
+    with pytest.raises(nats.js.errors.APIError, match="set aside") as refused:
+        await js.publish("stream.a", BAD)
+    assert refused.value.err_code == 10077
+    assert (await js.publish("stream.a", GOOD)).seq == 2
+    assert (await js.stream_info("strict")).state.messages == 2
+    assert values(broker, "dead/stream/a") == [BAD.decode()]
     await client.close()
 
 

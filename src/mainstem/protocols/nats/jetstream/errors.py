@@ -165,6 +165,9 @@ def invalid_record(description: str) -> JsError:
     return JsError(400, 10077, description)
 
 
+SET_ASIDE = invalid_record("the message does not match its topic's schema and is set aside in the dead-letter topic")
+
+
 def start_policy(description: str) -> JsError:
     return JsError(400, 10094, description)
 

@@ -84,6 +84,8 @@ class Publisher:
         ticket, index = stream.namespace.publish_at(
             topic, message.payload, key=message.key, headers=message.stored, origin=Origin.NATS
         )
+        if ticket.log is not stream.log:  # it is not in the stream: an ack would name another log's sequence
+            raise errors.SET_ASIDE
         stream.gathered += 1
         stream.gathered_topics.add(topic)
         stream.last_id = b""
