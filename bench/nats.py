@@ -185,8 +185,8 @@ def row(work: Work, found: dict[str, list[Result]]) -> Iterator[str]:
         yield f"MISSED: {name}: {times:.1f}× the rate, {cheaper:.1f}× by CPU; the target is {work.target:g}×"
     if COPY in found:
         bare = median(found[COPY], "rate")
-        times = f", {bare / median(theirs, 'rate'):.1f}× nats-server's" if theirs else ""
-        yield f"{name}: a bare copy of the bytes reaches {bare:,.0f} ({median(found[COPY], 'server_cpu_us'):.2f}){times}"
+        more = f", {bare / median(theirs, 'rate'):.1f}× nats-server's" if theirs else ""
+        yield f"{name}: a bare copy of the bytes reaches {bare:,.0f} ({median(found[COPY], 'server_cpu_us'):.2f}){more}"
     if SYNCED in found:
         synced = median(ours, "rate") / median(found[SYNCED], "rate")
         reached = "reached" if synced >= work.synced_target else "MISSED"
