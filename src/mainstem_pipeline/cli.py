@@ -323,8 +323,8 @@ def sql(
     """Spark SQL over topics, views and tables; a prompt without a statement.
 
     \b
-    mainstem sql "select count(*) from `sensors/#`"                a filter, over all history
-    mainstem sql "select * from `orders` where offset > 100"       a topic (or a view, or a lake table ns.name)
+    mainstem sql 'select count(*) from `sensors/#`'                a filter, over all history
+    mainstem sql 'select * from `orders` where offset > 100'       a topic (or a view, or a lake table ns.name)
     An archived topic is read from its table and, from where that ends, from the log: each row once. Times are UTC.
     """
     from mainstem_pipeline.query.shell import SqlShell

@@ -123,8 +123,8 @@ def test_every_command_told_in_the_pages_exists() -> None:
 
 def whole(text: str) -> str | None:
     """A command that fills its line or its code span, as somebody would copy it; None for prose and synopses."""
-    said = ENDS.sub("", text.strip().removeprefix("$ "))
-    if not said.startswith("mainstem ") or re.search(r"[|<>…]|\[-|HOLE|&&", said):
+    said = ENDS.sub("", re.sub(r"\s{2,}\w.*", "", text.strip().removeprefix("$ ")))  # a help explains behind spaces
+    if not said.startswith("mainstem ") or re.search(r"[|<…]|\[-|HOLE|&&", said):
         return None
     if re.search(r"\w[,;] ", re.sub(r"'[^']*'|\"[^\"]*\"", "", said)):
         return None
