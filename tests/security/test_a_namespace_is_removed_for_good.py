@@ -167,6 +167,23 @@ def test_the_calls_of_terraform_and_rabbitmqadmin_may_be_made_again(root: httpx.
             assert call.status_code in (401, 403)
 
 
+def test_a_deleted_topic_of_the_shared_log_does_not_count(broker: Broker, root: httpx.Client) -> None:
+    """Its records wait for retention; the namespace is empty all the same."""
+    root.put("/v1/namespaces/short", json={}).raise_for_status()
+    here = {"namespace": "short"}
+    for name in ("a", "b"):
+        root.post("/v1/messages", json={"topic": name, "value": "x"}, params=here).raise_for_status()
+    root.delete("/v1/topics/a", params=here).raise_for_status()
+    refused = root.delete("/v1/namespaces/short")
+    assert refused.status_code == 400 and "1 topic" in refused.text
+    root.post("/v1/messages", json={"topic": "a", "value": "again"}, params=here).raise_for_status()
+    assert "2 topics" in root.delete("/v1/namespaces/short").text
+    for name in ("a", "b"):
+        root.delete(f"/v1/topics/{name}", params=here).raise_for_status()
+    assert root.get("/v1/topics", params=here).json()["total"] == 0
+    assert root.delete("/v1/namespaces/short").status_code == 200
+
+
 def test_kafka_clients_make_topics_only_where_the_namespace_says_so(broker: Broker, root: httpx.Client) -> None:
     root.patch("/v1/namespaces/left", json={"auto_create": False}).raise_for_status()
     failed: list[object] = []

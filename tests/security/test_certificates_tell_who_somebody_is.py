@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from mainstem.testing import Broker
 from tests.protocol.test_tls import TLS_PORTS
@@ -33,6 +39,21 @@ class Authority:
         certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
         made.private_key_pem.write_to_path(key)
         return certificate, key
+
+    def revoke(self, file: Path, *revoked: Secure, days_ago: int = 0) -> None:
+        """The list of what is revoked, as PEM."""
+        now = datetime.now(UTC) - timedelta(days=days_ago)
+        signer = x509.load_pem_x509_certificate(self.authority.cert_pem.bytes())
+        crl = x509.CertificateRevocationListBuilder().issuer_name(signer.subject)
+        crl = crl.last_update(now).next_update(now + timedelta(days=30))
+        for one in revoked:
+            assert one.certificate is not None
+            number = x509.load_pem_x509_certificate(one.certificate[0].read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+            crl = crl.add_revoked_certificate(entry.build())
+        key = load_pem_private_key(self.authority.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        file.write_bytes(crl.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +114,38 @@ def test_a_certificate_that_somebody_else_signed_does_not_even_connect(
     forged = Secure(authority.ca, Authority(tmp_path, "other").sign("ann", "ann.example.net"))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         connect(broker.ports[port], forged)
+
+
+def test_a_revoked_certificate_does_not_connect(authority: Authority, tmp_path: Path) -> None:
+    """And of two lists, read by a restart or SIGHUP, the newer one counts."""
+    certificate, key = authority.sign("revoking", "localhost")
+    kept, lost = (Secure(authority.ca, authority.sign(name, f"{name}.example.net")) for name in ("kept", "lost"))
+    crl = tmp_path / "crl.pem"
+    authority.revoke(crl, days_ago=1)
+    settings = (
+        *TLS_PORTS,
+        f"tls.certificate={certificate}",
+        f"tls.key={key}",
+        f"tls.client_ca={authority.ca}",
+        f"tls.client_crl={crl}",
+    )
+    with Broker(*settings) as broker:
+        assert broker.app is not None and broker.loop is not None
+        assert greeted(broker, kept) and greeted(broker, lost)
+        authority.revoke(crl, lost)
+        broker.loop.call_soon_threadsafe(broker.app.reload_certificate, broker.app.config.tls)
+        deadline = time.monotonic() + WAIT_S
+        while greeted(broker, lost) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert greeted(broker, kept) and not greeted(broker, lost)
+
+
+def greeted(broker: Broker, secure: Secure) -> bool:
+    try:
+        connect(broker.ports["natss"], secure)  # which speaks first
+    except (ssl.SSLError, ConnectionError):
+        return False
+    return True
 
 
 def connect(port: int, secure: Secure) -> None:

@@ -229,6 +229,48 @@ async def test_an_issuer_that_cannot_be_reached_keeps_nobody_out_who_has_a_known
         await Tokens(TokenOptions(str(file), audiences=(AUDIENCE,))).check(issuer.token().encode())
 
 
+@pytest.fixture(scope="module")
+def two_issuers(issuer: Issuer) -> Iterator[tuple[Broker, Issuer]]:
+    """The first speaks for everybody, the second for namespace `shop`."""
+    other = Issuer()
+    with issuer.served() as first, other.served() as second:
+        settings = (
+            f"jwt.keys={first}",
+            "jwt.issuer=https://first",
+            f"jwt.more_issuers=https://second {second} shop",
+            f"jwt.audience={AUDIENCE}",
+            "jwt.admin_role=boss",
+        )
+        with Broker(*settings) as broker:
+            add_users(broker)
+            allow(broker, "of/ann/#", "publish", "create")
+            assert broker.app is not None and broker.loop is not None
+            made = broker.app.broker.declare_namespace("shop")
+            asyncio.run_coroutine_threadsafe(made, broker.loop).result(WAIT_S)
+            yield broker, other
+
+
+def test_each_issuers_tokens_are_checked_by_its_own_keys(two_issuers: tuple[Broker, Issuer], issuer: Issuer) -> None:
+    broker, other = two_issuers
+    http = KNOCKS["http"]
+    assert http(broker, "of/tom/1", "", issuer.token(rules=RULES, iss="https://first"))
+    assert http(broker, "of/tom/1", "", other.token(rules=RULES, iss="https://second"))
+    for keys, name in ((issuer, "https://second"), (other, "https://first"), (other, "https://third"), (other, None)):
+        assert not http(broker, "of/tom/1", "", keys.token(rules=RULES, iss=name))
+
+
+def test_an_issuer_bound_to_a_namespace_speaks_for_that_alone(two_issuers: tuple[Broker, Issuer]) -> None:
+    broker, other = two_issuers
+    assert broker.app is not None
+    http, spaces = KNOCKS["http"], broker.app.broker.namespaces
+    assert http(broker, "of/tim/1", "", other.token(sub="tim", rules=RULES, iss="https://second"))
+    assert spaces["shop"].find_topic(b"of/tim/1") is not None and spaces["/"].find_topic(b"of/tim/1") is None
+    assert not http(broker, "of/tim/1", "", other.token(sub="tim", rules=RULES, iss="https://second", namespace="/"))
+    assert not http(broker, "any", "", other.token(sub="tim", roles=["boss"], iss="https://second"))
+    for known in ("root", "ann"):  # of another namespace, and one of them an admin
+        assert not http(broker, "of/ann/1", "", other.token(sub=known, rules=RULES, iss="https://second"))
+
+
 def test_only_keys_to_verify_with_are_read() -> None:
     issuer = Issuer()
     assert len(parse_keys(json.dumps(issuer.jwks()).encode())) == 3
@@ -243,6 +285,9 @@ def test_only_keys_to_verify_with_are_read() -> None:
 def test_settings_that_would_let_others_in_are_refused(tmp_path: Path) -> None:
     for options in (
         TokenOptions(str(tmp_path / "keys")),
+        TokenOptions("keys", audiences=("a",), more_issuers=("https://b keys",)),
+        TokenOptions("keys", "https://b", audiences=("a",), more_issuers=("https://b keys",)),
+        TokenOptions("keys", "https://a", audiences=("a",), more_issuers=("https://b",)),
         TokenOptions("http://issuer.example/jwks", audiences=("a",)),
         TokenOptions(str(tmp_path / "keys"), audiences=("a",), algorithms=("HS256",)),
         TokenOptions(str(tmp_path / "keys"), audiences=("a",), algorithms=("none",)),

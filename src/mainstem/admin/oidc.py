@@ -62,7 +62,11 @@ class Oidc:
         self._running = running
         self._given = running.config.oidc
         self._options = replace(
-            tokens, issuer=self._given.issuer, audiences=(self._given.client_id,), keys=self._given.issuer
+            tokens,
+            issuer=self._given.issuer,
+            audiences=(self._given.client_id,),
+            keys=self._given.issuer,
+            more_issuers=(),
         )
         if not self._given.client_id:
             raise ConfigError("[oidc] has an issuer and no client_id", fix='client_id = "mainstem"')

@@ -170,8 +170,10 @@ class Log:
 
     @property
     def topic_count(self) -> int:
-        """Of a shared log."""
-        return len(self.index.topics) if self.index is not None else 0
+        """Of a shared log; those that were deleted do not count while their records wait for retention."""
+        if self.index is None:
+            return 0
+        return len(self.index.topics) - (self.low_marks.gone_count() if self.low_marks is not None else 0)
 
     def remembers(self, topic: bytes) -> bool:
         """Whether a shared log holds one of the topics that are remembered while it sleeps (`Logs.remembered`)."""

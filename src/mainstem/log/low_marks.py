@@ -8,6 +8,7 @@ here. A mark goes when the log's start has passed it.
 from __future__ import annotations
 
 from array import array
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mainstem.log.removed import RemovedOffsets
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic_index import TopicIndex
 
 MARKS_MAX = 100_000
+LOOKED_AT_MAX = 1_000  # topics, each time somebody asks how many are gone
 
 
 class LowMarks:
@@ -24,6 +26,7 @@ class LowMarks:
         self._index = index
         self.by_topic: dict[bytes, int] = {}
         self.deletions: dict[bytes, int] = {}  # marks of whole topics: who comes again under the name is another
+        self._gone: dict[bytes, None] = {}  # topics without a record that is seen, when last looked at
         self._highest = 0
         self.removed: RemovedOffsets | None = None  # of a stream's log
 
@@ -37,6 +40,7 @@ class LowMarks:
         if offset <= self.by_topic.get(topic, 0):
             return False
         self.by_topic[topic] = offset
+        self._gone[topic] = None
         self._highest = max(self._highest, offset)
         return True
 
@@ -81,12 +85,23 @@ class LowMarks:
         mark = self.by_topic.get(topic)
         return mark is not None and self._index.last_offset(number) < mark
 
+    def gone_count(self) -> int:
+        """How many topics of the index have nothing that is seen. Of very many, who came again is noticed later."""
+        find = self._index.topics.find
+        for topic in list(islice(self._gone, LOOKED_AT_MAX)):
+            del self._gone[topic]
+            number = find(topic)
+            if number and self.all_gone(topic, number):
+                self._gone[topic] = None  # behind those that were not looked at
+        return len(self._gone)
+
     def prune(self, start_offset: int) -> list[bytes]:
         """Drop the marks that the log's start has passed; returns their topics."""
         passed = [topic for topic, mark in self.by_topic.items() if mark <= start_offset]
         for topic in passed:
             del self.by_topic[topic]
             self.deletions.pop(topic, None)
+            self._gone.pop(topic, None)
         self._highest = max(self.by_topic.values(), default=0)
         return passed
 

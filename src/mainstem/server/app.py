@@ -34,7 +34,7 @@ from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
 from mainstem.server.settings import Config, Tls, Topics
 from mainstem.server.settings import Policy as PolicySettings
-from mainstem.server.tls import TWINS, load_certificate, make_context
+from mainstem.server.tls import TWINS, load_certificate, load_revoked, make_context
 from mainstem.server.watchdog import Watchdog
 from mainstem.storage.directory import DataDirectory
 from mainstem.storage.tier.store import StoreSettings
@@ -105,6 +105,7 @@ def identity_options(config: Config) -> IdentityOptions:
         given.users == "known",
         given.leeway_ms / 1000,
         given.keys_max_age_ms / 1000,
+        given.more_issuers,
     )
     return IdentityOptions(tokens, config.tls.client_users, config.limits.login_failures_max, bool(config.oidc.issuer))
 
@@ -288,6 +289,7 @@ class App:
         """New connections are shown what the files say now; a mistake in them changes nothing."""
         if self._tls is not None:
             load_certificate(self._tls, tls)
+            load_revoked(self._tls, tls)
 
     def _listens(self, name: str) -> bool:
         return name in self.ports or any(twin in self.ports for twin, plain in TWINS.items() if plain == name)

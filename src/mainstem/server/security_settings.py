@@ -22,6 +22,9 @@ class Tls:
         choice("required", "optional"),
         "With `client_ca`: whether a client may also connect without a certificate, and log in by other means.",
     )
+    client_crl: str = setting(
+        "", TEXT, "PEM file: the certificates of clients that `client_ca` revoked; empty: nobody looks.", live=True
+    )
     client_users: tuple[str, ...] = setting(
         (),
         NAMES,
@@ -40,6 +43,12 @@ class Jwt:
         "The issuer's public keys: a file (PEM, JWK, JWKS) or the https address of a JWKS. Empty: no token is taken.",
     )
     issuer: str = setting("", TEXT, "What `iss` of a token must be; empty takes any that the keys have signed.")
+    more_issuers: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "Further issuers, each `ISSUER KEYS` or `ISSUER KEYS NAMESPACE`: one with a namespace speaks for that alone "
+        "(docs/security.md).",
+    )
     audience: tuple[str, ...] = setting((), NAMES, "What `aud` of a token must be, or have. Needed.")
     algorithms: tuple[str, ...] = setting(
         ("RS256", "ES256", "EdDSA"), NAMES, "Signatures taken; also RS384, RS512, PS256, PS384, PS512, ES384, ES512."

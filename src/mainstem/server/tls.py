@@ -2,7 +2,8 @@
 
 A listener with TLS is the plain one's twin on a port of its own (mqtts, wss, kafkas, ...): the same server behind
 it, so that limits, counters and logins are the same. With `client_ca` nobody connects without a certificate it signed,
-unless they are optional; who a client is tells its login, or by rules of `client_users` that certificate.
+unless they are optional, and with `client_crl` nobody by one that was revoked. Who a client is tells its login, or by
+rules of `client_users` that certificate.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def make_context(tls: Tls) -> ssl.SSLContext | None:
         _refuse("[tls] has a key or client_ca, but no certificate", 'certificate = "FILE" in [tls]')
     if tls.client_users and not tls.client_ca:
         _refuse("[tls] has client_users, but no client_ca that could have signed them", 'client_ca = "FILE" in [tls]')
+    if tls.client_crl and not tls.client_ca:
+        _refuse("[tls] has client_crl, but no client_ca whose list it is", 'client_ca = "FILE" in [tls]')
     if not tls.certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +41,25 @@ def make_context(tls: Tls) -> ssl.SSLContext | None:
             _refuse(f"tls.client_ca: {tls.client_ca} holds no certificate ({_reason(error)})", "give a PEM file")
         optional = tls.client_certificates == "optional"
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+        if tls.client_crl:
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+            context.options |= ssl.OP_NO_TICKET  # who comes back by a ticket shows no certificate
+            context.num_tickets = 0
+            load_revoked(context, tls)
     return context
+
+
+def load_revoked(context: ssl.SSLContext, tls: Tls) -> None:
+    """Handshakes from now on are refused to who is on the list. Of several lists of one signer the newest counts."""
+    if not tls.client_crl:
+        return
+    _check_readable(tls.client_crl, "client_crl")
+    if b"-----BEGIN X509 CRL" not in Path(tls.client_crl).read_bytes():
+        _refuse(f"tls.client_crl: {tls.client_crl} holds no list", "openssl crl -inform DER -in LIST -out LIST.pem")
+    try:
+        context.load_verify_locations(tls.client_crl)
+    except ssl.SSLError as error:
+        _refuse(f"tls.client_crl: {tls.client_crl} holds no list ({_reason(error)})", "give a PEM file")
 
 
 def load_certificate(context: ssl.SSLContext, tls: Tls) -> None:

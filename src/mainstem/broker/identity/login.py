@@ -216,6 +216,8 @@ class Identity:
         if user is not None:
             namespace = chosen or next(iter(claims.namespaces), "")
             own = self._access.principal(user, namespace)
+            if claims.bound and (own.admin or own.namespace != claims.bound):
+                raise NotAuthorized(f"a token of {claims.user!r}, whose issuer speaks for {claims.bound!r} alone")
             return replace(
                 own,
                 admin=own.admin or claims.admin,

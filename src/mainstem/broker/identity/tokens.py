@@ -3,6 +3,8 @@
 - It is signed by one of the issuer's keys, with an algorithm of our list and a key of that algorithm's kind. So `none` and
   an HMAC keyed with a public key are refused before anything is verified.
 - `exp` and `aud` are there and right, `iss` too where an issuer is set; `nbf` and `iat` where they are there.
+- With several issuers, `iss` says whose keys count. One that is bound to a namespace speaks for that alone: it names no
+  other, no admin and no user who belongs elsewhere.
 - Claims name the user, its namespaces, roles and rules. A claim within another is named with dots: `realm_access.roles`.
 """
 
@@ -39,6 +41,7 @@ class TokenOptions:
     known_only: bool = False  # whether its user must be one of the broker's
     leeway_s: float = 30
     keys_max_age_s: float = 300
+    more_issuers: tuple[str, ...] = ()  # each `ISSUER KEYS` or `ISSUER KEYS NAMESPACE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,14 @@ class Claims:
     admin: bool
     expires_s: int
     nonce: str = ""
+    bound: str = ""  # the one namespace that its issuer speaks for; "": any
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    name: str  # as `iss` says it; "": whoever the keys are of
+    keys: IssuerKeys
+    namespace: str = ""
 
 
 def looks_like_token(password: bytes) -> bool:
@@ -70,7 +81,14 @@ class Tokens:
         except ImportError:
             raise ConfigError("[jwt] needs the package PyJWT", fix="pip install 'mainstem[identity]'") from None
         self.options = options
-        self._keys = IssuerKeys(options.keys, options.keys_max_age_s)
+        self._issuers = [Issuer(options.issuer, IssuerKeys(options.keys, options.keys_max_age_s))]
+        self._issuers += [_issuer(one, options.keys_max_age_s) for one in options.more_issuers]
+        names = [one.name for one in self._issuers]
+        if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
+            raise ConfigError(
+                "[jwt] has several issuers, and they cannot be told apart",
+                fix='issuer = "https://..." for the first, too',
+            )
 
     async def check(self, token: bytes) -> Claims:
         """NotAuthorized, with why; the reason is for the log, not for who shows it."""
@@ -85,11 +103,27 @@ class Tokens:
         algorithm = header.get("alg")
         if algorithm not in self.options.algorithms:
             raise NotAuthorized(f"a token signed with {algorithm!r}, which jwt.algorithms does not have")
-        keys = await self._keys.candidates(str(header.get("kid") or ""))
-        claims = await asyncio.to_thread(self._verified, token, str(algorithm), keys)
-        return claims_of(claims, self.options)
+        issuer = self._issuer_of(token)
+        keys = await issuer.keys.candidates(str(header.get("kid") or ""))
+        claims = await asyncio.to_thread(self._verified, token, str(algorithm), issuer, keys)
+        return claims_of(claims, self.options, issuer.namespace)
 
-    def _verified(self, token: bytes, algorithm: str, keys: list[IssuerKey]) -> dict[str, Any]:
+    def _issuer_of(self, token: bytes) -> Issuer:
+        """By what it says of itself; `_verified` sees whether that is true."""
+        import jwt
+
+        if len(self._issuers) == 1:
+            return self._issuers[0]
+        try:
+            said = jwt.decode(token, options={"verify_signature": False, "verify_exp": False, "verify_aud": False})
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise NotAuthorized(f"not a token: {error}") from None
+        for one in self._issuers:
+            if one.name == said.get("iss"):
+                return one
+        raise NotAuthorized(f"a token of {str(said.get('iss'))[:128]!r}, which is no issuer of [jwt]")
+
+    def _verified(self, token: bytes, algorithm: str, issuer: Issuer, keys: list[IssuerKey]) -> dict[str, Any]:
         import jwt
 
         last = f"no key of the issuer's is one for {algorithm}"
@@ -102,7 +136,7 @@ class Tokens:
                     one.key,
                     algorithms=[algorithm],
                     audience=list(self.options.audiences),
-                    issuer=self.options.issuer or None,
+                    issuer=issuer.name or None,
                     leeway=self.options.leeway_s,
                     options={"require": ["exp", "aud"]},
                 )
@@ -113,6 +147,15 @@ class Tokens:
                 last = str(error)
                 break  # the signature was right; what it says is not
         raise NotAuthorized(f"a token that is refused: {last}")
+
+
+def _issuer(text: str, keys_max_age_s: float) -> Issuer:
+    name, keys, namespace = ([*text.split(), "", "", ""])[:3]
+    if not keys or len(text.split()) > 3:
+        raise ConfigError(
+            f"jwt.more_issuers: {text!r}", fix='"https://issuer.example https://issuer.example/jwks NAMESPACE"'
+        )
+    return Issuer(name, IssuerKeys(keys, keys_max_age_s), namespace)
 
 
 def fits(algorithm: str, key: Any) -> bool:
@@ -127,7 +170,7 @@ def fits(algorithm: str, key: Any) -> bool:
     return isinstance(key, rsa.RSAPublicKey) and key.key_size >= 2048
 
 
-def claims_of(claims: Mapping[str, Any], options: TokenOptions) -> Claims:
+def claims_of(claims: Mapping[str, Any], options: TokenOptions, bound: str = "") -> Claims:
     user = _claim(claims, options.user_claim)
     if not isinstance(user, str) or not user:
         raise NotAuthorized(f"a token without a user: claim {options.user_claim}")
@@ -140,10 +183,13 @@ def claims_of(claims: Mapping[str, Any], options: TokenOptions) -> Claims:
     if len(rules) > RULES_MAX:
         raise NotAuthorized(f"a token with {len(rules)} rules; {RULES_MAX} at most")
     namespaces = _names(_claim(claims, options.namespace_claim), options.namespace_claim)
-    admin = bool(options.admin_role) and options.admin_role in roles
+    if bound and set(namespaces) - {bound}:
+        raise NotAuthorized(f"a token for namespace {namespaces[0]!r}, whose issuer speaks for {bound!r} alone")
+    namespaces = (bound,) if bound else namespaces
+    admin = not bound and bool(options.admin_role) and options.admin_role in roles
     nonce = claims.get("nonce")
     expires_s = int(claims["exp"] + options.leeway_s)
-    return Claims(user, namespaces, roles, rules, admin, expires_s, nonce if isinstance(nonce, str) else "")
+    return Claims(user, namespaces, roles, rules, admin, expires_s, nonce if isinstance(nonce, str) else "", bound)
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> Any:
