@@ -212,3 +212,14 @@ async def test_a_schedule_publishes_once_or_again_and_again_and_outlives_a_resta
             await (await js.subscribe("s.once", deliver_policy="new", ordered_consumer=False)).next_msg(1.5)
         assert (await js.stream_info("s", subjects_filter="s.once")).state.subjects == {"s.once": 1}
         await client.close()
+
+
+async def test_backups_by_stream_are_refused_and_tell_of_ours(url: str) -> None:
+    client = await connected(url)
+    name = unique("s")
+    await client.jetstream().add_stream(name=name, subjects=[name])
+    for call, code, text in (("SNAPSHOT", 10064, "mainstem backup"), ("RESTORE", 10062, "mainstem restore")):
+        body = json.dumps({"deliver_subject": "to", "config": {"name": name}, "state": {}}).encode()
+        answer = json.loads((await client.request(f"$JS.API.STREAM.{call}.{name}", body, timeout=WAIT_S)).data)
+        assert answer["error"]["err_code"] == code and text in answer["error"]["description"]
+    await client.close()

@@ -35,6 +35,10 @@ def get(stream: str, seq: int) -> Request:
 
 
 REFUSED: list[Request] = [
+    (f"{A}STREAM.LEADER.STEPDOWN.m", b"", {}),
+    (f"{A}STREAM.PEER.REMOVE.m", {"peer": "p"}, {}),
+    (f"{A}CONSUMER.LEADER.STEPDOWN.m.c", b"", {}),
+    (f"{A}STREAM.SNAPSHOT.m", {"deliver_subject": "to"}, {}),
     create("m", subjects=["x"], mirror={"name": "o"}),
     create("m", mirror={"name": "o"}, sources=[{"name": "o"}]),
     create("m", mirror={"name": "o"}, first_seq=5),

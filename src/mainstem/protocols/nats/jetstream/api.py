@@ -30,6 +30,7 @@ from mainstem.protocols.nats.jetstream.delivery import Delivery
 from mainstem.protocols.nats.jetstream.errors import JsError, NotAllowed
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL
 from mainstem.protocols.nats.jetstream.joining import Joining
+from mainstem.protocols.nats.jetstream.left_out import LeftOut
 from mainstem.protocols.nats.jetstream.message_calls import MessageCalls
 from mainstem.protocols.nats.jetstream.publishing import Publisher
 from mainstem.protocols.nats.jetstream.stream_calls import StreamCalls
@@ -51,6 +52,9 @@ CALLS_WAITING_MAX = 10_000  # changes of one namespace that wait for the one bef
 READING = ("consumer_create", "consumer_durable_create")  # made by every client that reads: no event of the audit
 
 
+_NAMES = {"info": "account_info", "stream_peer_remove": "stream_remove_peer"}  # where the answer's type has another
+
+
 class Call:
     """One request."""
 
@@ -64,7 +68,7 @@ class Call:
         self.subject = "$JS.API." + ".".join(tokens)
 
 
-class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joining, Advisories):
+class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joining, Advisories, LeftOut):
     def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
         self.server = server
         self.broker = server.broker
@@ -159,7 +163,7 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
         head = [token for token in tokens[:3] if token.isupper()]
         for count in range(len(head), 0, -1):
             name = "_".join(head[:count]).lower()
-            name = {"info": "account_info", "consumer_durable_create": "consumer_durable_create"}.get(name, name)
+            name = _NAMES.get(name, name)
             if hasattr(self, f"on_{name}") or hasattr(self, f"change_{name}"):
                 return name
         return None

@@ -157,6 +157,9 @@ GROUP_NAME = JsError(
 PUSH_PRIORITIES = JsError(400, 10178, "priority groups can not be used with push consumers")
 GROUPS_WITHOUT_POLICY = JsError(400, 10196, "consumer can not have priority groups when policy is none")
 PIN_WITHOUT_POLICY = JsError(400, 10197, "PinnedTTL cannot be set when PriorityPolicy is none")
+CLUSTER_REQUIRED = JsError(503, 10010, "JetStream clustering support required")
+NO_SNAPSHOTS = JsError(500, 10064, "snapshot failed: this broker keeps backups of its own (mainstem backup)")
+NO_RESTORE = JsError(500, 10062, "restore failed: this broker keeps backups of its own (mainstem restore)")
 API_LEVEL = JsError(412, 10185, "JetStream minimum api level required")
 
 
