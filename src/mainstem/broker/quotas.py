@@ -111,6 +111,9 @@ class Client(Protocol):
 
     member: Member | None
 
+    def set_tenant(self, tenant: str) -> None:
+        """In whose turns of the loop it is served."""
+
     def set_meter(self, meter: Member | None) -> None: ...
 
     def published_count(self) -> int:
@@ -251,6 +254,7 @@ class Quotas:
         for account in accounts:
             account.members.add(member)
         self._set_meter(member)
+        client.set_tenant(namespace.name)
 
     def _set_meter(self, member: Member) -> None:
         member.client.set_meter(member if any(one.limits.has_rates for one in member.accounts) else None)

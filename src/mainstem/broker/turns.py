@@ -25,7 +25,7 @@ REMEMBERED_MAX = 10_000  # tenants that do not wait and had a turn lately
 
 class Turns:
     def __init__(self, share_of: Callable[[str], int] = lambda tenant: 1) -> None:
-        self._share_of = share_of
+        self.share_of = share_of
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
         self._order: list[
             tuple[float, int, str]
@@ -70,7 +70,7 @@ class Turns:
         self._now, _, tenant = heapq.heappop(self._order)
         queue = self._waiting[tenant]
         call = queue.popleft()
-        due = self._now + 1 / max(1, self._share_of(tenant))
+        due = self._now + 1 / max(1, self.share_of(tenant))
         if queue:
             self._enter(tenant, due)
         else:

@@ -40,7 +40,7 @@ cdef extern from *:
             state = mainstem_mix(state ^ word, 0xe7037ed1a0b428dbULL ^ seed);
         }
         word = 0;
-        memcpy(&word, text, length);
+        if (length) memcpy(&word, text, length);  /* the text of an empty level may be NULL */
         return (uint32_t)mainstem_mix(state ^ word, 0x8ebc6af09c88c6e3ULL ^ seed);
     }
     /* Look-ups hit a large table at random: with 4 KiB pages most of their time is address translation. */

@@ -8,6 +8,7 @@ cdef class Intake:
 
 cdef class Line:
     cdef Reactor reactor
+    cdef Lane lane
     cdef object protocol
     cdef Intake intake
     cdef object peer
@@ -27,11 +28,22 @@ cdef class Line:
     cdef Py_ssize_t push(self, const uint8_t* data, Py_ssize_t size) except -1
     cdef int keep(self, bytes data, Py_ssize_t at) except -1
     cdef int _measure(self) except -1
-    cdef int _serve(self, uint32_t events) except -1
-    cdef int _read(self) except -1
+    cdef int _serve(self, uint32_t events, Py_ssize_t bytes_max) except -1
+    cdef int _read(self, Py_ssize_t bytes_max) except -1
     cdef int _drain(self) except -1
     cdef int _watch(self) except -1
     cdef int _lose(self, object error) except -1
+
+
+cdef class Lane:
+    cdef Reactor reactor
+    cdef str tenant
+    cdef int epoll
+    cdef Py_ssize_t lines  # how many
+    cdef uint64_t round  # that it had its last turn in
+
+    cdef int leave(self) except -1
+    cdef double _part(self, double share)
 
 
 cdef class Reactor:
@@ -39,9 +51,13 @@ cdef class Reactor:
     cdef object server
     cdef object now_ns
     cdef object listener
-    cdef list lines
-    cdef int epoll
+    cdef list lines  # by file descriptor
+    cdef dict lanes  # by namespace
     cdef uint8_t* buffer
     cdef uint32_t second
     cdef int64_t time_ms
-    cdef uint64_t bytes_in, messages_in
+    cdef uint64_t bytes_in, messages_in  # of this turn
+    cdef uint64_t round
+    cdef double largest, largest_next  # share of the lanes that waited in the round before, and in this one
+
+    cdef Lane _lane(self, str tenant)

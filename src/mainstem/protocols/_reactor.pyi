@@ -10,7 +10,7 @@ class Line:
     """One socket: what asyncio calls a transport."""
 
 class Reactor:
-    """One listener and its sockets, behind one file descriptor of the loop's."""
+    """One listener and its sockets, in a lane for each namespace."""
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -25,8 +25,10 @@ from mainstem.protocols.loopback import stop_pacing
 logger = logging.getLogger("mainstem.connection")
 
 cdef enum:
-    READ_BYTES = 256 * 1024  # of one socket in one turn: then it is the next one's
+    READ_BYTES = 256 * 1024  # by one system call
+    SLICE_BYTES_MIN = 1024  # of one socket in one turn, however many wait
     EVENTS_MAX = 512  # sockets served in one round; the others come next
+    EVENTS_MIN = 16  # however small the share
     ROUNDS_MAX = 4  # in one turn: a tick costs as much as several reads, and is shared by who came meanwhile
     ROUNDS_BYTES_MAX = 64 * 1024  # read in one turn: beyond it there is enough to share
     PIECES_MAX = 64  # of waiting output, in one system call
@@ -47,8 +49,9 @@ cdef class Intake:
 cdef class Line:
     """One socket: what asyncio calls a transport. Its protocol hears of its end once, in a turn of its own."""
 
-    def __init__(self, Reactor reactor, int fd, peer, protocol):
-        self.reactor, self.fd, self.peer = reactor, fd, peer
+    def __init__(self, Lane lane, int fd, peer, protocol):
+        self.lane, self.reactor, self.fd, self.peer = lane, lane.reactor, fd, peer
+        lane.lines += 1
         self.high, self.low = 64 * 1024, 16 * 1024
         self.reading = True
         self.set_protocol(protocol)
@@ -58,6 +61,22 @@ cdef class Line:
         inbound = getattr(protocol, "inbound", None)
         self.protocol = protocol
         self.intake = inbound if isinstance(inbound, Intake) else None
+
+    def set_tenant(self, str tenant):
+        """Whose share of the turns it is read in from now on. Without a file descriptor for that it stays where it is."""
+        cdef Lane lane
+        if self.lost or tenant == self.lane.tenant:
+            return
+        try:
+            lane = self.reactor._lane(tenant)
+        except OSError as error:
+            logger.warning("connections of namespace %s share the turns of others: %s", tenant, error)
+            return
+        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        self.lane.leave()
+        self.lane, self.watched = lane, 0
+        lane.lines += 1
+        self._watch()
 
     # -- output
 
@@ -154,23 +173,28 @@ cdef class Line:
 
     # -- input
 
-    cdef int _serve(self, uint32_t events) except -1:
+    cdef int _serve(self, uint32_t events, Py_ssize_t bytes_max) except -1:
+        """True: it has brought so much, and may have more."""
         if self.lost:
             return 0
         if events & EPOLLOUT and self.waiting_size:
             self._drain()
         if events & ~EPOLLOUT and not self.lost:
             if self.reading:
-                self._read()
+                while self._read(min(bytes_max, READ_BYTES)) and self.reading:
+                    bytes_max -= READ_BYTES
+                    if bytes_max <= 0:
+                        return 1
             elif not self.waiting_size:  # gone while nobody reads: it is found out when somebody does
                 self._mute()
             elif not events & EPOLLOUT:
                 self._drain()
         return 0
 
-    cdef int _read(self) except -1:
+    cdef int _read(self, Py_ssize_t bytes_max) except -1:
+        """True: that many came, so there may be more."""
         cdef Reactor reactor = self.reactor
-        cdef ssize_t size = recv(self.fd, reactor.buffer, READ_BYTES, MSG_DONTWAIT)
+        cdef ssize_t size = recv(self.fd, reactor.buffer, bytes_max, MSG_DONTWAIT)
         if size > 0:
             if self.deaf:
                 return 0
@@ -184,6 +208,7 @@ cdef class Line:
                 protocol.on_data(PyBytes_FromStringAndSize(<const char*>reactor.buffer, size))
             if protocol.meter is not None:
                 protocol.meter.read(size)
+            return size == bytes_max
         elif size == 0:
             self.protocol.eof_received()
             self.close()
@@ -206,15 +231,15 @@ cdef class Line:
         if self.lost or wanted == self.watched:
             return 0
         event.events, event.data.u32 = wanted, <uint32_t>self.fd
-        if epoll_ctl(self.reactor.epoll, EPOLL_CTL_MOD, self.fd, &event):
-            if epoll_ctl(self.reactor.epoll, EPOLL_CTL_ADD, self.fd, &event):
+        if epoll_ctl(self.lane.epoll, EPOLL_CTL_MOD, self.fd, &event):
+            if epoll_ctl(self.lane.epoll, EPOLL_CTL_ADD, self.fd, &event):
                 raise OSError(errno_now, "epoll_ctl")
         self.watched = wanted
         return 0
 
     def _mute(self):
         """A socket that was reset is told of again and again, whatever is asked for: ask for nothing at all."""
-        epoll_ctl(self.reactor.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
         self.watched = 0
 
     # -- the end
@@ -254,7 +279,7 @@ cdef class Line:
         self.lost = self.closing = self.deaf = True
         self.reading = False
         self.waiting, self.waiting_size = None, 0
-        epoll_ctl(self.reactor.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
         self.reactor.loop.call_soon(self._leave, error)
         return 0
 
@@ -263,6 +288,7 @@ cdef class Line:
         if self.fd < 0:
             return
         self.reactor._forget(self.fd)
+        self.lane.leave()
         self.fd = -1
         protocol, self.protocol, self.intake = self.protocol, None, None
         protocol.connection_lost(error)
@@ -289,8 +315,84 @@ cdef class Line:
         return default
 
 
+cdef class Lane:
+    """A namespace's sockets of one listener, behind one file descriptor of the loop's: so the loop serves lanes by turns."""
+
+    def __init__(self, Reactor reactor, str tenant):
+        self.reactor, self.tenant = reactor, tenant
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno_now, "epoll_create1")
+        reactor.loop.add_reader(self.epoll, self._turn)
+
+    def close(self):
+        self.reactor.loop.remove_reader(self.epoll)
+        os.close(self.epoll)
+        self.epoll = -1
+
+    cdef int leave(self) except -1:
+        self.lines -= 1
+        if not self.lines and self.tenant:
+            self.reactor.loop.call_soon(self.reactor._close_lane, self)
+        return 0
+
+    cdef double _part(self, double share):
+        """Of a whole turn: the largest share of those who wait has all of it, the others in proportion.
+
+        Who waits is known of the round before. A round ends when a lane comes that had its turn in it.
+        """
+        cdef Reactor reactor = self.reactor
+        if self.round == reactor.round:
+            reactor.round += 1
+            reactor.largest, reactor.largest_next = reactor.largest_next, 0
+        self.round = reactor.round
+        return share / max(share, reactor.largest)
+
+    def _turn(self):
+        """Read what is there and what came while it was read, then tick once for all of it."""
+        cdef epoll_event[EVENTS_MAX] events
+        cdef Reactor reactor = self.reactor
+        cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
+        cdef int n, rounds = 1, events_max = max(EVENTS_MIN, <int>(EVENTS_MAX * part))
+        cdef int ready = epoll_wait(self.epoll, events, events_max, 0)
+        if ready <= 0:
+            return
+        cdef Line line
+        cdef bint more = False, waits = ready == events_max
+        cdef uint64_t before
+        cdef Py_ssize_t slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
+        cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
+        cdef bint ticks = ticker.begin_turn()
+        reactor.second = reactor.server.deadlines.second
+        reactor.time_ms = <int64_t>reactor.now_ns() // 1000000
+        while ready > 0:
+            slice_bytes = max(SLICE_BYTES_MIN, (turn_bytes - <Py_ssize_t>reactor.bytes_in) // ready)
+            for n in range(ready):
+                line = <Line>PyList_GET_ITEM(reactor.lines, events[n].data.u32)
+                try:
+                    before = reactor.bytes_in
+                    if line._serve(events[n].events, slice_bytes):
+                        more = waits = True
+                    if ticker.behind and reactor.bytes_in - before >= SHARE_BYTES and line.reading:
+                        ticker.outrun(line.protocol)
+                except Exception:
+                    logger.exception("a connection failed and is closed")
+                    line._lose(None)
+            if more or ready == 1 or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX:
+                break
+            ready = epoll_wait(self.epoll, events, events_max, 0)
+            rounds += 1
+        if waits:
+            reactor.largest_next = max(reactor.largest_next, share)
+        counters.bytes_in += reactor.bytes_in
+        counters.messages_in += reactor.messages_in
+        reactor.bytes_in = reactor.messages_in = 0
+        if ticks:
+            ticker.end_turn()
+
+
 cdef class Reactor:
-    """One listener and its sockets, behind one file descriptor of the loop's."""
+    """One listener and its sockets, in a lane for each namespace."""
 
     def __init__(self, loop, server, now_ns, listener, int backlog):
         self.loop, self.server, self.now_ns = loop, server, now_ns
@@ -298,10 +400,8 @@ cdef class Reactor:
         self.buffer = <uint8_t*>malloc(READ_BYTES)
         if self.buffer == NULL:
             raise MemoryError
-        self.epoll = epoll_create1(EPOLL_CLOEXEC)
-        if self.epoll < 0:
-            raise OSError(errno_now, "epoll_create1")
-        loop.add_reader(self.epoll, self._turn)
+        self.lanes = {}
+        self._lane("")
         listener.setblocking(False)
         listener.listen(backlog)
         self.listener = listener
@@ -320,14 +420,25 @@ cdef class Reactor:
     def finish(self):
         """The loop ends: let go of everything, whoever still waits."""
         self.close()
-        if self.epoll < 0:
-            return
         for line in [one for one in self.lines if one is not None]:
             line.abort()
             line._leave(None)
-        self.loop.remove_reader(self.epoll)
-        os.close(self.epoll)
-        self.epoll = -1
+        for lane in self.lanes.values():
+            lane.close()
+        self.lanes = {}
+
+    cdef Lane _lane(self, str tenant):
+        """Of those who are not logged in: ""."""
+        lane = self.lanes.get(tenant)
+        if lane is None:
+            lane = self.lanes[tenant] = Lane(self, tenant)
+        return lane
+
+    def _close_lane(self, Lane lane):
+        """In a turn of its own, which is not the lane's."""
+        if not lane.lines and self.lanes.get(lane.tenant) is lane:
+            del self.lanes[lane.tenant]
+            lane.close()
 
     def _accept(self):
         for _ in range(ACCEPTS_MAX):
@@ -354,7 +465,7 @@ cdef class Reactor:
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # not TCP, or gone already
             pass
-        cdef Line line = Line(self, taken.fileno(), peer, self.server.make_connection())
+        cdef Line line = Line(self._lane(""), taken.fileno(), peer, self.server.make_connection())
         stop_pacing(line, taken)
         taken.detach()  # the line closes it
         while len(self.lines) <= line.fd:
@@ -366,45 +477,3 @@ cdef class Reactor:
     def _forget(self, int fd):
         self.lines[fd] = None
         os.close(fd)
-
-    def _turn(self):
-        """Read what is there and what came while it was read, then tick once for all of it."""
-        cdef epoll_event[EVENTS_MAX] events
-        cdef int n, rounds = 1, ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
-        if ready <= 0:
-            return
-        cdef Line line
-        cdef uint64_t before, ticked = 0
-        cdef object ticker = self.server.ticker, counters = self.server.counters
-        cdef bint ticks = ticker.begin_turn()
-        cdef uint64_t enough = self.server.turn_bytes_max
-        self.second = self.server.deadlines.second
-        self.time_ms = <int64_t>self.now_ns() // 1000000
-        while ready > 0:
-            for n in range(ready):
-                line = <Line>PyList_GET_ITEM(self.lines, events[n].data.u32)
-                try:
-                    before = self.bytes_in
-                    line._serve(events[n].events)
-                    while enough and self.bytes_in - before == READ_BYTES and line.reading and \
-                            self.bytes_in - ticked < enough:
-                        before = self.bytes_in
-                        line._read()
-                    if ticker.behind and self.bytes_in - before >= SHARE_BYTES and line.reading:
-                        ticker.outrun(line.protocol)
-                except Exception:
-                    logger.exception("a connection failed and is closed")
-                    line._lose(None)
-                if enough and ticks and self.bytes_in - ticked >= enough:
-                    ticked = self.bytes_in
-                    ticker.end_turn()
-                    ticks = ticker.begin_turn()
-            if ready == 1 or rounds == ROUNDS_MAX or self.bytes_in >= ROUNDS_BYTES_MAX:
-                break
-            ready = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
-            rounds += 1
-        counters.bytes_in += self.bytes_in
-        counters.messages_in += self.messages_in
-        self.bytes_in = self.messages_in = 0
-        if ticks:
-            ticker.end_turn()

@@ -23,6 +23,7 @@ from mainstem.broker.access import Principal
 from mainstem.broker.audit import Audit
 from mainstem.broker.quotas import Member
 from mainstem.broker.refusals import Client
+from mainstem.broker.turns import Turns
 from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
@@ -33,12 +34,15 @@ from mainstem.protocols.unsent import Unsent
 logger = logging.getLogger("mainstem.connection")
 
 OUT_BYTES_MAX = 1024 * 1024
+TURN_BYTES = 256 * 1024
+LOOP_READ_BYTES = 128 * 1024  # of a socket that the loop reads (TLS, WebSocket): who brings so much may have more
 JOIN_BYTES_MAX = 64 * 1024  # below this one copy is cheaper than a vectored write
 LOGIN_ENDED = "its user was removed, or may no longer do what it was let in for"
 CLOSE_SECONDS_MAX = 5  # a peer that does not read our last words is cut off
 
 HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
+HOLD_TURN = 8  # it has more, and others come first (`wait_for_turn`)
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
 HOLD_QUOTA = 256  # it has published more than its quota (`broker/quotas.py`)
 BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
@@ -147,7 +151,7 @@ class Server:
 
     protocol = ""  # that its clients speak, as logs and audits name it; the wiring sets it
     reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
-    turn_bytes_max = 0  # of all clients between two ticks, where they are read in place; 0: what a turn brings
+    turn_bytes = TURN_BYTES  # of a namespace's clients in one turn, where they are read in place
 
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker
@@ -161,6 +165,7 @@ class Server:
         self.tls: ssl.SSLContext | None = None  # for protocols that begin it inside a plain connection (`upgrade.py`)
         self.unsent = Unsent()  # the wiring sets one for all protocols
         self.unfinished = Unfinished()  # as it does here
+        self.turns = Turns()  # and here: the broker's
 
     async def run_deadlines(self) -> None:
         """The server's one timer; cancel it to stop."""
@@ -211,6 +216,7 @@ class Connection(asyncio.Protocol):
         "out_bytes",
         "server",
         "silence_seconds",
+        "tenant",
         "transport",
         "unfinished",
         "unsent",
@@ -225,6 +231,7 @@ class Connection(asyncio.Protocol):
         self.blocked = False
         self.blocked_by = 0
         self.closing = False
+        self.tenant = ""  # the namespace in whose turns it is served; none before its login
         self.member: Member | None = None  # in the accounts of its quotas, once logged in
         self.meter: Member | None = None  # the same, where one of them has a rate: told of every read and write
         self.held = 0
@@ -411,6 +418,15 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
             self.on_released()
 
+    def wait_for_turn(self) -> None:
+        """It has brought its share of this turn of the loop: what else it has is its next one's."""
+        if not self.held & HOLD_TURN:
+            self.hold(HOLD_TURN)
+            self.server.turns.soon(self._turn_came, self.tenant)
+
+    def _turn_came(self) -> None:
+        self.release(HOLD_TURN)
+
     def hold_for_log(self) -> None:
         """More is unsynced than may be (`ticker.press`)."""
         self.hold(HOLD_LOG)
@@ -426,6 +442,12 @@ class Connection(asyncio.Protocol):
         self.release(HOLD_DELIVERY)
 
     # What its quotas ask.
+
+    def set_tenant(self, tenant: str) -> None:
+        """Its login says in whose turns it is served."""
+        self.tenant = tenant
+        if hasattr(self.transport, "set_tenant"):  # a reactor's line
+            self.transport.set_tenant(tenant)
 
     def set_meter(self, meter: Member | None) -> None:
         self.meter = meter
@@ -497,6 +519,8 @@ class Connection(asyncio.Protocol):
         self.on_data(data)
         if self.meter is not None:
             self.meter.read(len(data))
+        if len(data) >= LOOP_READ_BYTES:
+            self.wait_for_turn()
 
     def eof_received(self) -> bool | None:
         return None  # the transport closes itself

@@ -153,5 +153,9 @@ class UpgradedTransport:
         if self._below is not None:
             self._below.resume_reading()
 
+    def set_tenant(self, tenant: str) -> None:
+        if hasattr(self._below, "set_tenant"):
+            self._below.set_tenant(tenant)
+
     def is_closing(self) -> bool:
         return self._below is None or bool(self._below.is_closing())

@@ -320,6 +320,7 @@ class App:
             self.servers[name].admission = self._admission
             self.servers[name].unsent = self.unsent
             self.servers[name].unfinished = self.unfinished
+            self.servers[name].turns = self.broker.turns
             self.servers[name].tls = self._tls
             self.unsent.listeners.append(self.servers[name].set_tight)
             self.servers[name].out_bytes_max = self.config.limits.output_bytes_max

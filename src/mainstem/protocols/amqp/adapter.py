@@ -27,15 +27,15 @@ from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUOTA, OUT_BYTES_MAX, Server
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUOTA, HOLD_TURN, OUT_BYTES_MAX, Server
 from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
 HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
-TURN_BYTES_MAX = 640 * 1024  # of all clients between two ticks: then the reactor ticks
-HOLD_TURN = 128  # a socket that the loop reads (TLS) waits instead, until what it has brought is written and handed on
+TURN_BYTES = 640 * 1024  # of all clients between two ticks
+HOLD_TICK = 128  # a socket that the loop reads (TLS) waits instead, until what it has brought is written and handed on
 TOLD_S_MIN = 0.2  # a publisher over its quota that waits longer is told with connection.blocked
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
@@ -66,7 +66,7 @@ class AmqpServer(Server):
     """The TCP listener."""
 
     reads_in_place = True
-    turn_bytes_max = TURN_BYTES_MAX
+    turn_bytes = TURN_BYTES
 
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
@@ -152,7 +152,7 @@ class AmqpServer(Server):
         if self._turn != ticks:
             self._turn, self._turn_bytes = ticks, 0
         self._turn_bytes += size
-        return self._turn_bytes >= TURN_BYTES_MAX
+        return self._turn_bytes >= TURN_BYTES
 
     # What the wire asks of a record that is to be delivered.
 
@@ -251,7 +251,7 @@ class AmqpConnection(DurableAnswers):
         self.drain()
         self.note_unfinished()
         if len(data) >= READ_BYTES_COUNTED and self.server.turn_is_full(len(data)):
-            self.hold(HOLD_TURN)
+            self.hold(HOLD_TICK)
             self.outbound.touch()
 
     def note_unfinished(self) -> None:
@@ -289,7 +289,7 @@ class AmqpConnection(DurableAnswers):
         before = inbound.messages
         if self.publisher is not None:
             self.publisher.check()
-        while not self.closing and (event or failure or not self.held & ~HOLD_TURN):
+        while not self.closing and (event or failure or not self.held & ~(HOLD_TICK | HOLD_TURN)):
             try:
                 if failure is not None:
                     raise failure
@@ -485,8 +485,8 @@ class AmqpConnection(DurableAnswers):
             waiting, self.to_confirm = self.to_confirm, []
             for channel in waiting:
                 channel.released(None)
-        if self.held & HOLD_TURN:
-            self.release(HOLD_TURN)
+        if self.held & HOLD_TICK:
+            self.release(HOLD_TICK)
 
     def beat(self) -> None:
         """Half an interval is over: say that we live, unless something was said."""

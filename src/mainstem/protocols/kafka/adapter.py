@@ -22,7 +22,7 @@ from mainstem.broker.topics import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, NotAuthorized, PeerViolation
 from mainstem.model.plain_text import hidden_character
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, Connection
+from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, LOOP_READ_BYTES, Connection
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.audited import audited
 from mainstem.protocols.kafka.catalog import Catalog
@@ -61,7 +61,6 @@ PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
 SEND_NOW_BYTES_MIN = 64 * 1024
-HOLD_TURN = 8  # beside the reasons to hold that all protocols have: it was served in this turn of the loop
 FEW_CONNECTIONS = 4  # a request that comes alone then need not wait for others that could share its write
 TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
@@ -289,9 +288,8 @@ class KafkaConnection(Connection):
             self.service.broker.ticker.outrun(self)
         if session.kept_bytes > NOTED_MIN or self.unfinished:
             self.service.unfinished.note(self, session.kept_bytes)
-        if large and not session.filling and not self.closing:  # the others' turn, however much it sends
-            self.hold(HOLD_TURN)
-            asyncio.get_running_loop().call_soon(self.release, HOLD_TURN)
+        if (large or size >= LOOP_READ_BYTES) and not session.filling and not self.closing:
+            self.wait_for_turn()
 
     def on_data(self, data: bytes) -> None:
         self._take(self.session.feed(data))

@@ -19,6 +19,7 @@ from mainstem.protocols.mqtt._publish cimport Fields, read_publish
 from mainstem.protocols.mqtt._receipts cimport Receipts
 from mainstem.protocols._routes cimport Entry
 
+from mainstem.protocols.connection import LOOP_READ_BYTES
 from mainstem.protocols.mqtt.packets import Publish, decode
 from mainstem.protocols.mqtt.reasons import Violation
 
@@ -115,10 +116,15 @@ cdef class Inbound(Receipts):
 
     def data_received(self, bytes data):
         """The connection's: what needs no decision is done here, the rest is handed to it."""
-        cdef object connection = self.connection, server = self.server, event
+        connection = self.connection
+        if connection is not None and not connection.closing:
+            self._receive(connection, data)
+            if PyBytes_GET_SIZE(data) >= LOOP_READ_BYTES:
+                connection.wait_for_turn()
+
+    def _receive(self, connection, bytes data):
+        cdef object server = self.server, event
         cdef uint64_t before = self.messages
-        if connection is None or connection.closing:
-            return
         connection.heard_second = server.deadlines.second
         counters = server.counters
         counters.bytes_in += PyBytes_GET_SIZE(data)

@@ -28,7 +28,7 @@ from mainstem.model.crossing import nats_message
 from mainstem.model.errors import InvalidName, MainstemError, QuotaExceeded
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import is_pattern
-from mainstem.protocols.connection import HOLD_QUEUE, OUT_BYTES_MAX, Connection, Server
+from mainstem.protocols.connection import HOLD_QUEUE, HOLD_TURN, OUT_BYTES_MAX, Connection, Server
 from mainstem.protocols.login import log_in, shown_by
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
@@ -46,11 +46,10 @@ logger = logging.getLogger("mainstem.nats")
 
 VERSION = "2.14.5"  # nats-server's whose core this speaks: clients choose what they dare by it
 PING_S = 120
-HOLD_TURN = 8  # beside the reasons to hold that all protocols have: the rest of a large read waits for its turn
 PINGS_MAX = 2  # unanswered; then the connection is stale
 SUBSCRIPTIONS_MAX = 100_000  # per connection
 PENDING_BYTES_MAX = 64 << 20  # of live-only messages that a client left unread
-TURN_BYTES_MAX = 1 << 20  # of all clients between two ticks
+TURN_BYTES = 1 << 20
 NONCE_BYTES = 11
 NS_PER_MS = 1_000_000
 
@@ -59,7 +58,7 @@ class NatsServer(Server):
     """The TCP listener."""
 
     reads_in_place = True
-    turn_bytes_max = TURN_BYTES_MAX
+    turn_bytes = TURN_BYTES
 
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
@@ -301,10 +300,7 @@ class NatsConnection(Connection):
                 if self.closing or self.held & HOLD_QUEUE:
                     break
                 if time.monotonic_ns() >= until_ns:
-                    self.hold(HOLD_TURN)
-                    self.server.broker.turns.soon(
-                        self._read_on, self.namespace.name if self.namespace is not None else ""
-                    )
+                    self.wait_for_turn()
                     break
                 event = inbound.next(time_ms)
         except WireError as error:
@@ -317,10 +313,6 @@ class NatsConnection(Connection):
         self.note_unfinished()
         if inbound.messages_in != before and self.server.broker.ticker.pressed:
             self.server.broker.ticker.press(self)
-
-    def _read_on(self) -> None:
-        """Its turn has come."""
-        self.release(HOLD_TURN)
 
     def on_released(self) -> None:
         """What was read before is handled before more is read."""

@@ -1,0 +1,162 @@
+"""Who is read when several wait: connections by bytes, namespaces by their shares, however much any of them has.
+
+What each client says lies in its socket before the first is read, so that who is served when does not depend on timing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mainstem.broker.turns import Turns
+from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
+from mainstem.protocols.reactor import HAS_EPOLL, let_go, listen
+from tests.unit.protocols.test_reactor import Ticker, until
+
+TURN = 16 * 1024
+BACKLOG = 10 * TURN  # fits into a socket that nobody reads
+
+pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the loop's own transports serve where there is no epoll")
+
+
+class Heard(Connection):
+    """Tells its server how many bytes it was given at once."""
+
+    def __init__(self, server: Reading) -> None:
+        super().__init__(server)
+        self.name = ""
+        self.reading = server
+
+    def on_data(self, data: bytes) -> None:
+        if not self.name:  # the first word is its name, and the namespace it belongs to
+            self.name, tenant = data.decode().split("@")
+            self.reading.named[self.name] = self
+            self.set_tenant(tenant)
+        else:
+            self.reading.order.append((self.name, len(data)))
+
+
+class Reading(Server):
+    reads_in_place = True
+    turn_bytes = TURN
+
+    def __init__(self, shares: dict[str, int]) -> None:
+        super().__init__(Ticker(asyncio.get_running_loop()), connections_max=500)
+        self.turns = Turns(lambda tenant: shares.get(tenant, 0))
+        self.order: list[tuple[str, int]] = []
+        self.named: dict[str, Heard] = {}
+        self.clients: list[socket.socket] = []
+        self.port = 0
+
+    def make_connection(self) -> Heard:
+        return Heard(self)
+
+    async def gather(self, backlogs: dict[str, int]) -> None:
+        """A client `name@namespace` each, so many bytes of which lie in its socket; nobody is read yet."""
+        loop = asyncio.get_running_loop()
+        for one, size in backlogs.items():
+            client = socket.socket()
+            client.setblocking(False)
+            self.clients.append(client)
+            await loop.sock_connect(client, ("127.0.0.1", self.port))
+            await loop.sock_sendall(client, one.encode())
+            name = one.partition("@")[0]
+            await until(lambda name=name: name in self.named)  # type: ignore[misc]
+            self.named[name].hold(HOLD_QUEUE)
+            await asyncio.wait_for(loop.sock_sendall(client, bytes(size)), 10)
+
+    async def read(self, total: int) -> None:
+        for connection in self.named.values():
+            connection.release(HOLD_QUEUE)
+        await until(lambda: sum(size for _, size in self.order) >= total)
+
+    def served(self, at_least: int) -> Counter[str]:
+        """Bytes of each when so many of all had been read."""
+        found: Counter[str] = Counter()
+        for name, size in self.order:
+            if found.total() >= at_least:
+                break
+            found[name] += size
+        return found
+
+
+@pytest.fixture
+async def reading(request: pytest.FixtureRequest) -> AsyncIterator[Reading]:
+    bound = socket.create_server(("127.0.0.1", 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * BACKLOG)
+    server = Reading(getattr(request, "param", {}))
+    listener = await listen(server, bound, backlog=500, now_ns=time.time_ns)
+    server.port = bound.getsockname()[1]
+    yield server
+    for client in server.clients:
+        client.close()
+    listener.close()
+    let_go([listener])
+
+
+async def test_one_that_floods_takes_no_more_than_its_slice_while_another_waits(reading: Reading) -> None:
+    await reading.gather({"flood@one": BACKLOG, "quiet@one": 10})
+    await reading.read(BACKLOG + 10)
+    before = reading.order.index(("quiet", 10))
+    assert sum(size for _, size in reading.order[:before]) <= TURN // 2
+    assert max(size for _, size in reading.order) <= TURN
+
+
+async def test_backlogs_are_read_round_robin_by_bytes(reading: Reading) -> None:
+    names = ["first", "second", "third", "fourth"]
+    await reading.gather({f"{name}@one": BACKLOG for name in names})
+    await reading.read(4 * BACKLOG)
+    for turn in range(1, 10):
+        assert reading.served(turn * TURN) == dict.fromkeys(names, turn * TURN // 4)
+
+
+async def test_whoever_is_alone_gets_the_whole_turn(reading: Reading) -> None:
+    await reading.gather({"flood@one": BACKLOG})
+    await reading.read(BACKLOG)
+    assert [size for _, size in reading.order] == [TURN] * (BACKLOG // TURN)
+
+
+async def test_many_connections_of_one_namespace_leave_another_its_share(reading: Reading) -> None:
+    many = {f"{number}@noisy": BACKLOG // 4 for number in range(20)}
+    await reading.gather({**many, "alone@other": BACKLOG})
+    await reading.read(6 * BACKLOG)
+    served = reading.served(16 * TURN)
+    assert served["alone"] == pytest.approx(8 * TURN, abs=2 * TURN)
+
+
+@pytest.mark.parametrize("reading", [{"gold": 3, "plain": 1}], indirect=True)
+async def test_shares_of_namespaces_weigh(reading: Reading) -> None:
+    await reading.gather({"rich@gold": BACKLOG, "poor@plain": BACKLOG})
+    await reading.read(2 * BACKLOG)
+    served = reading.served(BACKLOG)
+    assert served["rich"] == pytest.approx(BACKLOG * 3 / 4, abs=TURN)
+
+
+@pytest.mark.parametrize("reading", [{"gold": 3, "plain": 1}], indirect=True)
+async def test_a_larger_share_that_does_not_wait_slows_nobody(reading: Reading) -> None:
+    await reading.gather({"rich@gold": 10, "poor@plain": BACKLOG})
+    await reading.read(BACKLOG + 10)
+    poor = [size for name, size in reading.order if name == "poor"]
+    assert len(poor) <= BACKLOG // TURN + 2
+
+
+async def test_a_namespace_that_nobody_is_connected_to_costs_no_file_descriptor(reading: Reading) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    await reading.gather({f"{number}@space-{number}": 10 for number in range(5)})
+    assert open_files() == before + 3 * 5  # its epoll beside both ends of each socket
+    for client in reading.clients:
+        client.close()
+    await reading.read(50)
+    await until(lambda: open_files() == before)
+    await reading.gather({"back@space-1": 10})
+    await reading.read(60)
+    assert reading.order[-1] == ("back", 10)
