@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
 from mainstem.broker.namespace import Namespace
 from mainstem.model.errors import NotFound
@@ -18,19 +19,26 @@ def seen_by(call: Call) -> Namespace | None:
     return None if call.principal.admin and "namespace" not in call.query else call.namespace
 
 
-def connection_rows(
-    running: Running, namespace: Namespace | None, *, protocol: str = "", after: str = ""
-) -> Iterator[dict[str, Any]]:
+async def page_of_connections(
+    running: Running, namespace: Namespace | None, *, protocol: str = "", after: str = "", limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """So many rows, and where the next page goes on."""
+    turns, tenant, rows = running.broker.turns, namespace.name if namespace is not None else "", list[dict[str, Any]]()
     for listener, shown in running.protocols.items():
         server = running.servers.get(listener)
         if server is None or listener == "http" or (protocol and shown != protocol):  # HTTP's come and go
             continue
-        for connection in sorted(server.connections, key=id):
+        async for connection in in_slices(turns, tenant, await in_order(turns, tenant, server.connections, key=id)):
+            if connection not in server.connections:  # gone since
+                continue
             if namespace is not None and namespace_of(connection) is not namespace:
                 continue
             row = connection_row(listener, shown, connection)
             if not after or _order(running, row["id"]) > _order(running, after):
-                yield row
+                rows.append(row)
+            if len(rows) > limit:
+                return rows[:limit], rows[limit - 1]["id"]
+    return rows, None
 
 
 def connections_in(running: Running, namespace: Namespace) -> Iterator[Any]:

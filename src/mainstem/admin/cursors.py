@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
+from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
 from mainstem.broker.groups.registry import Commit, Groups
@@ -49,37 +50,69 @@ def queues_of(running: Running, namespace: Namespace) -> Queues:
     return queue_service(running).of(namespace)
 
 
-def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
-    """So many rows from the `begin`th on. A lag is counted only for rows that are asked for."""
-    return [row() for row in islice(cursors_in_turn(running, namespace), begin, begin + count)]
+async def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
+    """So many rows from the `begin`th on, in order of name within each kind, so that a page can go on where the one before
+    ended. A lag is counted only for rows that are asked for."""
+    turns, tenant, rows = running.broker.turns, namespace.name, list[dict[str, Any]]()
+    queues = await in_order(turns, tenant, queues_of(running, namespace), key=lambda one: one.name)
+    ordered = chain(
+        (partial(group_row, running, namespace, name) for name in await group_names(running, namespace)),
+        (partial(queue_cursor, running, queue) for queue in queues),
+        (partial(session_row, running, namespace, one) for one in await sessions_in(running, namespace)),
+    )
+    async for row in in_slices(turns, tenant, islice(ordered, begin, begin + count), at_once=1):
+        rows.append(row())
+    return rows
 
 
-def cursors_in_turn(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
-    """In order of name within each kind, so that a page can go on where the one before ended."""
-    for name in group_names(running, namespace):
+def cursors_of(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
+    """In no order; take them before anything else happens."""
+    for name in _groups_in(running, namespace):
         yield partial(group_row, running, namespace, name)
-    for queue in sorted(queues_of(running, namespace), key=lambda one: one.name):
+    for queue in queues_of(running, namespace):
         yield partial(queue_cursor, running, queue)
-    for session in sorted(sessions_of(running), key=lambda one: one.key):
-        owner, _, _ = session.key.partition(b"\0")
-        if owner.decode(errors="replace") == namespace.name:
+    prefix = namespace.name.encode() + b"\0"
+    for session in sessions_of(running):
+        if session.key.startswith(prefix):
             yield partial(session_row, running, namespace, session)
+
+
+async def sessions_in(running: Running, namespace: Namespace, after: bytes = b"") -> Iterator[Session]:
+    """By client id."""
+    prefix = namespace.name.encode() + b"\0"
+
+    def wanted(one: Session) -> bool:
+        return one.key.startswith(prefix) and one.key > prefix + after
+
+    return await in_order(running.broker.turns, namespace.name, sessions_of(running), key=_key_of, where=wanted)
+
+
+def _key_of(session: Session) -> bytes:
+    return session.key
 
 
 def lag_max(running: Running) -> int:
     """The largest lag among the first so many cursors of each namespace."""
     namespaces = running.broker.namespaces.values()
-    return max((row["lag"] for one in namespaces for row in cursor_rows(running, one, 0, LAG_CURSORS_MAX)), default=0)
+    rows = (row() for one in namespaces for row in islice(cursors_of(running, one), LAG_CURSORS_MAX))
+    return max((row["lag"] for row in rows), default=0)
 
 
 # -- Kafka groups
 
 
-def group_names(running: Running, namespace: Namespace) -> list[str]:
+async def group_names(running: Running, namespace: Namespace, after: str = "") -> Iterator[str]:
+    """In order."""
+    found = _groups_in(running, namespace)
+    return await in_order(running.broker.turns, namespace.name, found, where=lambda name: name > after)
+
+
+def _groups_in(running: Running, namespace: Namespace) -> Iterator[str]:
     groups = groups_of(running)
     prefix = "" if namespace.name == "/" else f"{namespace.name}{TENANT_MARK}"
-    keys = {*groups.groups, *groups.offsets}
-    return sorted(key[len(prefix) :] for key in keys if key.startswith(prefix) and (prefix or TENANT_MARK not in key))
+    for key in {*groups.groups, *groups.offsets}:
+        if key.startswith(prefix) and (prefix or TENANT_MARK not in key):
+            yield key[len(prefix) :]
 
 
 def group_key(namespace: Namespace, name: str) -> str:

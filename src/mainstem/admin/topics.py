@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
+from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.policy import Policy
 from mainstem.broker.reading import PartitionReader
 from mainstem.broker.topics import Partition, Topic
+from mainstem.broker.turns import Turns
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter, matches
@@ -30,8 +34,8 @@ def stems(namespace: Namespace) -> list[Log]:
     return list(namespace.stems.values())
 
 
-def topic_page(
-    namespace: Namespace, *, topic_filter: str = "", search: str = "", after: str = "", limit: int
+async def topic_page(
+    turns: Turns, namespace: Namespace, *, topic_filter: str = "", search: str = "", after: str = "", limit: int
 ) -> tuple[list[bytes], str | None]:
     """Names of up to `limit` topics: the declared ones by name, then those of the stems as they came.
 
@@ -42,7 +46,9 @@ def topic_page(
     wanted = search.lower().encode()
     found: list[bytes] = []
     hidden = not topic_filter.startswith("$")
-    for looked, (mark, name) in enumerate(_names(namespace, topic_filter.encode(), after), 1):
+    looked = 0
+    async for mark, name in _names(turns, namespace, topic_filter.encode(), after):
+        looked += 1
         if name and (not wanted or wanted in name.lower()) and not (hidden and name.startswith(b"$")):
             found.append(name)
         if len(found) >= limit or looked >= SCAN_MAX:
@@ -50,11 +56,14 @@ def topic_page(
     return found, None
 
 
-def _names(namespace: Namespace, topic_filter: bytes, after: str) -> Iterator[tuple[str, bytes]]:
+async def _names(
+    turns: Turns, namespace: Namespace, topic_filter: bytes, after: str
+) -> AsyncIterator[tuple[str, bytes]]:
+    """(where a page that ends here goes on, name); topics may come and go meanwhile."""
     where, _, rest = after.partition("/")
     if where != "s":
-        begin = rest.encode()
-        for name in sorted(namespace.topics):
+        begin, tenant = rest.encode(), namespace.name
+        async for name in in_slices(turns, tenant, await in_order(turns, tenant, namespace.topics)):
             if name > begin and (not topic_filter or matches(topic_filter, name)):
                 yield f"d/{name.decode()}", name
     stem_at, _, number_at = rest.partition("/") if where == "s" else ("0", "", "0")
@@ -65,8 +74,8 @@ def _names(namespace: Namespace, topic_filter: bytes, after: str) -> Iterator[tu
             continue
         trie = stem.index.topics
         begin_number = int(number_at) if index == int(stem_at) else 0
-        numbers = sorted(trie.match(topic_filter)) if topic_filter else range(1, trie.numbers_end)
-        for number in numbers:
+        numbers: Sequence[int] = sorted(trie.match(topic_filter)) if topic_filter else range(1, trie.numbers_end)
+        async for number in in_slices(turns, namespace.name, numbers[bisect_right(numbers, begin_number) :]):
             if number > begin_number:
                 yield f"s/{index}/{number}", _shared_name(namespace, stem, number)
 
@@ -187,8 +196,8 @@ def local_and_remote(log: Log) -> tuple[int, int]:
     return engine.stat().size_bytes, 0
 
 
-def children(
-    namespace: Namespace, prefix: str, *, after: str, limit: int, allowed: Callable[[bytes], bool]
+async def children(
+    turns: Turns, namespace: Namespace, prefix: str, *, after: str, limit: int, allowed: Callable[[bytes], bool]
 ) -> tuple[list[dict[str, Any]], str | None, bool]:
     """The levels below a prefix, with how many topics are below each; whether all topics were looked at."""
     base = f"{prefix}/" if prefix else ""
@@ -197,7 +206,7 @@ def children(
     leaves: set[str] = set()
     looked = 0
     complete = True
-    for _, name in _names(namespace, f"{base}#".encode() if prefix else b"", ""):
+    async for _, name in _names(turns, namespace, f"{base}#".encode() if prefix else b"", ""):
         looked += 1
         if name.startswith(b"$") and not base.startswith("$"):  # the broker's own
             continue
@@ -210,12 +219,13 @@ def children(
         counts[levels[depth]] = counts.get(levels[depth], 0) + 1
         if len(levels) == depth + 1:
             leaves.add(levels[depth])
+    levels_after = (level for level in await in_order(turns, namespace.name, counts) if not after or level > after)
+    shown = list(islice(levels_after, limit + 1))
     rows: list[dict[str, Any]] = [
         {"level": level, "path": base + level, "topics": counts[level], "is_topic": level in leaves}
-        for level in sorted(counts)
-        if not after or level > after
+        for level in shown[:limit]
     ]
-    return rows[:limit], str(rows[limit - 1]["level"]) if len(rows) > limit else None, complete
+    return rows, shown[limit - 1] if len(shown) > limit else None, complete
 
 
 def _text(name: bytes) -> str:

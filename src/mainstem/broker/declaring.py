@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.broker.commits import Commit
@@ -206,12 +207,17 @@ class Declaring:
             with self.store.together() as written:
                 yield written, made
         except BaseException:
-            for log in list(self.logs.by_id.values())[before:]:
+            for log in self._newest_logs(before):
                 self.deletion.remove_log(log)
             raise
-        made += list(self.logs.by_id.values())[before:]
+        made += self._newest_logs(before)
         for log in made:
             log.hold_writes()
+
+    def _newest_logs(self, before: int) -> list[Log]:
+        """Opened since there were so many."""
+        by_id = self.logs.by_id
+        return list(islice(reversed(by_id.values()), len(by_id) - before))[::-1]
 
     def _first_spans(self, namespace: Namespace, before: Topic | None, policy: Policy, index: int) -> list[Span]:
         old = before.partitions[0].log if before is not None else None

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,6 +45,10 @@ class Maintenance:
         self._broker = broker
         self._every_s = every_s
         self.space_low_bytes = space_low_bytes
+        self.around_round: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
+        self.planning: Namespace | None = (
+            None  # whose log a round asks holders about, as of its beginning and not right now
+        )
         self.holders: dict[str, HoldFn] = {}  # by name; each says what it still needs of a log
         self.held: dict[int, tuple[tuple[int, int], ...]] = {}  # log → (stamp end, bytes) of parts that are only held
         self.held_by: dict[str, dict[int, int]] = {}  # holder → log → bytes it would hold if it were the only one
@@ -95,11 +99,15 @@ class Maintenance:
         """One look at every log. What fails for one is tried again in the next round and keeps no other waiting."""
         self.watch_space()
         self._watch_clock()
-        for namespace in list(self._broker.namespaces.values()):
-            for stem in list(namespace.stems.values()):
-                await self._try_keep(namespace, stem, namespace.stem_policies[stem])
-            for topic in list(namespace.topics.values()):
-                await self._keep_topic(namespace, topic)
+        work = self._broker.turns.slices()
+        async with self.around_round():
+            for namespace in list(self._broker.namespaces.values()):
+                for stem in list(namespace.stems.values()):
+                    await self._try_keep(namespace, stem, namespace.stem_policies[stem])
+                for topic in list(namespace.topics.values()):
+                    if work.over:
+                        await work.next()
+                    await self._keep_topic(namespace, topic)
         self._watch_held()
 
     async def _keep_topic(self, namespace: Namespace, topic: Topic) -> None:
@@ -143,7 +151,8 @@ class Maintenance:
         if log.durability.mode == "os" and log.sealed_unsynced():
             await self.in_thread(f"sync of log {log.id}", log.sync)
         if "compact" in policy.cleanup and not self._waits_for_clock():
-            holds = self.holds_of(log)
+            with self._plan(namespace):
+                holds = self.holds_of(log)
             await self.in_thread(f"compaction of log {log.id}", lambda: self._compact(log, policy, now_ns, holds))
         await self._forget(namespace, log, policy, now_ns)
 
@@ -158,14 +167,15 @@ class Maintenance:
 
     async def _forget(self, namespace: Namespace, log: Log, policy: Policy, now_ns: int) -> None:
         by_policy = "delete" in policy.cleanup and not self._waits_for_clock()
-        holds = self.holds_of(log)
 
         def plan(holds: Holds) -> retention.Plan:
             by_time, by_size = (policy.retention_ms, policy.retention_bytes) if by_policy else (-1, -1)
             return retention.plan(log, now_ns=now_ns, retention_ms=by_time, retention_bytes=by_size, holds=holds)
 
-        decided = plan(holds)
-        self._note_held(log, decided.held, plan)
+        with self._plan(namespace):
+            holds = self.holds_of(log)
+            decided = plan(holds)
+            self._note_held(log, decided.held, plan)
         if decided.changes(log):
             await self.in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
         forget_before = max(decided.forget_before, log.engine.stat().start_offset if log.overflowed else 0)
@@ -173,6 +183,14 @@ class Maintenance:
             self._broker.ticker.write_now()  # no open batch may still mean a number that is free afterwards
             namespace.forget_numbers(log, log.forget_topics(forget_before))
             self._broker.deletion.prune(log)
+
+    @contextmanager
+    def _plan(self, namespace: Namespace) -> Iterator[None]:
+        self.planning = namespace
+        try:
+            yield
+        finally:
+            self.planning = None
 
     def make_room(self, log: Log, size: int) -> bool:
         """A memory log is full: its oldest parts go, an eighth of it at once. False: what is held leaves too little."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.journal import first_namespace
 from mainstem.broker.retained import RETAINED_MAX, Retained
-from mainstem.broker.session_limits import BYTES_MAX, MESSAGES_MAX, HeldLimits
+from mainstem.broker.session_limits import BYTES_MAX, MESSAGES_MAX, HeldLimits, PlannedHolds
 from mainstem.broker.sessions import SESSIONS_MAX, Session, Sessions
 from mainstem.broker.snapshot import SIZES
 from mainstem.broker.wills import Wills
@@ -81,6 +82,8 @@ class SessionKeeper:
         broker.journal.register(
             RETAINED, self._apply_retained, self._dump_retained, first_namespace, many=True, bulk=_BulkRetained(self)
         )
+        self._planned: PlannedHolds | None = None
+        broker.maintenance.around_round = self.planned_holds
         broker.maintenance.holders.update(sessions=self.session_holds, retained=self.retained_holds)
 
     def close(self) -> None:
@@ -312,12 +315,27 @@ class SessionKeeper:
 
     def session_holds(self, log: Log) -> Holds:
         """What persistent sessions still need of a log."""
+        owner = self._broker.maintenance.planning
+        if self._planned is not None and owner is not None:
+            return Holds(from_stamp=self._planned.of(owner, log))
         for session in self.held.check(self.sessions.holders()):  # the one furthest behind first
             namespace = self._namespace_of(session)
             filters = (literal_filter(one.filter) for one in session.subscriptions.values() if one.qos)
             if namespace is not None and namespace.may_hold(log, filters):
                 return Holds(from_stamp=session.oldest())
         return Holds()
+
+    @asynccontextmanager
+    async def planned_holds(self) -> AsyncIterator[None]:
+        """For a round of maintenance: sessions are looked at once, not for each log."""
+        planned = PlannedHolds()
+        self.sessions.on_saved = planned.add
+        try:
+            await planned.look_at(self._broker, self.sessions, self.held)
+            self._planned = planned
+            yield
+        finally:
+            self._planned = self.sessions.on_saved = None
 
     def retained_holds(self, log: Log) -> Holds:
         """The records of a log that retained pointers name."""

@@ -2,20 +2,27 @@
 
 Counting goes through the topic index, so that it costs what matches; only sessions furthest behind are looked at, a few in
 each round, because only they decide what retention may take.
+
+`PlannedHolds`: a round of maintenance asks for each log what sessions need of it. They are looked at once for all of it, in
+slices, and each log costs a look into a trie of their filters.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
 from mainstem.broker.sessions import Session
 from mainstem.log.log import Log
+from mainstem.log.retention import NO_STAMP
 from mainstem.model.topic_filter import literal_filter
+from mainstem.model.topic_tries import FilterTrie
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
+    from mainstem.broker.namespace import Namespace
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -71,3 +78,56 @@ class HeldLimits:
 def _record_bytes(log: Log) -> int:
     records = log.count(log.start_offset, log.written)
     return log.engine.stat().size_bytes // records if records > 0 else 0
+
+
+class PlannedHolds:
+    """The oldest stamp that a session needs of each log. Sessions only move on: what was true at first keeps too much.
+
+    One that comes or subscribes meanwhile is added (`Sessions.on_saved`).
+    """
+
+    def __init__(self) -> None:
+        self._oldest: dict[str, int] = {}  # by namespace: in its stems
+        self._by_filter: dict[tuple[str, bytes], int] = {}
+        self._tries: dict[str, FilterTrie] = {}
+
+    async def look_at(self, broker: Broker, sessions: Iterable[Session], held: HeldLimits) -> None:
+        """First those furthest behind: whose hold ends now is not asked any more."""
+        work, found, behind = broker.turns.slices(), list(sessions), list[tuple[int, int]]()
+        for number, session in enumerate(found):
+            if work.over:
+                await work.next()
+            if session.left_ns and session.is_holding():
+                heapq.heappush(behind, (-session.oldest(), number))
+                if len(behind) > LOOKED_AT_MAX:
+                    heapq.heappop(behind)
+        for _, number in behind:
+            await work.next()
+            held.check([found[number]])
+        for session in found:
+            if work.over:
+                await work.next()
+            self.add(session)
+
+    def add(self, session: Session) -> None:
+        if not session.is_holding():
+            return
+        name, oldest = session.key.partition(b"\0")[0].decode(), session.oldest()
+        self._oldest[name] = min(oldest, self._oldest.get(name, oldest))
+        trie = self._tries.setdefault(name, FilterTrie())
+        for one in session.subscriptions.values():
+            if one.qos:
+                key = name, literal_filter(one.filter)
+                if oldest < self._by_filter.get(
+                    key, NO_STAMP
+                ):  # the same filter of many is there once for each that is older
+                    self._by_filter[key] = oldest
+                    trie.add(key[1], oldest)
+
+    def of(self, namespace: Namespace, log: Log) -> int:
+        """NO_STAMP: nothing."""
+        topic = namespace.topic_of_log.get(log)
+        if topic is None:
+            return self._oldest.get(namespace.name, NO_STAMP)
+        trie = self._tries.get(namespace.name)
+        return min(cast(list[int], trie.match(topic)), default=NO_STAMP) if trie is not None else NO_STAMP

@@ -95,6 +95,13 @@ class Session:
         """The stamp of the oldest record it may still need."""
         return min(self.position, min((stamp for _, _, stamp in self.flight), default=self.position))
 
+    def is_holding(self) -> bool:
+        """Whether it may hold records of QoS 1 and 2 against retention; how far it is, is known then."""
+        if self.hold_ended or not any(one.qos for one in self.subscriptions.values()):
+            return False
+        self.refresh()
+        return True
+
     def replaying(self) -> tuple[dict[int, Flight], set[int]]:
         if self.replayed is None:
             done = {stamp for _, state, stamp in self.flight if state == DONE}
@@ -124,6 +131,7 @@ class Sessions:
         self._expiries: list[tuple[int, bytes]] = []
         self.checkpoint = 0
         self.holds_ended_total = 0
+        self.on_saved: Callable[[Session], None] | None = None  # whoever plans with what they subscribe to
         self._derived: dict[Session, None] = {}  # while recovering: those whose records told of identifiers
         journal.register("session", self._apply_session, self._dump_sessions, first_namespace)
         journal.register("place", self._apply_place, self._dump_places, first_namespace)
@@ -154,6 +162,8 @@ class Sessions:
 
     def save(self, session: Session) -> Ticket:
         """Journal the static part."""
+        if self.on_saved is not None:
+            self.on_saved(session)
         return self._journal.put("session", session.key, _encode_session(session))
 
     def leave(self, session: Session, now_ns: int) -> None:
@@ -247,15 +257,8 @@ class Sessions:
     # -- what they hold
 
     def holders(self) -> list[Session]:
-        """Sessions that may hold records of QoS 1 and 2 against retention, the one furthest behind first."""
-        found = []
-        for session in self._by_key.values():
-            if session.hold_ended or not any(one.qos for one in session.subscriptions.values()):
-                continue
-            session.refresh()
-            found.append(session)
-        found.sort(key=Session.oldest)
-        return found
+        """Sessions that hold records of QoS 1 and 2 against retention, the one furthest behind first."""
+        return sorted((one for one in self._by_key.values() if one.is_holding()), key=Session.oldest)
 
     def end_hold(self, session: Session) -> None:
         """It is behind further than the limits allow; what retention takes from here on, it does not get."""

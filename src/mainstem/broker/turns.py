@@ -9,6 +9,14 @@ reads everything there is with a thousand clients takes turns with one that read
         await turns.turn(namespace.name)
         more = work for about SLICE_NS
 
+or, where it is a list that is long only sometimes,
+
+    work = turns.slices(namespace.name)
+    for item in items:
+        if work.over:
+            await work.next()
+        ...
+
 A tenant's next turn is due a stride (1 / share) after its last; it does not save up what it did not ask for.
 """
 
@@ -16,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -61,6 +70,10 @@ class Turns:
         self.soon(give, tenant)
         await future
 
+    def slices(self, tenant: str = "") -> Slices:
+        """Of work that begins now."""
+        return Slices(self, tenant)
+
     def _enter(self, tenant: str, due: float) -> None:
         self._asked_total += 1
         heapq.heappush(self._order, (due, self._asked_total, tenant))
@@ -82,3 +95,19 @@ class Turns:
         if self._planned:
             asyncio.get_running_loop().call_soon(self._give)
         call()
+
+
+class Slices:
+    """Of one piece of work."""
+
+    def __init__(self, turns: Turns, tenant: str) -> None:
+        self._turns, self._tenant = turns, tenant
+        self._until_ns = time.monotonic_ns() + SLICE_NS
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic_ns() >= self._until_ns
+
+    async def next(self) -> None:
+        await self._turns.turn(self._tenant)
+        self._until_ns = time.monotonic_ns() + SLICE_NS

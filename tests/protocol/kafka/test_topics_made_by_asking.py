@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import KafkaError
 from kafka import KafkaConsumer
 
+from mainstem.broker import turns
 from mainstem.protocols.kafka.errors import ErrorCode
-from mainstem.protocols.kafka.messages import MetadataRequest, OffsetCommitRequest, ProduceRequest
+from mainstem.protocols.kafka.messages import CreateTopicsRequest, MetadataRequest, OffsetCommitRequest, ProduceRequest
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import DEADLINE_S, admin, consumer, eventually, read_all, send, unique
 from tests.protocol.kafka.raw import RawClient, batch_of
@@ -155,3 +156,27 @@ def test_a_queues_name_is_shown_and_becomes_a_topic_by_producing_to_it(broker: B
         assert produce_by_id(client, shown.topic_id).error_code == 0
     assert [message.value() for message in read_all(broker, name, 1)] == [b"first"]
     connection.close()
+
+
+def test_many_topics_of_one_request_are_made_with_the_turns_of_others_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "SLICE_NS", 0)  # so that each of them takes a turn
+    count = 30
+    with Broker() as broker, RawClient(broker) as client:
+        app = broker.app
+        assert app is not None
+        given = list[str]()
+        give = app.broker.turns.soon
+        monkeypatch.setattr(
+            app.broker.turns, "soon", lambda call, tenant="": (given.append(tenant), give(call, tenant))
+        )
+        asked = [
+            CreateTopicsRequest.CreatableTopic(name=f"many-{n}", num_partitions=1, replication_factor=1)
+            for n in range(count)
+        ]
+        made = client.ask("CreateTopics", 5, CreateTopicsRequest(topics=asked, timeout_ms=20_000))
+        assert [topic.error_code for topic in made.topics] == [0] * count
+        assert given.count("/") >= count
+        given.clear()
+        listed = client.ask("Metadata", 9, MetadataRequest(topics=None))
+        assert {f"many-{n}" for n in range(count)} <= {topic.name for topic in listed.topics}
+        assert given.count("/") >= count

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
-from mainstem.admin.connections import connection_row, connection_rows, find_connection, seen_by
+from mainstem.admin.connections import connection_row, find_connection, page_of_connections, seen_by
 
 
 async def list_connections(call: Call) -> Any:
-    found = connection_rows(
-        call.running, seen_by(call), protocol=call.query.get("protocol", ""), after=call.query.get("after", "")
+    rows, after = await page_of_connections(
+        call.running,
+        seen_by(call),
+        protocol=call.query.get("protocol", ""),
+        after=call.query.get("after", ""),
+        limit=call.limit,
     )
-    rows = list(islice(found, call.limit + 1))
-    return page(rows[: call.limit], rows[call.limit - 1]["id"] if len(rows) > call.limit else None)
+    return page(rows, after)
 
 
 async def describe_connection(call: Call) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from mainstem.admin.api.messages import durable
@@ -18,8 +19,10 @@ from mainstem.admin.cursors import (
     plan_reset,
     session_facts,
     session_row,
+    sessions_in,
     sessions_of,
 )
+from mainstem.admin.long_lists import in_slices
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.rules import Action, Kind
 from mainstem.broker.sessions import Session
@@ -29,14 +32,20 @@ from mainstem.model.topic import topic_of_kafka
 
 async def list_cursors(call: Call) -> Any:
     begin = max(0, call.number("after", 0))
-    rows = cursor_rows(call.running, call.namespace, begin, call.limit + 1)
+    rows = await cursor_rows(call.running, call.namespace, begin, call.limit + 1)
     return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
 
 
 async def list_groups(call: Call) -> Any:
     after = call.query.get("after", "")
-    names = [name for name in group_names(call.running, call.namespace) if name > after and call.may(name)]
-    rows = [group_row(call.running, call.namespace, name) for name in names[: call.limit]]
+    turns, tenant, names = call.running.broker.turns, call.namespace.name, list[str]()
+    async for name in in_slices(turns, tenant, await group_names(call.running, call.namespace, after)):
+        if call.may(name):
+            names.append(name)
+        if len(names) > call.limit:
+            break
+    shown = in_slices(turns, tenant, names[: call.limit], at_once=1)
+    rows = [group_row(call.running, call.namespace, name) async for name in shown]
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
@@ -88,12 +97,9 @@ async def create_group(call: Call) -> Any:
 
 async def list_sessions(call: Call) -> Any:
     after = call.query.get("after", "").encode()
-    prefix = call.namespace.name.encode() + b"\0"
-    found = sorted(
-        (one for one in sessions_of(call.running) if one.key.startswith(prefix) and one.client_id > after),
-        key=lambda one: one.key,
-    )
-    rows = [session_row(call.running, call.namespace, one) for one in found[: call.limit]]
+    found = list(islice(await sessions_in(call.running, call.namespace, after), call.limit + 1))
+    shown = in_slices(call.running.broker.turns, call.namespace.name, found[: call.limit], at_once=1)
+    rows = [session_row(call.running, call.namespace, one) async for one in shown]
     return page(rows, rows[-1]["name"] if len(found) > call.limit else None)
 
 
@@ -103,7 +109,7 @@ async def describe_session(call: Call) -> Any:
 
 def _session(call: Call) -> Session:
     key = call.namespace.name.encode() + b"\0" + call.path["name"].encode()
-    session = next((one for one in sessions_of(call.running) if one.key == key), None)
+    session = sessions_of(call.running).find(key)
     if session is None:
         raise NotFound(f"there is no session {call.path['name']}", fix="mainstem session ls")
     return session

@@ -20,7 +20,9 @@ ROWS_AT_ONCE = 20  # of a listing, in one turn of the loop
 
 async def list_topics(call: Call) -> Any:
     namespace = call.namespace
-    names, after = topic_page(
+    turns = call.running.broker.turns
+    names, after = await topic_page(
+        turns,
         namespace,
         topic_filter=call.query.get("filter", ""),
         search=call.query.get("search", ""),
@@ -30,14 +32,15 @@ async def list_topics(call: Call) -> Any:
     rows = []
     for place, name in enumerate(names):
         if place % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await call.running.broker.turns.turn(namespace.name)
+            await turns.turn(namespace.name)
         if call.allows(Action.DESCRIBE, name) and namespace.find_topic(name) is not None:  # not gone since
             rows.append(topic_row(namespace, name))
     return page(rows, after, total=topic_count(namespace))
 
 
 async def tree(call: Call) -> Any:
-    rows, after, complete = children(
+    rows, after, complete = await children(
+        call.running.broker.turns,
         call.namespace,
         call.query.get("prefix", ""),
         after=call.query.get("after", ""),

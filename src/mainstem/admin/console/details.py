@@ -156,7 +156,7 @@ async def view_page(call: Call) -> dict[str, Any]:
 
 async def session_page(call: Call) -> dict[str, Any]:
     key = call.namespace.name.encode() + b"\0" + _name(call).encode()
-    session = next((one for one in sessions_of(call.running) if one.key == key), None)
+    session = sessions_of(call.running).find(key)
     if session is None:
         raise NotFound(f"there is no session {_name(call)}", fix="mainstem session ls")
     return session_facts(call.running, call.namespace, session)

@@ -15,7 +15,7 @@ from mainstem.admin.api.messages import require_consume
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
-from mainstem.admin.connections import connection_rows, connections_in, seen_by
+from mainstem.admin.connections import connections_in, page_of_connections, seen_by
 from mainstem.admin.console.details import (
     api_page,
     connection_page,
@@ -97,7 +97,8 @@ async def topics_page(call: Call) -> dict[str, Any]:
     }
     if mode == "tree":
         prefix = query.get("prefix", "")
-        items, after, complete = children(
+        items, after, complete = await children(
+            call.running.broker.turns,
             namespace,
             prefix,
             after=query.get("after", ""),
@@ -109,8 +110,9 @@ async def topics_page(call: Call) -> dict[str, Any]:
         for one in items:
             one["last"] = await last_value(call, one["path"]) if one["is_topic"] else None
         return {**facts, "items": items, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
-    names, after = topic_page(
-        namespace, topic_filter=topic_filter, search=search, after=query.get("after", ""), limit=ROWS
+    turns = call.running.broker.turns
+    names, after = await topic_page(
+        turns, namespace, topic_filter=topic_filter, search=search, after=query.get("after", ""), limit=ROWS
     )
     rows = []
     for name in names:
@@ -240,9 +242,13 @@ def _name_of(queue: Queue) -> str:
 
 async def cursors_page(call: Call) -> dict[str, Any]:
     begin = call.number("after", 0)
-    rows = cursor_rows(call.running, call.namespace, begin, ROWS + 1)
+    rows = await cursor_rows(call.running, call.namespace, begin, ROWS + 1)
     more = str(begin + ROWS) if len(rows) > ROWS else None
-    return {"items": rows[:ROWS], "next": more, "groups": group_names(call.running, call.namespace)[:1000]}
+    return {
+        "items": rows[:ROWS],
+        "next": more,
+        "groups": list(islice(await group_names(call.running, call.namespace), 1000)),
+    }
 
 
 async def pipelines_page(call: Call) -> dict[str, Any]:
@@ -252,12 +258,12 @@ async def pipelines_page(call: Call) -> dict[str, Any]:
 
 
 async def connections_page(call: Call) -> dict[str, Any]:
-    rows = list(islice(connection_rows(call.running, seen_by(call), after=call.query.get("after", "")), ROWS + 1))
     only = seen_by(call)
+    rows, after = await page_of_connections(call.running, only, after=call.query.get("after", ""), limit=ROWS)
     totals = call.running.rates.totals().items()
     counted = sum(counters["connections"] for protocol, counters in totals if protocol != "http")  # these come and go
     total = counted if only is None else sum(1 for _ in connections_in(call.running, only))
-    return {"items": rows[:ROWS], "next": rows[ROWS - 1]["id"] if len(rows) > ROWS else None, "total": total}
+    return {"items": rows, "next": after, "total": total}
 
 
 async def try_page(call: Call) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from mainstem import __version__
-from mainstem.admin.cursors import cursors_in_turn, groups_of, mqtt_service, queue_service, sessions_of
+from mainstem.admin.cursors import cursors_of, groups_of, mqtt_service, queue_service, sessions_of
 from mainstem.admin.metrics.exposition import Sample, Samples, by_label, histogram, one, text_of
 from mainstem.admin.metrics.families import BY_NAME, DROP_REASONS, FAMILIES, FLOW_STATES, HOLDERS, TASKS
 from mainstem.admin.overview import resident_bytes
@@ -378,9 +378,7 @@ async def _cursors(running: Running) -> AsyncIterator[Samples]:
     lag: list[Sample] = []
     held: list[Sample] = []
     for namespace in list(running.broker.namespaces.values()):
-        for row_of in cursors_in_turn(running, namespace):
-            if len(lag) >= OBJECTS_MAX:
-                break
+        for row_of in list(islice(cursors_of(running, namespace), OBJECTS_MAX - len(lag))):
             row: dict[str, Any] = row_of()  # counting a lag may take a moment
             await asyncio.sleep(0)
             labels = {

@@ -89,14 +89,22 @@ def metadata(request: Request) -> Any:
         answer.cluster_authorized_operations = CLUSTER_BITS if is_admin(request) else 0
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if everything:
-        answer.topics = [
-            _topic_answer(request, topic) for topic in request.catalog.listed() if may_see(request, topic.canonical)
-        ]
+        return _list_all(request, answer)
     else:
         answer.topics = [_asked_topic(request, asked) for asked in body.topics]
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if body.allow_auto_topic_creation and any(topic.error_code == missing for topic in answer.topics):
             return _make_missing(request, answer)
+    return answer
+
+
+async def _list_all(request: Request, answer: Any) -> Any:
+    work = request.service.broker.turns.slices(request.namespace.name)
+    for topic in request.catalog.listed():
+        if work.over:
+            await work.next()
+        if may_see(request, topic.canonical):
+            answer.topics.append(_topic_answer(request, topic))
     return answer
 
 

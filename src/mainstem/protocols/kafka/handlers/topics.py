@@ -32,7 +32,10 @@ async def create_topics(request: Request) -> Any:
     answer = CreateTopicsResponse()
     commits: list[tuple[Any, Commit[Topic]]] = []
     named = Counter(topic.name for topic in request.body.topics)
+    work = request.service.broker.turns.slices(request.namespace.name)
     for asked in {topic.name: topic for topic in request.body.topics}.values():
+        if work.over:  # each has files of its own
+            await work.next()
         one = CreateTopicsResponse.CreatableTopicResult(name=asked.name, configs=[])
         answer.topics.append(one)
         if named[asked.name] > 1:
@@ -42,7 +45,7 @@ async def create_topics(request: Request) -> Any:
             one.error_code, one.error_message = _create_one(request, asked, one, commits)
         except MainstemError as fault:
             one.error_code, one.error_message = code_of(fault), fault.message
-    for one, commit in commits:  # all of them share a transaction
+    for one, commit in commits:  # those of a slice, at least, share a transaction
         try:
             await commit
         except MainstemError as fault:
@@ -109,7 +112,10 @@ async def delete_topics(request: Request) -> Any:
     written: list[Awaitable[object]] = []
     asked = [(one.name, one.topic_id) for one in body.topics] if request.version >= 6 else []
     asked += [(name, NO_ID) for name in body.topic_names]
+    work = request.service.broker.turns.slices(request.namespace.name)
     for (name, topic_id), times in Counter(asked).items():
+        if work.over:
+            await work.next()
         one = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id)
         answer.responses.append(one)
         if times > 1 or (name is None) is (topic_id == NO_ID):
@@ -154,7 +160,10 @@ def _delete_records_of(request: Request, topic: KafkaTopic, written: list[Awaita
 async def create_partitions(request: Request) -> Any:
     answer = CreatePartitionsResponse()
     named = Counter(topic.name for topic in request.body.topics)
+    work = request.service.broker.turns.slices(request.namespace.name)
     for asked in {topic.name: topic for topic in request.body.topics}.values():
+        if work.over:  # each has files of its own
+            await work.next()
         one = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
         answer.results.append(one)
         if named[asked.name] > 1:
