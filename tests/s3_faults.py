@@ -19,13 +19,14 @@ class FaultProxy:
     cut       the answer ends halfway          lost  carried out, and the answer never comes
     """
 
-    def __init__(self, upstream: str) -> None:
-        host, _, port = upstream.removeprefix("http://").partition(":")
-        self._upstream = host, int(port)
+    def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
+        place, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream = place, int(port)
         self.faults: dict[str, str] = {}
         self.requests: Counter[str] = Counter()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0))
+        self.port = self._listener.getsockname()[1]
+        self.endpoint = f"http://{host}:{self.port}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:

@@ -33,7 +33,16 @@ def new_database(postgres: PostgresServer) -> str:
 class Cluster:
     """`with Cluster(directory, postgres, "a", "b") as cluster: ...`: brokers by name; the first owns the cell."""
 
-    def __init__(self, directory: Path, postgres: PostgresServer, *names: str, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        postgres: PostgresServer,
+        *names: str,
+        settings: tuple[str, ...] = (),
+        own: dict[str, tuple[str, ...]] | None = None,
+        sources: dict[str, Path] | None = None,
+    ) -> None:
+        """`own`: settings of one broker; `sources`: where the Mainstem of one lies, if not here."""
         self.postgres = postgres
         self.dsn = new_database(postgres)
         self.store = directory / "store"
@@ -48,6 +57,8 @@ class Cluster:
                 f"cluster.relay_port={port}",
                 "cluster.single_postgres=true",
                 *settings,
+                *(own or {}).get(name, ()),
+                environment={"PYTHONPATH": str(sources[name])} if sources and name in sources else None,
             )
             for name, port in zip(names, ports, strict=True)
         }

@@ -47,12 +47,12 @@ class Publisher(threading.Thread):
             if not broker.running:
                 continue
             try:
-                self.session(broker.ports[self.protocol])
+                self.session(broker.host, broker.ports[self.protocol])
             except Exception as error:
                 self.last_error = repr(error)
                 self._stopped.wait(0.1)
 
-    def session(self, port: int) -> None:
+    def session(self, host: str, port: int) -> None:
         raise NotImplementedError
 
     def send_all(self, send: Callable[[bytes], None]) -> None:
@@ -74,9 +74,9 @@ class Publisher(threading.Thread):
 class MqttPublisher(Publisher):
     protocol = "mqtt"
 
-    def session(self, port: int) -> None:
+    def session(self, host: str, port: int) -> None:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=self.name)
-        client.connect("127.0.0.1", port, keepalive=5)
+        client.connect(host, port, keepalive=5)
         client.loop_start()
         try:
             _until(client.is_connected)
@@ -95,9 +95,9 @@ class MqttPublisher(Publisher):
 class KafkaPublisher(Publisher):
     protocol = "kafka"
 
-    def session(self, port: int) -> None:
+    def session(self, host: str, port: int) -> None:
         settings = {"message.timeout.ms": ANSWER_S * 1000, "socket.timeout.ms": 3000, "log_level": 0}
-        producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": 0, **settings})
+        producer = Producer({"bootstrap.servers": f"{host}:{port}", "acks": "all", "linger.ms": 0, **settings})
 
         def send(payload: bytes) -> None:
             errors: list[object] = []
@@ -114,8 +114,8 @@ class KafkaPublisher(Publisher):
 class AmqpPublisher(Publisher):
     protocol = "amqp"
 
-    def session(self, port: int) -> None:
-        given = pika.ConnectionParameters("127.0.0.1", port, socket_timeout=3, blocked_connection_timeout=ANSWER_S)
+    def session(self, host: str, port: int) -> None:
+        given = pika.ConnectionParameters(host, port, socket_timeout=3, blocked_connection_timeout=ANSWER_S)
         given.heartbeat = 5
         connection = pika.BlockingConnection(given)
         try:
@@ -131,12 +131,12 @@ class AmqpPublisher(Publisher):
 class NatsPublisher(Publisher):
     protocol = "nats"
 
-    def session(self, port: int) -> None:
-        asyncio.run(self._session(port))
+    def session(self, host: str, port: int) -> None:
+        asyncio.run(self._session(host, port))
 
-    async def _session(self, port: int) -> None:
+    async def _session(self, host: str, port: int) -> None:
         options = {"allow_reconnect": False, "connect_timeout": 5, "error_cb": _ignore}
-        client = await nats.connect(f"nats://127.0.0.1:{port}", **options)
+        client = await nats.connect(f"nats://{host}:{port}", **options)
         try:
             js = client.jetstream(timeout=ANSWER_S)
             await js.add_stream(name=STREAM, subjects=["events.>"], storage=StorageType.FILE)

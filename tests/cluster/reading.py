@@ -21,28 +21,29 @@ from tests.cluster.load import (
 )
 
 QUIET_S = 1.5
+HOST = "127.0.0.1"
 
 
-def judge(publishers: list[Publisher], ports: dict[str, int]) -> dict[str, dict[str, list[str]]]:
+def judge(publishers: list[Publisher], ports: dict[str, int], host: str = HOST) -> dict[str, dict[str, list[str]]]:
     """What was wrong, by protocol. MQTT and Kafka clients send again what was not answered: it may be there twice."""
     found = {}
     for one in publishers:
         if isinstance(one, AmqpPublisher):
-            payloads = read_queue(ports["amqp"])
+            payloads = read_queue(ports["amqp"], host)
         elif isinstance(one, NatsPublisher):
-            payloads = asyncio.run(read_stream(ports["nats"]))
+            payloads = asyncio.run(read_stream(ports["nats"], host))
         else:
             topic = KAFKA_TOPIC if isinstance(one, KafkaPublisher) else MQTT_TOPIC.replace("/", ".")
-            payloads = [value for _, value in read_topic(ports["kafka"], topic)]
+            payloads = [value for _, value in read_topic(ports["kafka"], topic, host)]
         problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, KafkaPublisher | MqttPublisher))
         if problems:
             found[one.name] = problems
     return found
 
 
-def read_topic(port: int, topic: str) -> list[tuple[int, bytes]]:
+def read_topic(port: int, topic: str, host: str = HOST) -> list[tuple[int, bytes]]:
     """All of its one partition, by Kafka: offsets and values."""
-    servers = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "judge", "log_level": 0}
+    servers = {"bootstrap.servers": f"{host}:{port}", "group.id": "judge", "log_level": 0}
     consumer = Consumer({**servers, "enable.auto.commit": False, "enable.partition.eof": True})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)  # others may be writing
@@ -60,8 +61,8 @@ def read_topic(port: int, topic: str) -> list[tuple[int, bytes]]:
         consumer.close()
 
 
-def read_queue(port: int) -> list[bytes]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+def read_queue(port: int, host: str = HOST) -> list[bytes]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
     try:
         channel, payloads = connection.channel(), []
         for method, _, body in channel.consume(QUEUE, inactivity_timeout=QUIET_S):
@@ -73,8 +74,8 @@ def read_queue(port: int) -> list[bytes]:
         connection.close()
 
 
-async def read_stream(port: int) -> list[bytes]:
-    client = await nats.connect(f"nats://127.0.0.1:{port}")
+async def read_stream(port: int, host: str = HOST) -> list[bytes]:
+    client = await nats.connect(f"nats://{host}:{port}")
     try:
         js = client.jetstream()
         total = (await js.stream_info(STREAM)).state.messages

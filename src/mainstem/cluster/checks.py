@@ -26,11 +26,11 @@ def join(dsn: str, store: StoreSettings, *, single_postgres: bool) -> Identity:
         check_postgres(session, single_postgres=single_postgres)
         known = find(session)
         check_store(store, known)
+        identity = prepare(session, store.url.rstrip("/"))
         if known is None:
-            known = prepare(session, store.url.rstrip("/"))
-            check_store(store, known)  # another may have been first, with another store
-        claim_store(store, known)
-        return known
+            check_store(store, identity)  # another may have been first, with another store
+        claim_store(store, identity)
+        return identity
     finally:
         session.close()
 

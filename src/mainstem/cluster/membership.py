@@ -49,6 +49,12 @@ class BrokerFacts:
     draining: bool
     alive: bool
     heard_s: float  # ago
+    owns: bool = True  # its roles let it
+
+    @property
+    def takes(self) -> bool:
+        """Whether a cell could go there now."""
+        return self.alive and self.owns and not self.draining
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ def _broker(row: Any) -> BrokerFacts:
         row["draining"],
         row["heard"] < HEARD_S,
         row["heard"],
+        bool(row.get("owns", True)),
     )
 
 
@@ -124,7 +131,7 @@ class Membership:
 
     # -- taking part
 
-    def register(self, host: str, relay_port: int, ports: dict[str, int], version: str) -> None:
+    def register(self, host: str, relay_port: int, ports: dict[str, int], version: str, *, owns: bool = True) -> None:
         """ConfigError where another broker of this name is alive."""
 
         async def put(connection: asyncpg.Connection[Any]) -> int:
@@ -149,12 +156,13 @@ class Membership:
                         fix="give each broker a name of its own: --set cluster.name=NAME",
                     )
                 sql = (
-                    "INSERT INTO broker (name, node_id, incarnation, host, relay_port, ports, version, seen) VALUES ($1,"
-                    " (SELECT coalesce(max(node_id), 0) + 1 FROM broker), $2, $3, $4, $5, $6, clock_timestamp())"
+                    "INSERT INTO broker (name, node_id, incarnation, host, relay_port, ports, version, owns, seen)"
+                    " VALUES ($1, (SELECT coalesce(max(node_id), 0) + 1 FROM broker), $2, $3, $4, $5, $6, $7,"
+                    " clock_timestamp())"
                     " ON CONFLICT (name) DO UPDATE SET incarnation = $2, host = $3, relay_port = $4, ports = $5,"
-                    " version = $6, seen = clock_timestamp() RETURNING node_id"
+                    " version = $6, owns = $7, seen = clock_timestamp() RETURNING node_id"
                 )
-                given = self.name, self.incarnation, host, relay_port, json.dumps(ports), version
+                given = self.name, self.incarnation, host, relay_port, json.dumps(ports), version, owns
                 return int(await connection.fetchval(sql, *given))
 
         self.node_id = self._session.use(put)

@@ -7,7 +7,9 @@
     image      what the write-ahead log goes on from: an object with all files of the cell as of `flushed_seq`
     wal_N_S    the rows of cell N; two tables by turns, so that what an image holds is truncated, never deleted
 
-Plain SQL: no extension, no procedure, no LISTEN. The advisory lock only keeps two first starts apart.
+`cluster.version` grows when an older Mainstem could not work with the tables; what is only added does not raise it, so that
+brokers of two neighbouring versions run together. Plain SQL: no extension, no procedure, no LISTEN. The advisory lock only
+keeps two first starts apart.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ CREATE TABLE lane (
     flushed_seq BIGINT NOT NULL DEFAULT 0, slot INTEGER NOT NULL DEFAULT 0, image TEXT NOT NULL DEFAULT '')
     WITH (fillfactor = 50);
 """
+ADDED = (
+    ("broker", "owns", "BOOLEAN NOT NULL DEFAULT true"),
+)  # later, and unknown to older brokers: they go on as they were
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def find(session: PostgresSession) -> Identity | None:
 
 
 def prepare(session: PostgresSession, store: str) -> Identity:
-    """Make the tables where there are none."""
+    """Make the tables where there are none, and what later versions added to them."""
 
     async def make(connection: asyncpg.Connection[Any]) -> Identity:
         check_server(connection)
@@ -81,6 +86,10 @@ def prepare(session: PostgresSession, store: str) -> Identity:
                 sql = "INSERT INTO cluster (id, version, store, secret) VALUES ($1, $2, $3, $4)"
                 await connection.execute(sql, uuid.uuid4().hex, VERSION, store, secrets.token_hex(32))
                 await _add_cell(connection, FIRST_CELL, "main")
+            for table, column, kind in ADDED:
+                sql = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2"
+                if await connection.fetchval(sql, f"{SCHEMA}.{table}", column) is None:
+                    await connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
         found = await _find(connection)
         assert found is not None
         return found

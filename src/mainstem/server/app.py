@@ -170,6 +170,7 @@ class App:
         self.cluster: Any = None  # set by whoever runs it as one of several
         self.tokens: Any = None  # likewise
         self.oidc: Any = None  # likewise
+        self.serves_all = False  # also what it does not listen for: clients come by other brokers
         self.ready = False
         self._move_ports = move_ports
         limits = config.limits
@@ -292,7 +293,11 @@ class App:
             load_revoked(self._tls, tls)
 
     def _listens(self, name: str) -> bool:
-        return name in self.ports or any(twin in self.ports for twin, plain in TWINS.items() if plain == name)
+        return (
+            self.serves_all
+            or name in self.ports
+            or any(twin in self.ports for twin, plain in TWINS.items() if plain == name)
+        )
 
     def _tell_ports(self, taken: Taken) -> None:
         """From here on the configuration names the ports that are really used."""

@@ -40,7 +40,7 @@ from mainstem.server.cli.run import in_url
 from mainstem.server.lifecycle import GC_THRESHOLD, handle_signals, keep_freed_memory, loop_factory, set_up_logging
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.notify import notify
-from mainstem.server.protocols import HTTP, PROTOCOLS, load
+from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
 from mainstem.server.settings import Config
 from mainstem.server.tls import TWINS, make_context
 from mainstem.storage.directory import DataDirectory
@@ -51,6 +51,7 @@ logger = logging.getLogger("mainstem.cluster")
 REFUSED_S = 1.0  # the owner's address refuses connections for so long: its process is gone
 CONNECT_S = 0.5
 LOOK_S = 0.25
+CELLS, KAFKA = "cells", "kafka"  # the role of owning
 
 
 def run_node(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -71,6 +72,21 @@ def check_settings(config: Config) -> None:
     asking = [config.topics.tier, *(one.tier for one in config.policies.values())]
     if "iceberg" in asking:
         raise ConfigError("the catalog of tables lies on one machine", fix='tier = "s3" in a cluster')
+
+
+def close_doors(config: Config) -> frozenset[str]:
+    """The roles; only listeners of the protocols among them stay, and Kafka's of an owner: it is told to clients."""
+    roles, known = frozenset(config.cluster.roles), {CELLS, HTTP.name, *(one.name for one in PROTOCOLS)}
+    if unknown := roles - known:
+        raise ConfigError(
+            f"no role is called {min(unknown)!r}", fix=f"cluster.roles: some of {', '.join(sorted(known))}"
+        )
+    for door in doors() if roles else ():
+        protocol = protocol_of_listener()[door.name]
+        if protocol not in roles and not (protocol == KAFKA and CELLS in roles):
+            for name in (door.name, door.tls_name):
+                setattr(config.listeners, f"{name}_port", None)
+    return roles
 
 
 class Node:
@@ -98,6 +114,7 @@ class Node:
                 load(entry.server)  # imported now, not while clients wait for a new owner
         load(HTTP.server)
         self._tls = make_context(self.config.tls)
+        self._roles = close_doors(self.config)
         taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None)
         self._membership = Membership(self._dsn, self._name, self._lost, self._see)
         await asyncio.to_thread(check_clock, self._membership)
@@ -114,7 +131,8 @@ class Node:
         await asyncio.to_thread(self._check_open)
         fronts = await self._open_fronts(taken)
         self._stopping = stopping = handle_signals(lambda: self._app, self._reload)
-        await asyncio.to_thread(self._membership.register, self._host, self._relay_port, self._ports, __version__)
+        facts = self._host, self._relay_port, self._ports, __version__
+        await asyncio.to_thread(self._membership.register, *facts, owns=not self._roles or CELLS in self._roles)
         self._announce_relaying()
         gc.enable()
         code = await self._live(taken, fronts, stopping)
@@ -254,6 +272,7 @@ class Node:
         broker.nodes = Nodes(self._membership.node_id, self._other_nodes)
         config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
         app = App(config, broker=broker, taken=taken)
+        app.serves_all = True
         await app.start()
         app.cluster = Figures(cell, self._membership, self._relay)
         self._cell, self._app = cell, app
@@ -266,8 +285,8 @@ class Node:
     async def _reason_to_take(self, cell: CellFacts) -> tuple[str, bool]:
         view, me = self._membership.view, self._name
         mine = view.brokers.get(me)
-        others = [one for one in view.brokers.values() if one.name != me and one.alive and not one.draining]
-        if mine is None or (mine.draining and others):
+        others = [one for one in view.brokers.values() if one.name != me and one.takes]
+        if mine is None or not mine.owns or (mine.draining and others):
             return "", False
         if cell.owner is None or cell.lease_s < 0:
             wanted = view.brokers.get(cell.wanted or me)
@@ -302,9 +321,7 @@ class Node:
 
     def _reason_to_leave(self, cell: CellFacts) -> str:
         view = self._membership.view
-        others = [
-            one.name for one in view.brokers.values() if one.name != self._name and one.alive and not one.draining
-        ]
+        others = [one.name for one in view.brokers.values() if one.name != self._name and one.takes]
         if view.brokers[self._name].draining and others:
             return f"{self._name} is drained"
         if cell.wanted is not None and cell.wanted != self._name and cell.wanted in others:

@@ -267,6 +267,12 @@ class Cluster:
     name: str = setting("", TEXT, "This broker's name in the cluster; empty takes the machine's.")
     host: str = setting("", TEXT, "Where other brokers and Kafka clients reach this one; empty: `listeners.host`.")
     relay_port: int = setting(7071, count(0, 65_535), "Port for the other brokers; 0 takes any free one.")
+    roles: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "What this broker is for: `cells` (it may own them) and protocols whose clients it takes (`mqtt`, `kafka`, `amqp`, "
+        "`nats`, `http`); empty: everything.",
+    )
     single_postgres: bool = setting(
         False,
         FLAG,

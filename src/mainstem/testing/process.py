@@ -37,6 +37,7 @@ class BrokerProcess(Endpoints):
         self.log_path = data.parent / f"{data.name}.log"
         self.ports = {}
         self._settings = (f"topics.engine={engine}", *settings)
+        self.prefix: list[str] = []  # of the command: what it runs under
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -64,7 +65,7 @@ class BrokerProcess(Endpoints):
 
     def start(self) -> Self:
         """Returns once it serves; an early end shows what it wrote."""
-        command = [sys.executable, "-m", "mainstem", "serve", "--data", str(self.data)]
+        command = [*self.prefix, sys.executable, "-m", "mainstem", "serve", "--data", str(self.data)]
         ports = self.ports or dict(zip(LISTENERS, lasting_ports(len(LISTENERS)), strict=True))
         for name in LISTENERS:
             command += [f"--{name}-port", str(ports[name])]

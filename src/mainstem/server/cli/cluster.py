@@ -118,7 +118,7 @@ def list_brokers(url: str | None, file: Path | None, as_json: bool) -> None:
             "address": f"{one.host}:{one.relay_port}",
             "state": ("draining" if one.draining else "alive") if one.alive else "away",
             "heard_s": round(one.heard_s, 1),
-            "owns": owned.get(one.name, ""),
+            "owns": owned.get(one.name, "" if one.owns else "-"),
             "version": one.version,
         }
         for one in view.brokers.values()
@@ -135,7 +135,7 @@ def drain(broker: str, off: bool, url: str | None, file: Path | None) -> None:
     config = _config(url, file)
     view = _look(config)
     _known(view, broker)
-    others = [one for one in view.brokers.values() if one.alive and not one.draining and one.name != broker]
+    others = [one for one in view.brokers.values() if one.takes and one.name != broker]
     if not off and not others:
         raise InvalidArgument(f"no other broker could take over from {broker}", fix="start another one first")
     _ask(config, lambda c: c.execute("UPDATE broker SET draining = $2 WHERE name = $1", broker, not off))
@@ -151,8 +151,9 @@ def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
     config = _config(url, file)
     view = _look(config)
     _known(view, broker)
-    if not view.brokers[broker].alive or view.brokers[broker].draining:
-        raise InvalidArgument(f"{broker} takes nothing now: it is away or drained", fix="mainstem cluster ls")
+    if not view.brokers[broker].takes:
+        why = "it is away, drained, or its roles are without cells"
+        raise InvalidArgument(f"{broker} takes nothing now: {why}", fix="mainstem cluster ls")
     found = next((one for one in view.cells.values() if one.name == cell), None)
     if found is None:
         raise NotFound(f"there is no cell {cell!r}", fix="mainstem cluster status")

@@ -1,0 +1,226 @@
+"""A cluster: three brokers, PostgreSQL and S3 on this machine, beside bare commits and bare PUTs.
+
+`python -m bench cluster` takes about four minutes. PostgreSQL syncs its commits here, and has no standby; the store is
+SeaweedFS; clients are in this process. `MAINSTEM_BENCH_STORED_MB` (default 256) is what lies in the store for the failovers
+with data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import tempfile
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import asyncpg
+import httpx
+from confluent_kafka import Producer
+
+from bench.machine import ceiling, figure
+from mainstem.storage.tier.store import ObjectStore, StoreSettings
+from mainstem.testing.process import BrokerProcess
+from tests.cluster.kit import Cluster
+from tests.contract.postgres_server import PostgresServer
+from tests.protocol.mqtt.raw import Raw, publish_packet
+from tests.s3_server import S3Server, s3_server
+
+VALUE = b"x" * 1_000
+ROUNDS, OF_EACH = 10, 40  # commits and acks by turns, so that both meet the same machine
+WINDOW, WINDOW_S = 1_000, 8.0
+BULK_S, PUT_BYTES, PUTS_AT_ONCE = 10.0, 8 << 20, 4
+KILLS, PAUSES = 5, 2
+STORED_MB = int(os.environ.get("MAINSTEM_BENCH_STORED_MB", "256"))
+COMMITS, PUTS = "mainstem_cluster_commits_total", 'mainstem_tier_requests_total{verb="PUT"}'
+
+
+def p(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    lines = httpx.get(f"{broker.http_url}/metrics", timeout=30).text.splitlines()
+    return max((float(line.split()[-1]) for line in lines if line.startswith(name)), default=0.0)
+
+
+class BareCommits:
+    """One row of VALUE and one transaction after the other, on one connection."""
+
+    def __init__(self, dsn: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._connection = self._run(asyncpg.connect(dsn))
+        self._run(self._connection.execute("CREATE TABLE bare (value BYTEA)"))
+
+    def _run(self, awaited: object) -> asyncpg.Connection:
+        return self._loop.run_until_complete(awaited)  # type: ignore[arg-type]
+
+    def once(self) -> float:
+        """Milliseconds."""
+        began = time.perf_counter()
+        self._run(self._connection.execute("INSERT INTO bare VALUES ($1)", VALUE))
+        return (time.perf_counter() - began) * 1e3
+
+
+def ack_once(client: Raw) -> float:
+    began = time.perf_counter()
+    client.publish("bench/one", VALUE, qos=1)
+    return (time.perf_counter() - began) * 1e3
+
+
+def acks_beside_commits(cluster: Cluster, owner: BrokerProcess, other: BrokerProcess) -> float:
+    """The bare commit's p50 in ms."""
+    bare, commits, acks, relayed = BareCommits(cluster.dsn), list[float](), list[float](), list[float]()
+    with Raw.connected(owner.mqtt_port) as direct, Raw.connected(other.mqtt_port) as relay:
+        ack_once(direct), ack_once(relay)
+        for _ in range(ROUNDS):
+            commits += [bare.once() for _ in range(OF_EACH)]
+            acks += [ack_once(direct) for _ in range(OF_EACH)]
+            relayed += [ack_once(relay) for _ in range(OF_EACH)]
+    print(f"bare commit of 1 kB: p50 {p(commits, 50):.2f} ms, p99 {p(commits, 99):.2f} ms")
+    print(f"MQTT QoS 1 ack at the owner: p50 {p(acks, 50):.2f} ms; through a relay: p50 {p(relayed, 50):.2f} ms")
+    ceiling("QoS 1 ack at the owner, p99", p(acks, 99), "ms", target=round(p(commits, 99) + 3, 2))
+    ceiling("QoS 1 ack through a relay, p99", p(relayed, 99), "ms", target=round(p(commits, 99) + 3, 2))
+    return p(commits, 50)
+
+
+def window(owner: BrokerProcess, commit_p50_ms: float) -> None:
+    """A window of QoS 1 messages from one client, always full."""
+    before, acked, sent = metric(owner, COMMITS), 0, 0
+    packets = [publish_packet("bench/window", VALUE, qos=1, packet_id=1 + number) for number in range(WINDOW)]
+    with Raw.connected(owner.mqtt_port) as client:
+        began = time.perf_counter()
+        client.send(b"".join(packets))
+        sent = WINDOW
+        while time.perf_counter() - began < WINDOW_S:
+            client.acks(WINDOW // 10)
+            acked += WINDOW // 10
+            first = sent % WINDOW
+            client.send(b"".join(packets[first : first + WINDOW // 10]))
+            sent += WINDOW // 10
+        client.acks(sent - acked)
+        took = time.perf_counter() - began
+    rate, allowed = sent / took, WINDOW / commit_p50_ms * 1e3
+    print(f"window 1,000, 1 kB: {rate:,.0f} messages/s, {(metric(owner, COMMITS) - before) / took:.0f} commits/s")
+    figure("window 1,000, of window ÷ bare commit p50", rate / allowed * 100, "%", target=50)
+
+
+def bulk(owner: BrokerProcess, store: ObjectStore) -> None:
+    """The engine `object` beside a loop of PUTs of the same store."""
+    began, done = time.perf_counter(), 0
+    with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
+        while time.perf_counter() - began < BULK_S / 2:
+            keys = [f"bare/{uuid.uuid4().hex}" for _ in range(PUTS_AT_ONCE)]
+            list(pool.map(lambda key: store.put(key, VALUE * (PUT_BYTES // 1000)), keys))
+            done += len(keys)
+    bare = done * PUT_BYTES / (time.perf_counter() - began) / 1e6
+    producer = Producer(
+        {"bootstrap.servers": owner.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20, "acks": "all"}
+    )
+    commits, puts, sent, began = metric(owner, COMMITS), metric(owner, PUTS), 0, time.perf_counter()
+    while time.perf_counter() - began < BULK_S:
+        try:
+            producer.produce("bulk.b", VALUE)
+            sent += 1
+        except BufferError:
+            producer.poll(0.01)
+    assert producer.flush(60) == 0
+    took = time.perf_counter() - began
+    rate = sent * len(VALUE) / took / 1e6
+    print(f"bulk lane: {rate:.1f} MB/s; bare PUTs of 8 MiB, {PUTS_AT_ONCE} at once: {bare:.1f} MB/s")
+    print(
+        f"  PUTs/s {(metric(owner, PUTS) - puts) / took:.1f}, commits/s {(metric(owner, COMMITS) - commits) / took:.1f}"
+    )
+    figure("bulk lane, of the bare PUT rate", rate / bare * 100, "%", target=70)
+
+
+def until_acked(cluster: Cluster, name: str) -> float:
+    """Seconds until a message sent to that broker is acknowledged, tried again and again."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < 60:
+        try:
+            with Raw.connected(cluster[name].mqtt_port) as client:
+                client.publish("bench/after", b"1", qos=1)
+                return time.perf_counter() - began
+        except (OSError, AssertionError):
+            time.sleep(0.02)
+    raise AssertionError("nobody took over")
+
+
+def has_started_over(broker: BrokerProcess) -> bool:
+    return "It starts over" in broker.log()
+
+
+def failovers(cluster: Cluster, fault: signal.Signals, times: int) -> list[float]:
+    """Seconds from killing or pausing the owner to an ack by a broker that goes on."""
+    found = []
+    for _ in range(times):
+        owner = cluster.wait_owner()
+        other = next(name for name in cluster.brokers if name != owner)
+        if fault == signal.SIGKILL:
+            cluster[owner].kill()
+        else:
+            cluster[owner].signal(fault)
+        found.append(until_acked(cluster, other))
+        if fault == signal.SIGKILL:
+            cluster[owner].start()
+        else:
+            cluster[owner].signal(signal.SIGCONT)
+            cluster.until(partial(has_started_over, cluster[owner]))
+        cluster.wait_owner(other_than=owner)
+    return found
+
+
+def store_much(cluster: Cluster) -> None:
+    broker = cluster[cluster.wait_owner()]
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20})
+    for number in range(STORED_MB * 1_000):
+        while True:
+            try:
+                producer.produce("cold.a", VALUE)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if not number % 1_000:
+            producer.poll(0)
+    assert producer.flush(300) == 0
+
+
+def run(server: S3Server, folder: Path, stack: ExitStack) -> None:
+    postgres = PostgresServer(options="-c fsync=on")
+    stack.callback(postgres.remove)
+    place = f"tier.endpoint={server.endpoint}", "policies.bulk/#.engine=object", "policies.bulk/#.layout=dedicated"
+    cold = "policies.cold/#.tier=s3", "policies.cold/#.layout=dedicated", "policies.cold/#.local_retention_bytes=16MiB"
+    os.environ.update(server.environment)
+    url = "s3://bucket/cluster"
+    cluster = Cluster(folder, postgres, "a", "b", "c", settings=(f"tier.store={url}", *place, *cold))
+    stack.enter_context(cluster)
+    owner, other = cluster["a"], cluster["b"]
+    commit_ms = acks_beside_commits(cluster, owner, other)
+    window(owner, commit_ms)
+    bulk(owner, ObjectStore(StoreSettings("s3://bucket/bare", server.endpoint, "us-east-1")))
+    empty = failovers(cluster, signal.SIGKILL, KILLS)
+    ceiling(f"kill -9 to the first ack, longest of {KILLS}", max(empty), "s", target=5)
+    longest = max(failovers(cluster, signal.SIGSTOP, PAUSES))
+    ceiling(f"pause to the first ack, longest of {PAUSES}", longest, "s", target=9)
+    store_much(cluster)
+    stored = failovers(cluster, signal.SIGKILL, KILLS)
+    usual, then = statistics.median(empty), statistics.median(stored)
+    print(f"kill -9 to the first ack: p50 {usual:.2f} s, with {STORED_MB} MB more {then:.2f} s")
+    ceiling(f"the same with {STORED_MB} MB more stored, longer by", then - usual, "s", target=1)
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "s3").mkdir()
+        run(stack.enter_context(s3_server(folder / "s3")), folder, stack)
+
+
+if __name__ == "__main__":
+    main()
