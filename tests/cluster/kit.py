@@ -40,9 +40,9 @@ class Cluster:
         *names: str,
         settings: tuple[str, ...] = (),
         own: dict[str, tuple[str, ...]] | None = None,
-        sources: dict[str, Path] | None = None,
+        environments: dict[str, dict[str, str]] | None = None,
     ) -> None:
-        """`own`: settings of one broker; `sources`: where the Mainstem of one lies, if not here."""
+        """`own`: settings of one broker; `environments`: variables of one."""
         self.postgres = postgres
         self.dsn = new_database(postgres)
         self.store = directory / "store"
@@ -58,7 +58,7 @@ class Cluster:
                 "cluster.single_postgres=true",
                 *settings,
                 *(own or {}).get(name, ()),
-                environment={"PYTHONPATH": str(sources[name])} if sources and name in sources else None,
+                environment=(environments or {}).get(name),
             )
             for name, port in zip(names, ports, strict=True)
         }

@@ -1,8 +1,8 @@
 """A cluster in a network of its own, cut here and there while every protocol publishes.
 
 `unshare --net --mount python -m tests.cluster.partitions DIRECTORY CYCLES [SEED]`. One cycle is one fault; the first
-cuts the owner off from PostgreSQL. With more than one the object store is S3, PostgreSQL has a synchronous standby, and
-clocks jump (libfaketime). Prints "well" at the end, or what was lost, reused or repeated.
+cuts the owner off from PostgreSQL. With more than one the object store is S3, and PostgreSQL has a synchronous
+standby. Prints "well" at the end, or what was lost, reused or repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.contract.postgres_server import PostgresServer
 from tests.s3_faults import FaultProxy
 from tests.s3_server import s3_server
 
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 ACKED = 10  # of each publisher before a fault and after it
 
 
@@ -35,7 +34,6 @@ class Scene:
         stack.callback(self.postgres.remove)
         self.standby: PostgresServer | None = None
         self.proxy: FaultProxy | None = None
-        self.clock = directory / "clock"
         environment: dict[str, str] = {}
         if whole:
             self.standby = PostgresServer(STANDBY_PORT, standby_of=self.postgres)
@@ -44,10 +42,6 @@ class Scene:
             s3 = stack.enter_context(s3_server(directory / "s3"))
             self.proxy = FaultProxy(s3.endpoint, "0.0.0.0")
             environment = {**s3.environment, "NO_PROXY": "*", "no_proxy": "*"}  # nothing leads out of here
-            if Path(FAKETIME).exists():
-                self.clock.write_text("+0s")
-                environment |= {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": str(self.clock)}
-                environment |= {"FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         port = self.proxy.port if self.proxy is not None else 0
         self.cluster = NetworkCluster(directory, self.postgres, "a", "b", s3_port=port, environment=environment)
         stack.enter_context(self.cluster)
@@ -57,7 +51,7 @@ class Scene:
         found = [self.cut_postgres, self.cut_brokers, self.pause, self.kill]
         if self.proxy is not None:
             found += [self.fail_over_postgres, self.cut_store, self.refuse_store]
-        return found + ([self.jump] if self.clock.exists() else [])
+        return found
 
     def cut_postgres(self, owner: str, other: str) -> None:
         self.cluster.network.cut(owner, "postgres")
@@ -106,12 +100,6 @@ class Scene:
             self.postgres.stop("immediate")
             time.sleep(self.rng.choice((0.0, 6.0)))
             self.postgres.start()
-
-    def jump(self, owner: str, other: str) -> None:
-        """Both brokers' clocks, by up to an hour, and back."""
-        self.clock.write_text(f"{self.rng.choice('+-')}{self.rng.randrange(10, 3600)}s")
-        time.sleep(self.rng.uniform(1, 4))
-        self.clock.write_text("+0s")
 
 
 def run(directory: Path, cycles: int, seed: int) -> list[str]:

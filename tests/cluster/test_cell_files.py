@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mainstem.cluster.wal import Fenced
+from mainstem.model.errors import StorageFault
 from mainstem.storage.disk import write_all
 from mainstem.storage.segment.segment import file_name
 from mainstem.storage.state_file import read_state, write_state
@@ -142,3 +143,18 @@ def test_an_owner_of_the_past_commits_nothing(tmp_path: Path, postgres: Postgres
     assert {name: data for name, data in third.files().items() if name != "stamps"} == before
     for one in (old, new, third):
         one.end()
+
+
+def test_a_committer_that_fails_for_any_reason_ends_the_owner_instead_of_hanging_it(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    owner = Owner(new_database(postgres), tmp_path, file_store(tmp_path), 0)
+
+    def fail(body: bytes) -> None:
+        raise OSError("anything")
+
+    owner.wal._commit = fail  # type: ignore[method-assign]
+    write_state(owner.disk, owner.root / "stamps", "stamps", {"end": 1})
+    with pytest.raises(StorageFault, match="anything"):
+        owner.wal.wait(owner.wal.recorded)
+    assert owner.lost.wait(10)

@@ -15,6 +15,8 @@ from tests.cluster.load import start_all
 from tests.cluster.reading import judge
 from tests.contract.postgres_server import PostgresServer
 
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
 pytestmark = pytest.mark.timeout(300)  # of a busy machine
 
 
@@ -84,3 +86,29 @@ def test_postgresql_that_restarts_at_once_costs_no_acknowledged_message(cluster:
         one.wait_acked(20)
         one.stop()
     assert judge(publishers, cluster[cluster.wait_owner()].ports) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(FAKETIME).exists(), reason="apt install libfaketime")
+def test_clocks_that_jump_by_an_hour_cost_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
+    clocks = {name: tmp_path / f"clock-{name}" for name in ("a", "b")}
+    environments = {}
+    for name, clock in clocks.items():
+        clock.write_text("+0s")
+        environments[name] = {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": str(clock)}
+        environments[name] |= {"FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    with Cluster(tmp_path, postgres, "a", "b", environments=environments) as cluster:
+        publishers = start_all(cluster)
+        for jump in ("+3600s", "-3600s", "+0s"):
+            for one in publishers:
+                one.wait_acked(10)
+            clocks[cluster.wait_owner()].write_text(jump)
+            for one in publishers:
+                one.wait_acked(50)  # FAKETIME_CACHE_DURATION later they are told
+            assert cluster.ask("SELECT epoch FROM cell")["epoch"] == 1, "nobody lost the cell by it"
+        cluster["a"].kill()
+        cluster.wait_owner(other_than="a")
+        for one in publishers:
+            one.wait_acked(10)
+            one.stop()
+        assert judge(publishers, cluster["b"].ports) == {}

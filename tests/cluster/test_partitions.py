@@ -34,5 +34,5 @@ def test_an_owner_that_is_cut_off_from_postgresql_stops_and_the_other_goes_on_wi
 
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 90 * CYCLES)
-def test_what_was_acknowledged_outlives_any_mix_of_partitions_pauses_failovers_and_clock_jumps(tmp_path: Path) -> None:
+def test_what_was_acknowledged_outlives_any_mix_of_partitions_pauses_and_failovers(tmp_path: Path) -> None:
     go_through(tmp_path, CYCLES, int(os.environ.get("MAINSTEM_CLUSTER_SEED", "1")))

@@ -51,7 +51,8 @@ def changed(directory: Path, pattern: str) -> bool:
 def test_brokers_of_the_commit_before_and_of_this_one_serve_together(tmp_path: Path, postgres: PostgresServer) -> None:
     (tmp_path / "previous").mkdir()
     previous = previous_build(tmp_path / "previous")
-    with Cluster(tmp_path, postgres, "old", "new", sources={"old": previous}) as cluster:
+    environments = {"old": {"PYTHONPATH": str(previous)}}
+    with Cluster(tmp_path, postgres, "old", "new", environments=environments) as cluster:
         publishers = start_all(cluster)
         for owner, other in (("old", "new"), ("new", "old")):
             assert cluster.wait_owner() == owner

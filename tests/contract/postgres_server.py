@@ -78,7 +78,8 @@ class PostgresServer:
         self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
 
     def remove(self) -> None:
-        self.stop("immediate")
+        if (self.data / "postmaster.pid").exists():
+            self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _run(self, command: str, *arguments: str) -> None:

@@ -250,6 +250,9 @@ class Membership:
                 self.away = error.message
             except StorageFault as error:
                 self._lost(error.message)
+            except Exception as error:  # without this thread the lease runs out unseen
+                logger.exception("the thread that renews leases has failed")
+                self._lost(f"leases are not renewed: {error!r}")
         self._session.close()
 
     def _check_time(self, held: dict[int, tuple[int, float]]) -> None:

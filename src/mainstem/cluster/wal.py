@@ -135,6 +135,19 @@ class CellWal:
     # -- the thread
 
     def _run(self) -> None:
+        """Without this thread nothing is acknowledged: whatever ends it ends the owner."""
+        try:
+            self._commit_all()
+        except Exception as error:
+            fault = error if isinstance(error, StorageFault) else StorageFault(f"commits ended: {error!r}")
+            if fault is not error:
+                logger.exception("the thread that commits has failed")
+            with self._state:
+                self._fault = fault
+                self._state.notify_all()
+            self._lost(fault.message)
+
+    def _commit_all(self) -> None:
         while True:
             with self._state:
                 while not self._due():
@@ -145,14 +158,7 @@ class CellWal:
                 bodies, end = self._take()
             if not bodies:
                 continue
-            try:
-                self._commit(b"".join(bodies))
-            except StorageFault as error:
-                with self._state:
-                    self._fault = error
-                    self._state.notify_all()
-                self._lost(error.message)
-                return
+            self._commit(b"".join(bodies))
             with self._state:
                 self.committed = end
                 self._pass_barriers()
