@@ -22,6 +22,7 @@ from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE, ensure_table
 from tests.pipeline.test_lake_readers import _extension
+from tests.s3_server import KEY, SECRET, s3_server
 from tests.users import ANN, ROOT, add_users, allow
 
 NUMBERS = Schema(NestedField(1, "n", LongType(), required=False))
@@ -210,3 +211,44 @@ def test_a_kill_during_commits_leaves_the_table_at_a_snapshot_that_was_committed
         broker.start()
         found = rest(broker).load_table("iot.numbers").scan().to_arrow()["n"].to_pylist()
         assert sorted(found) in (list(range(acked)), list(range(acked + 1)))
+
+
+def test_engines_get_a_buckets_keys_with_a_table_if_they_may_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weed").mkdir()
+    with s3_server(tmp_path / "weed") as store:
+        own = {**store.environment, "AWS_ENDPOINT_URL": store.endpoint}
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        place = ("lake.warehouse=s3://bucket/lake", f"lake.catalog=sqlite:///{tmp_path / 'catalog.db'}")
+        with Broker(*place, "lake.share_keys=writers") as broker:
+            httpx.get(
+                f"{broker.http_url}/iceberg/v1/config", timeout=60
+            ).raise_for_status()  # its process has the keys,
+            for name in own:  # and nobody here
+                monkeypatch.delenv(name)
+            catalog = rest(broker)
+            catalog.create_namespace("iot")
+            catalog.create_table("iot.numbers", NUMBERS).append(rows(1, 2))
+            assert rest(broker).load_table("iot.numbers").scan().to_arrow()["n"].to_pylist() == [1, 2]
+            connection = attached(broker)
+            connection.execute("insert into lake.iot.numbers values (3)")
+            assert connection.execute("select sum(n) from lake.iot.numbers").fetchall() == [(6,)]
+            connection.close()
+
+            def told(user: tuple[str, str] | None, **headers: str) -> dict[str, Any]:
+                path = f"{broker.http_url}/iceberg/v1/namespaces/iot/tables/numbers"
+                answer = httpx.get(path, headers=headers, auth=user, timeout=60)
+                return answer.raise_for_status().json()
+
+            wanted = {"x-iceberg-access-delegation": "vended-credentials"}
+            assert told(None, **wanted)["config"]["s3.secret-access-key"] == SECRET
+            assert "s3.secret-access-key" not in told(None)["config"], "only who asks gets them"
+            add_users(broker)
+            allow(broker, "#", "consume")
+            found = told(ANN, **wanted)
+            assert found["config"]["s3.endpoint"] == store.endpoint and "storage-credentials" not in found
+            assert SECRET not in str(found["config"]), "who may only read does not"
+            allow(broker, "#", "publish")
+            assert told(ANN, **wanted)["storage-credentials"][0]["config"]["s3.access-key-id"] == KEY

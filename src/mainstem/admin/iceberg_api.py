@@ -42,7 +42,7 @@ def iceberg_routes(running: Running) -> list[Route]:
             _admit(running, request)
             if not lake.warehouse:
                 return _problem(404, "NoSuchWarehouseException", "no lake is served here: set [lake] warehouse")
-            status, body = await _asked(process, request)
+            status, body = await _asked(process, request, keys=_gives_keys(running, request, lake.share_keys))
         except MainstemError as error:
             if request.method not in READS:
                 audit(running.broker, request, f"catalog {request.method}", error)
@@ -71,7 +71,19 @@ def _admit(running: Running, request: Request) -> None:
     admit(running.broker, principal, NEEDS["catalog.read" if reads else "catalog.write"], NAMESPACE)
 
 
-async def _asked(process: LineProcess, request: Request) -> tuple[int, Any]:
+def _gives_keys(running: Running, request: Request, shared: str) -> bool:
+    """Whether a caller who asks for them gets the bucket's keys. They open all of it, whatever is loaded."""
+    if shared == "none" or "vended-credentials" not in request.headers.get("x-iceberg-access-delegation", ""):
+        return False
+    principal = request.scope["state"].get("principal") or Principal("anonymous")
+    try:
+        admit(running.broker, principal, NEEDS["catalog.read" if shared == "readers" else "catalog.write"], NAMESPACE)
+    except NotAuthorized:
+        return False
+    return True
+
+
+async def _asked(process: LineProcess, request: Request, *, keys: bool) -> tuple[int, Any]:
     raw = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
     path = [unquote(part) for part in raw.removeprefix(ROOT).strip("/").split("/")]
     try:
@@ -84,7 +96,7 @@ async def _asked(process: LineProcess, request: Request) -> tuple[int, Any]:
     if not isinstance(body, dict):
         return 400, _error(400, "BadRequestException", "the body must be a JSON object")
     try:
-        found = await process.ask({"method": request.method, "path": path, "body": body})
+        found = await process.ask({"method": request.method, "path": path, "body": body, "keys": keys})
     except (Late, Ended) as why:  # whether a commit happened is not known: 409 would have it tried again
         kind = "CommitStateUnknownException" if request.method == "POST" else "ServiceUnavailableException"
         status = 500 if request.method == "POST" else 503

@@ -28,10 +28,10 @@ import msgspec
 
 from mainstem.broker.access import SCHEMAS_TOPIC
 from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
-from mainstem.broker.schemas.enforcement import invalid_record, misfit_of
+from mainstem.broker.schemas.enforcement import invalid_record, misfits_of
 from mainstem.broker.staged_append import append_staged, appended_already, durable
 from mainstem.broker.writers import Writer
-from mainstem.codec.batch import check_batch, decode_batch
+from mainstem.codec.batch import check_batch, decode_values
 from mainstem.codec.staged import decode_staged
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import (
@@ -355,9 +355,10 @@ def _check_staged(data: bytes, namespace: Namespace, writer: Writer) -> int:
         writer.check(item, STAGED_BYTES_EACH_MAX)
         policy = namespace.record_policy(item.topic)
         if policy.schema:
-            for record in decode_batch(item.batch, inflated_bytes_max=STAGED_BYTES_EACH_MAX, verify=False):
-                if why := misfit_of(namespace, policy, record.value):
-                    raise invalid_record(item.topic, policy, why)
+            for _, why in misfits_of(
+                namespace, policy, decode_values(item.batch, inflated_bytes_max=STAGED_BYTES_EACH_MAX)
+            ):
+                raise invalid_record(item.topic, policy, why)
     return count
 
 

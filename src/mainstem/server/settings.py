@@ -37,6 +37,7 @@ ENGINE = choice(*ENGINES)
 LAYOUT = choice("shared", "dedicated")
 TIER = choice("none", "s3", "iceberg")
 SEARCH_INDEX = choice("auto", "off")
+SHARE_KEYS = choice("none", "writers", "readers")
 OVERFLOW = choice("ring", "refuse")
 SCHEMA_MODE = choice("refuse", "dead-letter", "off")
 SHARE = share()
@@ -425,6 +426,11 @@ class Lake:
 
     warehouse: str = setting("", TEXT, "Where tables lie, as of `mainstem lake --warehouse`; empty serves none.")
     catalog: str = setting("", TEXT, "Its catalog, a SQLAlchemy URL; empty is the SQLite file in the warehouse.")
+    share_keys: str = setting(
+        "none",
+        SHARE_KEYS,
+        "Who gets the keys of the warehouse's bucket with a table: nobody, who may commit, or who may read.",
+    )
 
 
 @dataclass(slots=True)

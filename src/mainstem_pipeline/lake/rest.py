@@ -1,7 +1,10 @@
 """The lake as an Iceberg REST catalog: what each request does, over the SQL catalog of the warehouse.
 
     python -m mainstem_pipeline.lake.rest WAREHOUSE [CATALOG]     a question a line, as the broker asks:
-    {"method", "path": ["namespaces", ...], "body"}  →  {"status", "body"}
+    {"method", "path": ["namespaces", ...], "body", "keys"}  →  {"status", "body"}
+
+Of a bucket, a loaded table's `config` tells the endpoint and the region, and with `keys` (the broker says who gets them: see
+[lake] share_keys) the keys that the broker itself uses.
 
 A commit checks its requirements, writes the new metadata file (fsynced in a folder), and moves all its tables in one
 SQL transaction, each only if it stands where the check saw it: whoever lost the race gets 409, and its files are removed. A
@@ -37,6 +40,7 @@ CHOOSING = (
     *("py-", "s3.", "gcs.", "adls.", "hf.", "hdfs.", "client.", "write.metadata.path", "write.data.path"),
     *("write.py-location-provider", "write.location-provider", "write.object-storage", "write.folder-storage"),
 )
+SECRET = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
     "POST /v1/{prefix}/namespaces",
@@ -72,8 +76,10 @@ class Rest:
     def __init__(self, lake: LakeOptions) -> None:
         self._lake = lake
         self._catalog: SqlCatalog = open_catalog(lake)  # type: ignore[assignment]
+        self._keys = False  # of the question that is being answered
 
-    def answer(self, method: str, path: Sequence[str], body: Any) -> Answer:
+    def answer(self, method: str, path: Sequence[str], body: Any, *, keys: bool = False) -> Answer:
+        self._keys = keys
         try:
             handler, names = self._found(method, path)
             return handler(*names, body) if method == "POST" else handler(*names)
@@ -133,7 +139,21 @@ class Rest:
         return 200, {"identifiers": [{"namespace": list(one[:-1]), "name": one[-1]} for one in found]}
 
     def _load(self, space: str, name: str) -> Answer:
-        return 200, _told(self._catalog.load_table((*_space(space), name)))
+        return 200, self._told(self._catalog.load_table((*_space(space), name)))
+
+    def _told(self, table: Any) -> dict[str, Any]:
+        found = {"metadata-location": table.metadata_location, "metadata": _metadata(table), "config": {}}
+        if self._lake.is_local:
+            return found
+        store = {name: one for name, one in self._lake.file_properties().items() if name.startswith("s3.")}
+        opened = {name: one for name, one in store.items() if self._keys or name not in SECRET}
+        if "s3.endpoint" in opened:
+            opened["s3.path-style-access"] = "true"
+        if "s3.region" in opened:
+            opened["client.region"] = opened["s3.region"]
+        if self._keys:
+            found["storage-credentials"] = [{"prefix": self._lake.location, "config": opened}]
+        return {**found, "config": opened}
 
     # -- changing
 
@@ -171,7 +191,7 @@ class Rest:
             sort_order=asked.write_order or UNSORTED_SORT_ORDER,
             properties=asked.properties,
         )
-        found = _told(made)
+        found = self._told(made)
         if asked.stage_create:  # nothing exists yet: its first commit makes it
             del found["metadata-location"]
         return 200, found
@@ -322,10 +342,6 @@ def _space(text: str) -> tuple[str, ...]:
     return tuple(text.split("\x1f"))
 
 
-def _told(table: Any) -> dict[str, Any]:
-    return {"metadata-location": table.metadata_location, "metadata": _metadata(table), "config": {}}
-
-
 def _metadata(table: Any) -> Any:
     return json.loads(table.metadata.model_dump_json())
 
@@ -341,7 +357,7 @@ def main() -> None:
     rest = Rest(LakeOptions(warehouse, catalog))
     for line in sys.stdin:
         asked = json.loads(line)
-        status, body = rest.answer(asked["method"], asked["path"], asked["body"])
+        status, body = rest.answer(asked["method"], asked["path"], asked["body"], keys=bool(asked.get("keys")))
         replies.write(json.dumps({"status": status, "body": body}) + "\n")
         replies.flush()
 

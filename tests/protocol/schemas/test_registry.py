@@ -139,6 +139,35 @@ def test_a_huge_a_deep_and_a_circular_schema_are_refused(http: httpx.Client) -> 
     assert ask(http, "GET", "/subjects/bad/versions") == 40401, "nothing is stored half"
 
 
+def test_protobuf_imports_what_it_refers_to_and_no_file(http: httpx.Client) -> None:
+    def message(imported: str, kind: str, **more: Any) -> dict[str, Any]:
+        text = f'syntax = "proto3"; package p; import "{imported}"; message M {{ {kind} x = 1; }}'
+        return {"schema": text, "schemaType": "PROTOBUF", **more}
+
+    for path in ("other.proto", "/etc/passwd", "../../other.proto", "file:///etc/passwd"):
+        answer = http.post("/subjects/proto/versions", json=message(path, "Other"))
+        assert answer.status_code == 422 and answer.json()["error_code"] == 42201, path
+        assert "root:" not in answer.text
+    assert ask(http, "GET", "/subjects/proto/versions") == 40401, "nothing is stored half"
+    assert ask(
+        http, "POST", "/subjects/time/versions", message("google/protobuf/timestamp.proto", "google.protobuf.Timestamp")
+    )
+    other = {"schema": 'syntax = "proto3"; package p; message Other { string s = 1; }', "schemaType": "PROTOBUF"}
+    ask(http, "POST", "/subjects/other/versions", other)
+    reference = {"name": "other.proto", "subject": "other", "version": 1}
+    assert (
+        ask(http, "POST", "/subjects/proto/versions", message("other.proto", "Other", references=[reference]))[
+            "version"
+        ]
+        == 1
+    )
+    assert ask(http, "DELETE", "/subjects/other/versions/1") == 42206, "it is referred to"
+    incompatible = {"schema": 'syntax = "proto3"; package p; message N { string s = 1; }', "schemaType": "PROTOBUF"}
+    answer = http.post("/subjects/proto/versions", json=incompatible)
+    assert (answer.status_code, answer.json()["error_code"]) == (409, 409)
+    assert "incompatible with an earlier schema" in answer.json()["message"]
+
+
 def test_nobody_else_writes_the_registrys_topic(broker: Broker, http: httpx.Client) -> None:
     ask(http, "POST", "/subjects/own/versions", INT)
     assert http.post("/v1/messages", json={"topic": "_schemas", "value": "x"}).status_code == 403

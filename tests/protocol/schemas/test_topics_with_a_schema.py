@@ -30,7 +30,11 @@ AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "celsius",
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    policy = ("policies.stream/#.schema=shape", "policies.stream/#.schema_mode=dead-letter")
+    policy = (
+        "policies.stream/#.schema=shape",
+        "policies.stream/#.schema_mode=dead-letter",
+        "policies.plain/#.schema=shape",
+    )
     with Broker(*policy) as one, httpx.Client(base_url=one.http_url, timeout=60) as http:
         body = {"schema": json.dumps(SHAPE), "schemaType": "JSON"}
         http.post("/subjects/shape/versions", json=body).raise_for_status()
@@ -138,6 +142,25 @@ async def test_what_a_stream_sets_aside_is_refused_and_takes_no_sequence(broker:
     assert (await js.stream_info("strict")).state.messages == 2
     assert values(broker, "dead/stream/a") == [BAD.decode()]
     await client.close()
+
+
+async def test_jetstream_tells_the_reason_instead_of_a_sequence(broker: Broker) -> None:
+    client = await nats.connect(broker.nats_url)
+    try:
+        streams = client.jetstream()
+        await streams.add_stream(name="CHECKED", subjects=["plain.>"])
+        first = await streams.publish("plain.a", GOOD)
+        with pytest.raises(nats.js.errors.APIError) as refused:
+            await streams.publish("plain.a", BAD)
+        assert refused.value.err_code == 10077 and "schema shape" in (refused.value.description or "")
+        many = await asyncio.gather(
+            *(streams.publish("plain.a", BAD if n % 3 == 0 else GOOD) for n in range(30)), return_exceptions=True
+        )
+        assert [isinstance(one, nats.js.errors.APIError) for one in many] == [n % 3 == 0 for n in range(30)]
+        assert (await streams.publish("plain.a", GOOD)).seq == first.seq + 21, "what is refused takes no sequence"
+        await streams.delete_stream("CHECKED")
+    finally:
+        await client.close()
 
 
 def test_http_answers_422(broker: Broker) -> None:

@@ -167,6 +167,13 @@ def misfit_of(namespace: Namespace, policy: Policy, value: bytes | None) -> str:
     return namespace.broker.schemas.of(namespace).enforcement.refusal(policy.schema, value)
 
 
+def misfits_of(namespace: Namespace, policy: Policy, values: list[bytes | None]) -> list[tuple[int, str]]:
+    """The same of many: the places of those that it refuses, each with the reason."""
+    if not policy.schema or policy.schema_mode == OFF:
+        return []
+    return namespace.broker.schemas.of(namespace).enforcement.refusals(policy.schema, values)
+
+
 def invalid_record(topic: bytes, policy: Policy, why: str) -> InvalidRecord:
     name = topic.decode(errors="replace")
     return InvalidRecord(
