@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mainstem.broker.broker import Broker
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.pulling import Collector
-from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from tests.unit.broker.kit import durable, reader_of, running, until
 
@@ -117,3 +119,41 @@ async def test_a_count_that_a_kill_cut_short_is_done_after_the_start(tmp_path: P
     async with running(copy) as broker:
         again = broker.queues.of(broker.namespace("/")).get("q")
         await until(lambda: again.ready == 7)
+
+
+@pytest.mark.parametrize("bytes_max", [None, 1 << 20])
+async def test_bytes_are_counted_with_what_came_back(tmp_path: Path, bytes_max: int | None) -> None:
+    async with running(tmp_path, rules=RULES) as broker:
+        await broker.declare_topic(broker.namespace("/"), OWN, broker.namespace("/").policy(OWN))
+        queue = declared(broker, "", QueueSettings(bytes_max=bytes_max))
+        await publish(broker, OWN, 600)  # more than is counted at once
+        queue.apply_events()
+        size = sum(len(str(n)) for n in range(600))
+        assert queue.ready_bytes == size
+        first = queue.acquire(queue, 500)
+        assert queue.ready_bytes == size - sum(len(one.record.value or b"") for one in first)
+        queue.settle([one.position for one in first], Outcome.RELEASE)
+        again = queue.acquire(queue, 100)  # before all is counted
+        left = size - sum(len(one.record.value or b"") for one in again)
+        await until(lambda: queue.ready_bytes == left)
+        queue.settle([one.position for one in again[:50]], Outcome.ACK)
+        queue.settle([one.position for one in again[50:]], Outcome.RELEASE)
+        left += sum(len(one.record.value or b"") for one in again[50:])
+        await until(lambda: queue.ready_bytes == left)
+        queue.settle([one.position for one in queue.acquire(queue, 10)], Outcome.RELEASE)
+        queue.purge()
+        broker.ticker.tick()
+        assert queue.ready_bytes == 0
+
+
+async def test_what_came_back_before_a_clean_stop_is_counted_after_the_start(tmp_path: Path) -> None:
+    async with running(tmp_path, rules=RULES) as broker:
+        await broker.declare_topic(broker.namespace("/"), OWN, broker.namespace("/").policy(OWN))
+        queue = declared(broker, "", QueueSettings())
+        await publish(broker, OWN, 10)
+        assert len(queue.acquire(queue, 10)) == 10
+    async with running(tmp_path, rules=RULES) as broker:
+        queue = broker.queues.of(broker.namespace("/")).get("q")
+        await until(lambda: queue.ready_bytes == 10)
+        assert len(queue.acquire(queue, 10)) == 10
+        assert queue.ready_bytes == 0

@@ -50,7 +50,7 @@ def _serve_released(queue: Queue, level: Level) -> int:
     while queue.lane.wanted and cursor.room > 0 and (record := records.first()) is not None:
         position, attempts = record.stamp, cursor.attempts(record.stamp)
         if queue.limits.expiring and queue.limits.expired(record):
-            queue.limits.left_again(record.value_size)
+            queue.limits.left_again(position, record.value_size)
             queue.dead_letter(level, [position], "expired")
             moved += 1
         elif (taker := _give(queue, level, record, attempts)) is not None:
@@ -121,7 +121,7 @@ def _give(queue: Queue, level: Level, record: RecordRef, attempts: int) -> Taker
     for taker in _willing(queue.lane, turning=True):
         if (holder is None or _holder(taker) is holder) and queue.lane.give(taker, record, attempts > 0, attempts):
             queue.lane.forget_events()
-            queue.ready_bytes = max(0, queue.ready_bytes - record.value_size)
+            queue.limits.left_again(record.stamp, record.value_size)
             queue.totals.redelivered += attempts > 0
             if taker.no_ack:
                 queue.totals.delivered_no_ack += 1

@@ -5,11 +5,13 @@ limits the oldest leave. What leaves goes to the dead-letter exchange, if there 
 any more: then its publishers ask first.
 
 How many bytes are ready is counted as records enter and are handed out. A cursor knows positions, not sizes: what comes
-back is looked at in the log, and only where a limit in bytes depends on it.
+back is looked at in the log, at once where a limit in bytes depends on it, else a slice with each tick. What is handed out
+again before its slice came is never counted. After a start the unread backlog is counted only under such a limit.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mainstem.broker.live import RecordRef
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from mainstem.broker.queues.queue import Queue
 
 NS_PER_MS = 1_000_000
+COUNTED_AT_ONCE = 256
 
 
 class HeadLimits:
@@ -30,6 +33,7 @@ class HeadLimits:
         self._queue = queue
         # Per level: the head that was looked at (next unread, first released) and when it expires.
         self._dues: dict[int, tuple[tuple[int, int | None], int | None]] = {}
+        self._uncounted: dict[int, Level] = {}  # positions that came back and are not in `ready_bytes` yet
         self._promised = (0, 0, 0)  # since that tick so many records of so many bytes were let in
 
     # -- length
@@ -58,32 +62,65 @@ class HeadLimits:
     def count_bytes(self) -> None:
         """After a start: the journal keeps how many records are ready, not how large they are."""
         queue = self._queue
-        if queue.settings.bytes_max is None or not queue.ready:
+        if not queue.ready:
             return
-        begin = min(level.cursor.next for level in queue.levels)
-        queue.ready_bytes = sum(
-            record.value_size
-            for record in stored_records(queue, begin, queue.head_stamp)
-            if record.stamp >= queue.level(queue.priority_of(record)).cursor.next
-        )
+        if queue.settings.bytes_max is not None:
+            begin = min(level.cursor.next for level in queue.levels)
+            queue.ready_bytes = sum(
+                record.value_size
+                for record in stored_records(queue, begin, queue.head_stamp)
+                if record.stamp >= queue.level(queue.priority_of(record)).cursor.next
+            )
         for level in queue.levels:
             self.came_back(level, level.cursor.released_positions())
 
+    def follow(self, before: HeadLimits) -> None:
+        """The queue had others until now."""
+        uncounted, before._uncounted = before._uncounted, {}
+        if self._queue.settings.bytes_max is not None:
+            self.count_bytes()
+        elif uncounted:
+            self._uncounted = uncounted
+            self._queue.queues.ticker.after_tick(self._count_some)
+
     def came_back(self, level: Level, positions: list[int]) -> None:
         """They are ready again."""
-        if positions and self._queue.settings.bytes_max is not None:
-            self._queue.ready_bytes += _stored_bytes(level, positions)
-
-    def left_again(self, size: int) -> None:
-        """A record of that size, which had come back, was handed out or dropped."""
+        if not positions:
+            return
         if self._queue.settings.bytes_max is not None:
+            self._queue.ready_bytes += _stored_bytes(level, positions)
+            return
+        if not self._uncounted:
+            self._queue.queues.ticker.after_tick(self._count_some)
+        self._uncounted.update(dict.fromkeys(positions, level))
+
+    def _count_some(self) -> None:
+        """A slice of what came back: a consumer may leave a hundred thousand behind at once."""
+        if not self._uncounted or self._queue.deleted:
+            return
+        level = next(iter(self._uncounted.values()))
+        first = islice(self._uncounted.items(), COUNTED_AT_ONCE)
+        positions = [position for position, its_level in first if its_level is level]
+        for position in positions:
+            del self._uncounted[position]
+        self._queue.ready_bytes += _stored_bytes(level, positions)
+        if self._uncounted:
+            self._queue.queues.ticker.after_tick(self._count_some)
+
+    def left_again(self, position: int, size: int) -> None:
+        """A record of that size, which had come back, was handed out or dropped."""
+        if self._uncounted.pop(position, None) is None:
             self._queue.ready_bytes = max(0, self._queue.ready_bytes - size)
+
+    def nothing_is_ready(self) -> None:
+        self._queue.ready_bytes = 0
+        self._uncounted = {}
 
     def _drop_released(self, level: Level, reason: str) -> None:
         """The first record that came back leaves undelivered."""
         positions = level.cursor.lease_released(1)
-        if self._queue.settings.bytes_max is not None:
-            self.left_again(_stored_bytes(level, positions))
+        for position in positions:
+            self.left_again(position, 0 if position in self._uncounted else _stored_bytes(level, [position]))
         self._queue.dead_letter(level, positions, reason)
 
     def drop_first(self, level: Level, record: RecordRef, reason: str) -> None:

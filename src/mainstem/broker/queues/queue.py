@@ -130,8 +130,9 @@ class Queue:
     def set_limits(self, settings: QueueSettings) -> None:
         """Other ones from now on; its kind stays."""
         self.apply_events()
+        before = self.limits
         self.settings, self.limits = settings, HeadLimits(self)
-        self.limits.count_bytes()
+        self.limits.follow(before)
         self.timeless, self._limited = settings.timeless, settings.limited
 
     def close(self) -> None:
@@ -318,8 +319,7 @@ class Queue:
         self.totals.entered += 1
         if self.numbers is not None:
             self.numbers.advance(1, self._first.cursor.head)
-        if self.settings.bytes_max is not None:
-            self.ready_bytes += record.value_size
+        self.ready_bytes += record.value_size
         self.wake()
 
     def on_undecodable(self, log: Log, offset: int, error: Exception) -> None:
@@ -571,7 +571,7 @@ class Queue:
         count = 0
         for level in self._levels.values():
             count += level.purge(self.head_stamp)
-        self.ready_bytes = 0
+        self.limits.nothing_is_ready()
         self._stand()
         self.queues.journal_changes(self)
         return count

@@ -59,12 +59,12 @@ class Serving:
         while (record := records.first()) is not None:
             position, attempts = record.stamp, cursor.attempts(record.stamp)
             if expiring and self._queue.limits.expired(record):
-                self._queue.limits.left_again(record.value_size)
+                self._queue.limits.left_again(position, record.value_size)
                 self._queue.dead_letter(level, [position], "expired")
                 gone += 1
             elif self._queue.lane.hand(record, attempts > 0, attempts):
                 handed += 1
-                self._queue.limits.left_again(record.value_size)
+                self._queue.limits.left_again(position, record.value_size)
                 self._queue.totals.redelivered += attempts > 0
                 if self._queue.lane.forget_events():
                     cursor.ack_many([position])
