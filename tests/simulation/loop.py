@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.events
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.clock = clock
         self._selector = _NoSockets()
         self._dead = False
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.failures: list[dict[str, Any]] = []
         self.set_exception_handler(lambda loop, context: self.failures.append(context))
 
@@ -62,13 +64,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def leave(self) -> None:
         """The process is gone: nothing of it runs again."""
         self._dead = True
-        for task in asyncio.all_tasks(self):
+        for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
                 task.get_coro().close()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         asyncio.events._set_running_loop(None)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        self._tasks.add(task)
+        return task
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         if self._dead:

@@ -7,19 +7,20 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, cast
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.policy import Policy
 from mainstem.log.log import Log
-from mainstem.metadata.rounds import Call, Write
+from mainstem.metadata.rounds import Call, Write, answer_call
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.clock import ManualClock
+from mainstem.model.errors import StorageFault
 from mainstem.model.histogram import counts_histogram, times_histogram
 from mainstem.protocols.mqtt.server import MqttServer
 from mainstem.server.config import load_config
+from mainstem.storage.ballast import NAME as BALLAST
 from mainstem.testing.faulty_disk import FaultyDisk, PowerCut
 from tests.simulation.loop import SimulatedLoop
 
@@ -72,7 +73,7 @@ class SimulatedCommitter:
 
 
 class SimulatedStore(SqliteStore):
-    """Commits when the simulation says so; what waits when the process ends was never written."""
+    """Commits when the simulation says so, without a thread; what waits when the process ends was never written."""
 
     def __init__(self, path: Path) -> None:
         self.holds = False  # a broker that opens or ends waits for its commits where it stands
@@ -97,8 +98,16 @@ class SimulatedStore(SqliteStore):
             self._enqueue_now(one)
 
     def _enqueue_now(self, one: Write | Call) -> None:
-        super()._enqueue(one)
-        wait([one.written if isinstance(one, Write) else one.answer])
+        if self._closed:
+            raise StorageFault("the metadata store is closed")
+        if isinstance(one, Write):
+            self._commit([one])
+        else:
+            answer_call(one)
+
+    def _start_thread(self) -> None: ...
+
+    def _stop_thread(self) -> None: ...
 
     def end_process(self) -> None:
         self._waiting.clear()
@@ -112,6 +121,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=MEMORY if MEMORY.is_dir() else None))
+        (self.directory / BALLAST).touch()  # there already: making it takes as long as thirty steps
         self.clock = ManualClock()
         self.disk = FaultyDisk(seed, short_write_chance=self.rng.choice((0.0, 0.0, 0.1)))
         self.policy = Policy(

@@ -60,7 +60,7 @@ class PostgresStore(RoundStore):
         self._session = PostgresSession(dsn, schema)
         self._writer, self._round = uuid.uuid4().hex, 0
         self._unknown: list[MainstemError | None] | None = None  # of the round whose COMMIT was not answered
-        self._thread.start()
+        self._start_thread()
         try:
             self._call(self._prepare).result()
         except BaseException:

@@ -151,8 +151,7 @@ class RoundStore(MetadataStore):
         self._enqueue(Call(self._give_back_all, Pending()))
         self._closed = True
         self._ending.set()
-        self._queue.put(None)
-        self._thread.join()
+        self._stop_thread()
         self._shut()
 
     def _give_back_all(self) -> None:
@@ -166,6 +165,13 @@ class RoundStore(MetadataStore):
                 self._give_back_ids(sequence, ids.next, end)
 
     # -- the queue and its thread
+
+    def _start_thread(self) -> None:
+        self._thread.start()
+
+    def _stop_thread(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
 
     def _call(self, run: Callable[[], T]) -> Pending[T]:
         answer: Pending[T] = Pending()
@@ -182,7 +188,7 @@ class RoundStore(MetadataStore):
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
             if isinstance(first, Call):
-                _answer(first)
+                answer_call(first)
                 continue
             writes, after = [first], None
             while len(writes) < ROUND_MAX and not self._queue.empty():
@@ -197,7 +203,7 @@ class RoundStore(MetadataStore):
             self._commit(writes)
             if after is None:
                 return
-            _answer(after)
+            answer_call(after)
 
     def _commit(self, writes: list[Write]) -> None:
         outcomes: Sequence[MainstemError | None]
@@ -232,7 +238,7 @@ class RoundStore(MetadataStore):
         return True
 
 
-def _answer(call: Call) -> None:
+def answer_call(call: Call) -> None:
     try:
         found = call.run()
     except BaseException as error:

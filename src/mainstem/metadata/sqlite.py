@@ -32,7 +32,7 @@ class SqliteStore(RoundStore):
         super().__init__(room)
         self.path = path
         self._connection = _open(path)
-        self._thread.start()
+        self._start_thread()
 
     def _commit_round(self, writes: list[Write]) -> list[MainstemError | None]:
         return self._in_transaction(lambda: [_apply(self._connection, write) for write in writes])
