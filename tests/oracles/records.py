@@ -135,6 +135,21 @@ def decode_frames(
     return _walk(buf, log_id, _Reading(start_offset, end, inflated_bytes_max), data_only, topic_of, verify, bad)
 
 
+def note_topics(
+    buf: Buffer,
+    log_id: int,
+    numbers: array[int],
+    known: dict[bytes, int],
+    *,
+    inflated_bytes_max: int,
+    topic_of: dict[int, bytes] | None = None,
+) -> None:
+    """Of one frame: into `numbers` (array('I'), one for each offset) what `known` says of its topic, which new ones join."""
+    base_offset = read_frame_head(buf, 0, log_id).base_offset
+    for record in decode_frames(buf, log_id, inflated_bytes_max=inflated_bytes_max, topic_of=topic_of):
+        numbers[record.offset - base_offset] = known.setdefault(record.topic, len(known))
+
+
 def decode_chosen(
     buf: Buffer,
     log_id: int,

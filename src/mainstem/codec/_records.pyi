@@ -40,5 +40,16 @@ def decode_frames(
 ) -> list[Record]:
     """The records from `start_offset` to before `end_offset` of a buffer of whole frames, each told where it lies."""
 
+def note_topics(
+    buf: Buffer,
+    log_id: int,
+    numbers: array[int],
+    known: dict[bytes, int],
+    *,
+    inflated_bytes_max: int,
+    topic_of: dict[int, bytes] | None = None,
+) -> None:
+    """Of one frame: into `numbers` (array('I'), one for each offset) what `known` says of its topic, which new ones join."""
+
 def check_records(records: bytes, count: int, last_delta: int) -> None:
     """Whether a client's records decode to their end. What a checksum covers may still be nonsense."""

@@ -5,9 +5,10 @@ Frames and batches are checked first (`_frames.pyx`), then the records one by on
 does not decode was sent so by a client; it goes to `bad`, where the caller gives one.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, KIND_MARKER, RecordParts,
@@ -48,6 +49,9 @@ cdef class Reading:
     cdef bint values_only
     cdef object inflated_bytes_max
     cdef object inflate  # (codec, data, bytes_max)
+    cdef uint32_t* numbers  # of the topics, one for each offset of the frame; NULL where records are wanted
+    cdef Py_ssize_t number_count
+    cdef dict known  # topic → number
 
     cdef int records(self, const uint8_t* batch, Py_ssize_t size, list out) except -1:
         """Appends the wanted records of a checked batch to `out`."""
@@ -96,7 +100,9 @@ cdef class Reading:
                 return 0
             if read_record(begin, end, &parts) == NULL:
                 raise CorruptFrame(f"record {i} of {count} is malformed")
-            if not self.values_only:
+            if self.numbers != NULL:
+                self.note_topic(offset, &parts)
+            elif not self.values_only:
                 out.append(self.record(batch, offset, &parts))
             elif parts.value_size < 0:
                 out.append(None)
@@ -104,6 +110,24 @@ cdef class Reading:
                 out.append(PyBytes_FromStringAndSize(<const char*>parts.value, parts.value_size))
         if at != end:
             raise CorruptFrame(f"{end - at} bytes follow the last of {count} records")
+        return 0
+
+    cdef int note_topic(self, int64_t offset, const RecordParts* parts) except -1:
+        cdef const uint8_t* name = NULL
+        cdef Py_ssize_t size = 0
+        cdef bytes topic = self.topic
+        if topic is None:
+            if self.trusted and self.stamp >= 0:
+                if parts.flags & FLAG_KEY_IS_TOPIC:
+                    name, size = parts.key, parts.key_size
+                else:
+                    find_topic(parts, &name, &size)
+            topic = PyBytes_FromStringAndSize(<const char*>name, size) if size > 0 else b""
+        number = self.known.get(topic)
+        if number is None:
+            number = self.known[topic] = len(self.known)
+        if offset - self.base_offset < self.number_count:
+            self.numbers[offset - self.base_offset] = number
         return 0
 
     cdef object record(self, const uint8_t* batch, int64_t offset, const RecordParts* parts):
@@ -157,6 +181,26 @@ cdef list read_headers(const RecordParts* parts):
     if at != end:
         raise CorruptFrame(f"{end - at} bytes follow the last of {parts.header_count} record headers")
     return result
+
+
+cdef int find_topic(const RecordParts* parts, const uint8_t** topic, Py_ssize_t* topic_size) except -1:
+    """The value of the first header that names the record's topic, in place; all of them are checked."""
+    cdef const uint8_t* at = parts.headers
+    cdef const uint8_t* end = at + parts.headers_size
+    cdef const uint8_t* name = NULL
+    cdef const uint8_t* value = NULL
+    cdef Py_ssize_t name_size = 0, value_size = 0
+    cdef int i
+    cdef bint found = False
+    for i in range(parts.header_count):
+        at = next_header(at, end, &name, &name_size, &value, &value_size)
+        if at == NULL:
+            raise CorruptFrame(f"record header {i} of {parts.header_count} is malformed")
+        if not found and name_size == 8 and memcmp(name, b"ms-topic", 8) == 0:
+            topic[0], topic_size[0], found = value, value_size, True
+    if at != end:
+        raise CorruptFrame(f"{end - at} bytes follow the last of {parts.header_count} record headers")
+    return 0
 
 
 cdef bytes topic_header(list headers):
@@ -213,6 +257,21 @@ def decode_frames(
     reading.inflated_bytes_max = inflated_bytes_max
     reading.inflate = inflate
     return walk_frames(buf, log_id, reading, data_only, topic_of, verify, bad)
+
+
+def note_topics(buf, uint64_t log_id, numbers, dict known, *, inflated_bytes_max, dict topic_of=None):
+    """Of one frame: into `numbers` (array('I'), one for each offset) what `known` says of its topic, which new ones join."""
+    cdef Reading reading = Reading.__new__(Reading)
+    cdef Py_buffer view
+    reading.end_offset = OFFSET_MAX
+    reading.inflated_bytes_max = inflated_bytes_max
+    reading.known = known
+    PyObject_GetBuffer(numbers, &view, PyBUF_WRITABLE)
+    try:
+        reading.numbers, reading.number_count = <uint32_t*>view.buf, view.len // 4
+        walk_frames(buf, log_id, reading, True, topic_of, True, None)
+    finally:
+        PyBuffer_Release(&view)
 
 
 def decode_chosen(

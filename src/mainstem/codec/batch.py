@@ -30,7 +30,14 @@ from mainstem.codec._frames import (
     split_batches,
     verify_frame,
 )
-from mainstem.codec._records import check_records, decode_batch, decode_chosen, decode_frames, decode_values
+from mainstem.codec._records import (
+    check_records,
+    decode_batch,
+    decode_chosen,
+    decode_frames,
+    decode_values,
+    note_topics,
+)
 from mainstem.codec.compression import Codec, deflate, inflate
 
 FRAME_HEAD_SIZE = 48
@@ -63,6 +70,7 @@ __all__ = [
     "inflate",
     "make_frame",
     "make_marker",
+    "note_topics",
     "pack_batches",
     "read_batch_head",
     "read_frame_head",

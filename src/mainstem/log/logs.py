@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mainstem.codec.batch import decode_frames, frame_heads
+from mainstem.codec.batch import frame_heads, note_topics
 from mainstem.log.durability import SYNC, Durability, parse_durability
 from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
@@ -328,6 +328,5 @@ def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) ->
 def _topic_column(log: Log, head: FrameHead, frame: memoryview, topic_of: dict[int, bytes]) -> TopicColumn:
     numbers, known = array("I", bytes(4 * head.count)), {b"": 0}
     if head.kind == KIND_DATA:
-        for record in decode_frames(frame, log.id, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of):
-            numbers[record.offset - head.base_offset] = known.setdefault(record.topic or b"", len(known))
+        note_topics(frame, log.id, numbers, known, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
     return TopicColumn(head.base_offset, numbers, list(known))

@@ -24,7 +24,7 @@ LIMIT = 1 << 20
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 octets = st.one_of(st.binary(max_size=40), st.binary(min_size=60, max_size=300))
-headers = st.lists(st.tuples(octets, st.none() | octets), max_size=4)
+headers = st.lists(st.tuples(st.just(b"ms-topic") | octets, st.none() | octets), max_size=4)
 records = st.tuples(st.none() | octets, st.none() | octets, headers, int64, st.integers(0, 255))
 places = st.fixed_dictionaries(
     {
@@ -84,6 +84,23 @@ def test_frames_are_sealed_to_the_same_bytes_and_read_to_the_same_records(both, 
         assert [r.time_ms for r in found[0]] == [record[3] for record in content]
     assert [r.offset - place["base_offset"] for r in found[0]] == list(range(len(content)))
     assert [r.stamp - place["stamp"] for r in found[0]] == list(range(len(content)))
+
+
+@one_by_one
+@given(content=st.lists(records, min_size=1, max_size=8), place=places, own=st.booleans())
+def test_topics_are_numbered_as_the_records_name_them(both, content, place, own):
+    place = {**place, "kind": 1, "topic_id": place["topic_id"] if own else 0}
+    frame = filled(both[0], content).seal_frame(**place)
+    found = []
+    for codec in both:
+        numbers, known = array("I", bytes(4 * len(content))), {b"": 0}
+        refusal = outcome(
+            lambda codec=codec, numbers=numbers, known=known: codec.note_topics(
+                frame, place["log_id"], numbers, known, inflated_bytes_max=LIMIT, topic_of={place["topic_id"]: b"t"}
+            )
+        )
+        found.append((numbers, known) if refusal is None else refusal)
+    assert found[0] == found[1]
 
 
 @one_by_one
