@@ -57,12 +57,12 @@ def ready() -> None:
 # -- plain clients -----------------------------------------------------------------------------------------------------
 
 
-def mqtt(port: int, name: str, *, version: int = 4) -> socket.socket:
+def mqtt(port: int, name: str, *, version: int = 4, user: str = "") -> socket.socket:
     client = socket.create_connection((HOST, port), timeout=60)
     properties = b"\0" if version == 5 else b""
-    client.sendall(
-        encode_packet(1, 0, encode_text(b"MQTT"), bytes((version, 2, 0, 0)), properties, encode_text(name.encode()))
-    )
+    flags, told = (0x82, encode_text(user.encode())) if user else (0x02, b"")
+    head = encode_text(b"MQTT"), bytes((version, flags, 0, 0)), properties
+    client.sendall(encode_packet(1, 0, *head, encode_text(name.encode()), told))
     assert client.recv(1024)[:1] == b"\x20"
     return client
 
