@@ -15,7 +15,7 @@ from mainstem.admin.console.rendering import Console
 from mainstem.admin.guard import Guard
 from mainstem.admin.iceberg_api import iceberg_routes
 from mainstem.admin.metrics.collecting import metrics_text
-from mainstem.admin.metrics.exposition import CONTENT_TYPE
+from mainstem.admin.metrics.exposition import CONTENT_TYPE, OPEN_METRICS, OPEN_METRICS_TYPE
 from mainstem.admin.nats_monitoring import nats_routes
 from mainstem.admin.oidc import Oidc
 from mainstem.admin.openapi import openapi_document
@@ -41,11 +41,12 @@ def make_application(running: Running) -> Starlette:
         if request.url.path != "/metrics" and not (principal is not None and principal.admin):
             return problem_of(NotAuthorized("only an admin may see the metrics of single objects"))
         wanted = request.query_params.getlist("family") if request.url.path == "/metrics/detailed" else []
+        as_open = OPEN_METRICS in request.headers.get("accept", "")
         try:
-            text = await metrics_text(running, per_object=per_object, wanted=wanted)
+            text = await metrics_text(running, per_object=per_object, wanted=wanted, open_metrics=as_open)
         except MainstemError as error:
             return problem_of(error)
-        return PlainTextResponse(text, media_type=CONTENT_TYPE)
+        return PlainTextResponse(text, media_type=OPEN_METRICS_TYPE if as_open else CONTENT_TYPE)
 
     async def openapi(request: Request) -> Response:
         return json_response(openapi_document())

@@ -15,6 +15,7 @@ import paho.mqtt.client as paho
 import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from mainstem.admin.metrics.families import BY_NAME, DROP_REASONS, FAMILIES
@@ -240,3 +241,23 @@ def test_traffic_is_told_by_topic_queue_and_namespace_and_latency_in_histograms(
     publish(broker, "jobs/a", "two", "three")
     asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(DEADLINE_S)
     assert value(broker, "mainstem_topic_records_total", path, namespace="/", topic="jobs/a") == 2
+
+
+def test_open_metrics_name_the_trace_of_a_message_beside_its_latency(tmp_path: Path) -> None:
+    asked = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    with Broker("policies.traced/#.trace=100%", engine="segment", data=tmp_path) as broker:
+        publish(broker, "traced/a", "one")
+
+        def exemplars() -> list[Any]:
+            answer = httpx.get(f"{broker.http_url}/metrics", headers=asked)
+            assert answer.headers["content-type"].startswith("application/openmetrics-text")
+            families = list(open_metrics(answer.text))  # refuses what is not OpenMetrics
+            assert any(one.name == "mainstem_messages" and one.type == "counter" for one in families)
+            samples = [one for family in families if family.name == "mainstem_ack_seconds" for one in family.samples]
+            return [one.exemplar for one in samples if one.exemplar is not None]
+
+        eventually(lambda: len(exemplars()), 1)
+        (found,) = exemplars()
+        traces = httpx.get(f"{broker.http_url}/v1/traces?topic=traced/a").json()["items"]
+        assert found.labels == {"trace_id": traces[0]["trace_id"]}
+        assert 0 < found.value < 60

@@ -20,7 +20,16 @@ from typing import Any
 
 from mainstem import __version__
 from mainstem.admin.cursors import cursors_of, groups_of, mqtt_service, queue_service, sessions_of
-from mainstem.admin.metrics.exposition import Sample, Samples, by_label, histogram, one, text_of
+from mainstem.admin.metrics.exposition import (
+    Exemplar,
+    Sample,
+    Samples,
+    by_label,
+    histogram,
+    one,
+    open_metrics_of,
+    text_of,
+)
 from mainstem.admin.metrics.families import BY_NAME, DROP_REASONS, FAMILIES, FLOW_STATES, HOLDERS, TASKS
 from mainstem.admin.overview import resident_bytes
 from mainstem.admin.pipelines import SILENT, flow_rows
@@ -38,11 +47,14 @@ from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.registry import STATES
 
 OBJECTS_MAX = 10_000
+EXEMPLARS_LOOKED_MAX = 200
 TURN_OBJECTS = 200  # looked at before the loop may do something else
 NS = 1e9
 
 
-async def metrics_text(running: Running, *, per_object: bool = False, wanted: Collection[str] = ()) -> str:
+async def metrics_text(
+    running: Running, *, per_object: bool = False, wanted: Collection[str] = (), open_metrics: bool = False
+) -> str:
     """All families, or those wanted; with `per_object` also the ones with a series for each thing."""
     for name in wanted:
         if name not in BY_NAME:
@@ -60,7 +72,20 @@ async def metrics_text(running: Running, *, per_object: bool = False, wanted: Co
         found.append(await _queues(running))
         found += [samples async for samples in _cursors(running)]
     told = [samples for samples in found if not wanted or samples[0] in wanted]
+    if open_metrics:
+        return await asyncio.to_thread(open_metrics_of, told, _exemplars(running))
     return await asyncio.to_thread(text_of, told)  # with thousands of objects this takes a while
+
+
+def _exemplars(running: Running) -> dict[str, list[Exemplar]]:
+    """Of the newest messages that were followed: how long until each was durable, and until it was delivered."""
+    found: dict[str, list[Exemplar]] = {"mainstem_ack_seconds": [], "mainstem_deliver_seconds": []}
+    for trace in islice(running.broker.tracer.traces.newest(), EXEMPLARS_LOOKED_MAX):
+        at = {step.what: step.at_ns for step in reversed(trace.steps)}
+        for family, end in (("mainstem_ack_seconds", "durable"), ("mainstem_deliver_seconds", "delivered")):
+            if "stored" in at and end in at and at[end] > at["stored"]:
+                found[family].append((trace.trace_id, (at[end] - at["stored"]) / NS, at[end] / NS))
+    return found
 
 
 def _stats(logs: list[Log]) -> list[tuple[Log, Stat]]:

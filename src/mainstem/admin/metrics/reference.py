@@ -22,6 +22,9 @@ Nothing is counted per message for them: protocols count plain integers, a write
 all else is looked up when someone asks. `deploy/grafana-dashboard.json` is a dashboard of the broker,
 `deploy/grafana-objects.json` one of topics, queues, cursors and namespaces (scrape `/metrics/per-object`), and
 `deploy/alerts.yml` has rules for Prometheus.
+
+A scraper that accepts `application/openmetrics-text` gets OpenMetrics. There `mainstem_ack_seconds` and
+`mainstem_deliver_seconds` have exemplars: the trace id of a message that was followed ([tracing](tracing.md)).
 """
 
 

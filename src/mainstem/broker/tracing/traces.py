@@ -103,11 +103,14 @@ class Traces:
     def get(self, stamp: int) -> Trace | None:
         return self._by_stamp.get(stamp)
 
+    def newest(self) -> Iterator[Trace]:
+        return iter(reversed(list(self._by_stamp.values())))
+
     def find(self, namespace: str, *, topic: str = "", key: str = "", trace_id: str = "") -> Iterator[Trace]:
         """Newest first. A trace id may be a whole `traceparent`."""
         parts = trace_id.split("-")
         wanted = parts[1] if len(parts) == 4 else trace_id
-        for trace in reversed(list(self._by_stamp.values())):
+        for trace in self.newest():
             if trace.namespace != namespace or (topic and trace.topic != topic) or (key and trace.key != key):
                 continue
             if not wanted or trace.trace_id == wanted or str(trace.stamp) == wanted:
