@@ -12,7 +12,7 @@ import pytest
 
 from mainstem.cluster.wal import Fenced
 from mainstem.model.errors import StorageFault
-from mainstem.storage.disk import write_all
+from mainstem.storage.disk import RealDisk, write_all
 from mainstem.storage.segment.segment import file_name
 from mainstem.storage.state_file import read_state, write_state
 from tests.cluster.kit import new_database
@@ -90,6 +90,34 @@ def test_a_large_file_that_changes_while_an_image_is_made_of_it_is_the_file_the_
         owner.end()
         owner = Owner(dsn, tmp_path, store, number)
         assert owner.files() == expected
+    owner.end()
+
+
+def test_images_made_between_the_cut_of_a_file_and_its_record_can_be_taken_over(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn, store = new_database(postgres), file_store(tmp_path)
+    owner = Owner(dsn, tmp_path, store, 0)
+    path = owner.root / "logs" / "1" / file_name(1)
+    owner.disk.make_dir(path.parent)
+    fd = owner.disk.open(path, create=True)
+    write_all(owner.disk, fd, [b"a" * 200_000], 0)
+    cut = RealDisk.truncate
+
+    def cut_then_make_images(disk: RealDisk, fd: int, size: int) -> None:
+        cut(disk, fd, size)
+        owner.images.run()  # it stores what is left of the file
+        owner.images.run()  # and this one must not name that as the whole file
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RealDisk, "truncate", cut_then_make_images)
+        owner.disk.truncate(fd, 100_000)
+    owner.disk.close(fd)
+    owner.wal.wait(owner.wal.recorded)
+    expected = owner.files()
+    owner.end()
+    owner = Owner(dsn, tmp_path, store, 1)
+    assert owner.files() == expected
     owner.end()
 
 

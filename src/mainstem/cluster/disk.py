@@ -85,10 +85,11 @@ class CellDisk(RealDisk):
         self._wal.wait(position)
 
     def note_stored(self, path: str, file: File) -> None:
-        """An image put this file, as it was captured, into the store: the next one need not, unless it changed since."""
+        """An image put this file, as it was captured, into the store: the next one need not, unless it changed since. One
+        that was found shorter is being cut, which is recorded in a moment: the object is not what the log knows."""
         with self._lock:
             known = self.files.get(path)
-            if known is not None and known.version == file.version:
+            if known is not None and (known.version, known.size) == (file.version, file.size):
                 known.key = file.key
 
     def forget_removed(self, path: str) -> None:
