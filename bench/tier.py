@@ -1,12 +1,16 @@
-"""`python bench/tier.py [MIB]`: object storage beside its targets, against a real S3 server on this machine.
+"""Object storage beside its targets, against a real S3 server on this machine.
 
-Publishing with and without a tier; cold fetches beside a bare loop of ranged GETs; a live MQTT subscriber with ten cold
-readers beside it; the loop while GETs take two seconds; PUTs for a GiB. Of the engine `object`: PUTs a second and acks at
-32 MB/s over many topics. The server shares the machine, so figures are ratios first. Prints a table.
+Publishing with and without a tier; a cold fetch by a bare Kafka reader beside a bare loop of ranged GETs over the same
+bytes; a live MQTT subscriber with ten cold readers beside it; the loop while GETs take two seconds; PUTs for a GiB. Of the
+engine `object`: PUTs a second and acks at 32 MB/s over many topics. Store, clients and broker share the machine, so figures
+are ratios first. What ten readers of a local log do to the same subscriber is told for comparison.
+
+python -m bench tier, or python -m bench.tier [--mib 512]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -20,8 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
+from bench.machine import ROOT, ceiling, figure
+from bench.tier_load import BareReader
 from mainstem.storage.tier.registry import Registry
 from mainstem.storage.tier.store import ObjectStore, StoreSettings
 from mainstem.testing.process import BrokerProcess
@@ -33,7 +39,8 @@ VALUE = b"x" * 1_000
 CHUNK = 4 << 20
 DEADLINE_S = 300.0
 POLICY = "policies.b/#."
-LIVE = 300  # messages, one every 10 ms
+LIVE = 1_000  # messages, one every 10 ms
+MIB = 512
 READERS = 10
 PUTS = 'mainstem_tier_requests_total{verb="PUT"}'
 OBJECT_TOPICS, OBJECT_S, OBJECT_MB_S = 200, 12.0, 32
@@ -41,7 +48,9 @@ OBJECT_TOPICS, OBJECT_S, OBJECT_MB_S = 200, 12.0, 32
 
 def publish(broker: BrokerProcess, count: int) -> float:
     """Seconds for `count` acked records."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20, "batch.size": 1 << 20})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20, "batch.size": 1 << 20, "log_level": 0}
+    )
     began = time.perf_counter()
     for number in range(count):
         while True:
@@ -56,18 +65,12 @@ def publish(broker: BrokerProcess, count: int) -> float:
     return time.perf_counter() - began
 
 
-def fetch(bootstrap_servers: str, count: int) -> float:
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": uuid.uuid4().hex}
-    reading = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 4 << 20, "check.crcs": False}
-    consumer = Consumer({**settings, **reading})
-    consumer.subscribe(["b.all"])
-    found, began = 0, 0.0
-    while found < count:
-        found += len(consumer.consume(10_000, 0.5))
-        began = began or (time.perf_counter() if found else 0.0)
-    took = time.perf_counter() - began
-    consumer.close()
-    return took
+def fetch(broker: BrokerProcess, count: int) -> float:
+    """MiB a second, of a log that is read from its beginning."""
+    reader = BareReader(broker.bootstrap_servers, "b.all")
+    seconds, size = reader.read_to(count)
+    reader.close()
+    return size / seconds / (1 << 20)
 
 
 def bare_gets(store: ObjectStore, data: Path) -> tuple[float, int]:
@@ -102,17 +105,16 @@ def live_p99_ms(broker: BrokerProcess) -> float:
 
 
 @contextmanager
-def readers(broker: BrokerProcess, count: int) -> Iterator[None]:
-    """Consumers in processes of their own that read from the beginning, again and again."""
-    command = [sys.executable, __file__, "--read", broker.bootstrap_servers, str(min(count, 20_000))]
-    processes = [subprocess.Popen(["nice", "-n", "10", *command]) for _ in range(READERS)]
-    time.sleep(5)  # until they read
+def readers(broker: BrokerProcess) -> Iterator[None]:
+    """In a process of their own, that gives way to the broker."""
+    command = [sys.executable, "-m", "bench.tier_load", broker.bootstrap_servers, "b.all", str(READERS)]
+    process = subprocess.Popen(["nice", "-n", "10", *command], cwd=ROOT)
+    time.sleep(3)  # until they read
     try:
         yield
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
@@ -121,15 +123,15 @@ def metric(broker: BrokerProcess, name: str) -> float:
 
 
 def row(what: str, found: str, target: str) -> None:
-    print(f"{what:58} {found:>16}   {target}", flush=True)
+    print(f"{what:<58}{found:>16}   {target}", flush=True)
 
 
 def tier(server: S3Server, proxy: FaultProxy, folder: Path, mib: int) -> None:
     count = mib * 1_048
     with BrokerProcess(folder / "plain", f"{POLICY}layout=dedicated") as broker:
         plain_s = publish(broker, count)
-        local_s = fetch(broker.bootstrap_servers, count)
-        with readers(broker, count):
+        local = fetch(broker, count)
+        with readers(broker):
             local_beside = live_p99_ms(broker)
     url = f"s3://bucket/{uuid.uuid4().hex}"
     place = (f"tier.store={url}", f"tier.endpoint={server.endpoint}")
@@ -137,29 +139,32 @@ def tier(server: S3Server, proxy: FaultProxy, folder: Path, mib: int) -> None:
     settings = (*place, *rules, "tier.cache_bytes=64MiB")
     with BrokerProcess(folder / "data", *settings, environment=server.environment) as broker:
         tiered_s = publish(broker, count)
-        row("publishing with the tier, of without", f"{plain_s / tiered_s:.0%}", "target 90 %")
+        figure("publishing with the tier, of without", plain_s / tiered_s * 100, "%", target=90)
         wait_until_cold(broker)
         parts = metric(broker, 'mainstem_tier_objects{state="live"}')
-        row("PUTs for a GiB", f"{parts / mib * 1024:.1f}", "target at most 20")
-        cold_s = fetch(broker.bootstrap_servers, count)
+        ceiling("PUTs for a GiB", parts / mib * 1024, "", target=20)
+        cold = fetch(broker, count)
         bare_s, size = bare_gets(ObjectStore(StoreSettings(url, server.endpoint)), broker.data)
         bare = size / bare_s / (1 << 20)
-        row("cold Kafka fetch", f"{mib / cold_s:.0f} MiB/s", f"a bare loop of ranged GETs: {bare:.0f} MiB/s")
-        row("that is, of the bare loop", f"{mib / cold_s / bare:.0%}", "target 50 %")
-        row("local Kafka fetch", f"{mib / local_s:.0f} MiB/s", "")
+        figure("cold Kafka fetch, and a bare loop of ranged GETs", cold, "MiB/s", baseline=bare)
+        figure("that is, of the bare loop", cold / bare * 100, "%", target=50)
+        figure("local Kafka fetch", local, "MiB/s")
         alone = live_p99_ms(broker)
-        with readers(broker, count):
+        with readers(broker):
             beside = live_p99_ms(broker)
         row("p99 of a live subscriber alone", f"{alone:.2f} ms", "")
         row(f"the same with {READERS} readers of a local log", f"{local_beside:.2f} ms", "for comparison")
-        row(f"the same with {READERS} cold readers", f"{beside:.2f} ms", f"{beside / alone:.1f} times; target 1.5")
+        row(f"the same with {READERS} cold readers", f"{beside:.2f} ms", "")
+        ceiling("that is, of alone", beside / alone, "times", target=1.5)
     slow = (*settings, f"tier.endpoint={proxy.endpoint}")  # a proxy in this process, so only where it must be
     with BrokerProcess(folder / "data", *slow, environment=server.environment) as broker:
+        row(
+            "the longest pause of an idle loop", f"{beat_while(broker, lambda: time.sleep(3)):.1f} ms", "for comparison"
+        )
         proxy.faults["GET"] = "delay:2"
-        slowest = beat_while(broker, lambda: fetch(broker.bootstrap_servers, 5_000))
-        row("the loop while GETs take 2 s: its longest pause", f"{slowest:.1f} ms", "target 5 ms; idle below")
+        slowest = beat_while(broker, lambda: fetch(broker, 5_000))
+        ceiling("the longest pause of the loop while GETs take 2 s", slowest, "ms", target=5)
         proxy.faults.clear()
-        row("the same without reading", f"{beat_while(broker, lambda: time.sleep(3)):.1f} ms", "")
 
 
 def beat_while(broker: BrokerProcess, work: object) -> float:
@@ -182,7 +187,12 @@ def object_engine(server: S3Server, folder: Path) -> None:
     place = (f"tier.store=s3://bucket/{uuid.uuid4().hex}", f"tier.endpoint={server.endpoint}")
     rules = (f"{POLICY}engine=object", f"{POLICY}layout=dedicated")
     with BrokerProcess(folder / "objects", *place, *rules, environment=server.environment) as broker:
-        settings = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 100, "batch.size": 1 << 20}
+        settings = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "linger.ms": 100,
+            "batch.size": 1 << 20,
+            "log_level": 0,
+        }
         producers = [Producer(settings) for _ in range(4)]  # 500 requests of one connection wait at most
         producer = producers[0]
         topics = [f"b.t{number}" for number in range(OBJECT_TOPICS)]
@@ -222,22 +232,24 @@ def object_engine(server: S3Server, folder: Path) -> None:
             f"{sent / 1000 / took:.1f} MB/s",
             f"of {OBJECT_MB_S} asked",
         )
-        row("PUTs a second, merging included", f"{puts:.1f}", "target at most 5")
+        ceiling("PUTs a second, merging included", puts, "", target=5)
         cuts = statistics.quantiles(acked, n=100)
         row("an ack takes at that rate, p50 and p99", f"{cuts[49]:.2f} s, {cuts[98]:.2f} s", "")
 
 
-def main(mib: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mib", type=int, default=MIB)
+    mib = parser.parse_args().mib
     with tempfile.TemporaryDirectory(prefix="mainstem-bench-tier-") as name:
         folder = Path(name)
         (folder / "store").mkdir()
         with s3_server(folder / "store") as server, fault_proxy(server.endpoint) as proxy:
             os.environ.update(server.environment)
+            print(f"{mib} MiB of records of {len(VALUE)} bytes\n")
             tier(server, proxy, folder, mib)
             object_engine(server, folder)
 
 
 if __name__ == "__main__":
-    while sys.argv[1:2] == ["--read"]:
-        fetch(sys.argv[2], int(sys.argv[3]))
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 512)
+    main()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mainstem import __version__
 from mainstem.model.counted import counted
@@ -19,6 +20,9 @@ from mainstem.server.config import load_config
 from mainstem.server.listeners import LABELS, LISTENERS, owner_of
 from mainstem.server.settings import Listeners
 from mainstem.storage.disk import sync_data
+
+if TYPE_CHECKING:
+    from mainstem.storage.tier.tier import TierSettings
 
 FILES_WANTED = 65_536
 SPACE_WANTED = 2 << 30
@@ -127,7 +131,21 @@ def _object_store(file: str | None) -> list[Check]:
     except MainstemError as error:
         return [Check("object store", "bad", error.message, error.fix)]
     took_ms = (time.perf_counter() - began) * 1000
-    return [Check("object store", "ok", f"{config.tier.store}: put, get and delete took {took_ms:.0f} ms")]
+    told = f"{config.tier.store}: put, get and delete took {took_ms:.0f} ms"
+    return [Check("object store", "ok", told), *_iceberg_catalog(settings)]
+
+
+def _iceberg_catalog(settings: TierSettings) -> list[Check]:
+    """Only where `tier.catalog` names one: topics with `tier = "iceberg"` are uploaded only while it answers."""
+    if not settings.catalog:
+        return []
+    from mainstem.storage.tier.iceberg.tables import check_catalog
+
+    try:
+        count = check_catalog(settings.catalog, settings.store)
+    except MainstemError as error:
+        return [Check("iceberg catalog", "bad", error.message, error.fix)]
+    return [Check("iceberg catalog", "ok", f"it answers, and has {counted(count, 'namespace')}")]
 
 
 def _configuration(file: str | None) -> Check:

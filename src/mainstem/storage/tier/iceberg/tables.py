@@ -60,6 +60,30 @@ def check_installed() -> None:
         raise ConfigError('tier = "iceberg" needs libraries that are not installed', fix="pip install 'mainstem[lake]'")
 
 
+def open_catalog(uri: str, store: StoreSettings) -> Catalog:
+    """Credentials come from the environment or the machine's role, as for the store."""
+    from pyiceberg.catalog import load_catalog
+
+    given = {"s3.endpoint": store.endpoint, "s3.region": store.region}
+    files = {name: value for name, value in given.items() if value}
+    kind = "rest" if uri.startswith("http") else "sql"
+    return load_catalog("mainstem", type=kind, uri=uri, warehouse=f"{store.url.rstrip('/')}/{FOLDER}", **files)
+
+
+def check_catalog(uri: str, store: StoreSettings) -> int:
+    """That it answers: how many namespaces it has. ConfigError where it does not, in one line and without a password."""
+    check_installed()
+    try:
+        return len(open_catalog(uri, store).list_namespaces())
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        place = re.sub(r"//[^/@]*@", "//", uri)
+        raise ConfigError(
+            f"{place}: {type(error).__name__}: {first}".replace(uri, place),
+            fix="tier.catalog: a REST catalog (http://...) or a SQLAlchemy URL; empty is a file here",
+        ) from error
+
+
 def table_name(namespace: str, topic: bytes) -> str:
     """`namespace.table`: letters, digits and `_`, and where that is not the topic's name, what tells it from others."""
     place = "mainstem" if namespace == "/" else f"mainstem_{_plain(namespace.encode())}"
@@ -136,17 +160,8 @@ class Tables:
 
     def _open(self) -> Catalog:
         if self._catalog is None:
-            from pyiceberg.catalog import load_catalog
-
-            kind = "rest" if self._uri.startswith("http") else "sql"
-            properties = {"warehouse": f"{self._store.url.rstrip('/')}/{FOLDER}", **self._files()}
-            self._catalog = load_catalog("mainstem", type=kind, uri=self._uri, **properties)
+            self._catalog = open_catalog(self._uri, self._store)
         return self._catalog
-
-    def _files(self) -> dict[str, str]:
-        """Credentials come from the environment or the machine's role, as for the store."""
-        found = {"s3.endpoint": self._store.endpoint, "s3.region": self._store.region}
-        return {name: value for name, value in found.items() if value}
 
     def _table(self, name: str) -> Table:
         from pyiceberg.exceptions import NoSuchTableError
