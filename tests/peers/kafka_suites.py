@@ -2,7 +2,7 @@
 
     kafka-python    CHECKOUT of dpkp/kafka-python: test/integration
     aiokafka        of aio-libs/aiokafka: tests; what it asks Docker for is a broker of ours
-    confluent       of confluentinc/confluent-kafka-python: tests/integration, without the schema registry
+    confluent       of confluentinc/confluent-kafka-python: tests/integration, without clusters that want SASL
     franz-go        of twmb/franz-go: pkg/kgo, the tests that need a broker
     librdkafka      the folder librdkafka of the crate rdkafka-sys: tests that need a broker, built in a copy; arguments
                     are numbers of tests (0033)
@@ -92,9 +92,11 @@ def confluent(checkout: Path, arguments: list[str], address: str, spare: Path) -
         (spare / name).parent.mkdir(parents=True, exist_ok=True)
         (spare / name).write_text(text)
     tests = shutil.copytree(checkout / "tests", spare / "tests")  # beside the installed package, not before its sources
-    needs_more = ["schema_registry", "serialization", "share_consumer_oauth", "share_consumer_sasl"]
+    needs_more = ["share_consumer_oauth", "share_consumer_sasl"]
     left_out = [f"--ignore={tests / 'integration' / name}" for name in needs_more]
-    return _run([*PYTEST, "tests/integration", *left_out, *arguments], spare, {"BROKERS": address})
+    return _run(
+        [*PYTEST, "-o", "asyncio_mode=auto", "tests/integration", *left_out, *arguments], spare, {"BROKERS": address}
+    )
 
 
 def franz_go(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
@@ -146,6 +148,7 @@ def _run(command: list[str], folder: Path, environment: dict[str, str], *, quiet
 def main(name: str, checkout: Path, arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as spare, BrokerProcess(Path(spare, "data"), "topics.partitions=4") as broker:
         address = f"127.0.0.1:{broker.kafka_port}"
+        os.environ["SR_URL"] = broker.http_url  # where confluent's looks for a schema registry
         return SUITES[name](checkout.resolve(), arguments, address, Path(spare))
 
 

@@ -204,6 +204,7 @@ def test_an_id_token_with_something_wrong_is_refused(browser: httpx.Client, prov
 def test_a_session_ends_when_somebody_logs_out_and_a_made_up_one_is_none(browser: httpx.Client) -> None:
     browser.get("/", headers=HTML)
     assert browser.get("/v1/overview").status_code == 200
+    assert 'data-api="/logout"' in browser.get("/", headers=HTML).text
     assert browser.post("/logout", json={}).status_code == 204
     assert browser.get("/v1/overview").status_code == 401
     browser.cookies.set("ms-session", "made-up")

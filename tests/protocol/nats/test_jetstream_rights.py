@@ -11,8 +11,11 @@ import nats
 import nats.errors
 import pytest
 
+from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.testing import Broker
+from tests.protocol.kafka.raw import batch_of
 from tests.protocol.nats.test_jetstream import WAIT_S, until
+from tests.security.attempts import Client as KafkaClient
 from tests.users import ANN, ROOT, add_users, allow, deny
 
 REFUSED_S = 0.5
@@ -122,3 +125,21 @@ async def test_a_queue_is_joined_only_by_who_may_consume_it(guarded: Broker) -> 
         assert await asks(ann, f"$JS.API.CONSUMER.{word}.q.w", body) == {}
     await root.close()
     await ann.close()
+
+
+async def test_a_kafka_client_is_told_that_a_streams_subject_takes_no_batch(guarded: Broker) -> None:
+    """Whether or not something lies there; what the stream has it may read."""
+    root = await connected(guarded, ROOT)
+    assert await makes(root, "events", subjects=["ev.>"])
+    await root.jetstream().publish("ev.one", b"x")
+    await root.close()
+
+    def tries() -> None:
+        with KafkaClient(guarded, ROOT) as client:
+            for name in ("ev.one", "ev.two"):
+                answer = client.produce(name, batch_of([b"y"]))
+                assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+                assert "subject of JetStream's events" in answer.error_message
+            assert client.fetch("ev.one", 0).responses[0].partitions[0].error_code == 0
+
+    await asyncio.to_thread(tries)

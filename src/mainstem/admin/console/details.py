@@ -23,6 +23,7 @@ from mainstem.broker.access import Action
 from mainstem.broker.namespace import Namespace
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
+from mainstem.broker.quotas import NAMESPACE
 from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
@@ -178,4 +179,5 @@ async def namespace_page(call: Call) -> dict[str, Any]:
     broker = call.running.broker
     namespace = admit(broker, call.principal, call.need, _name(call) or "/")
     users = sorted(user.name for user in broker.access.users.values() if user.namespace == namespace.name)
-    return {**namespace_row(call, namespace), "user_names": users}
+    use = broker.quotas.shown(NAMESPACE, namespace.name)
+    return {**namespace_row(call, namespace), "user_names": users, "use": use}

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from mainstem import __version__
 from mainstem.admin.calls import Call, json_response
 from mainstem.admin.console.pages import PAGES, Page, overview_facts
+from mainstem.admin.oidc import SESSION
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
@@ -188,6 +189,7 @@ class Console:
             "here": page.under or page.path,
             "pages": [(one.path, one.title) for one in PAGES if not one.under and self._may_open(one, request)],
             "who": _login_name(request),
+            "by_provider": SESSION in request.cookies,
             "version": __version__,
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),

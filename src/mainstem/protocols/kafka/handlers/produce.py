@@ -165,12 +165,12 @@ class Production:
     def add_topic(self, data: Any) -> None:
         answer = ProduceResponse.TopicProduceResponse(name=data.name, topic_id=data.topic_id)
         self._answer.responses.append(answer)
-        code, topic = self._find(data)
+        code, topic, why = self._find(data)
         for part in data.partition_data:
             one = PartitionAnswer(index=part.index, base_offset=-1)
             answer.partition_responses.append(one)
             if topic is None:
-                one.error_code = code
+                one.error_code, one.error_message = code, why or None
                 self._failed = True
                 continue
             try:
@@ -183,29 +183,40 @@ class Production:
             except MainstemError as fault:
                 one.error_code, one.error_message, self._failed = code_of(fault), fault.message, True
 
-    def _find(self, data: Any) -> tuple[ErrorCode, KafkaTopic | None]:
+    def _find(self, data: Any) -> tuple[ErrorCode, KafkaTopic | None, str]:
+        """The topic; or none, the code and, where the code does not say it all, why."""
         request = self._request
         try:
             if request.version >= 13:
                 shown = request.catalog.shown(data.topic_id)
                 if shown is None:
-                    return ErrorCode.UNKNOWN_TOPIC_ID, None
+                    return ErrorCode.UNKNOWN_TOPIC_ID, None, ""
                 name = shown.name
             else:
                 name = data.name
             if not must(request, Action.PUBLISH, topic_of_kafka(name)):
-                return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, ""
             topic = request.catalog.find(name)
+            if why := self._of_stream(name, topic):
+                return ErrorCode.INVALID_TOPIC_EXCEPTION, None, why
             if topic is None:
                 topic = request.catalog.make(name)
                 self.service.refresh_groups()
             if topic is None:
-                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
             if topic.view is not None:
-                return ErrorCode.INVALID_TOPIC_EXCEPTION, None  # a view is read-only
-            return ErrorCode.NONE, request.catalog.declare(topic)
+                return ErrorCode.INVALID_TOPIC_EXCEPTION, None, "a view is read-only"
+            return ErrorCode.NONE, request.catalog.declare(topic), ""
         except MainstemError as fault:
-            return code_of(fault), None
+            return code_of(fault), None, fault.message
+
+    def _of_stream(self, name: str, topic: KafkaTopic | None) -> str:
+        """Why a stream's subject takes no batch: they are stored unopened, and its log numbers messages one by one."""
+        streams = self._request.namespace.streams
+        if streams is None or (topic is not None and (topic.topic is None or topic.topic.declared)):
+            return ""
+        stream = streams.capture(topic_of_kafka(name))
+        return f"a subject of JetStream's {stream.name}: publish to it by NATS, MQTT, AMQP or HTTP" if stream else ""
 
     def _append(self, topic: KafkaTopic, part: Any, answer: Any) -> None:
         declared = topic.topic
