@@ -20,6 +20,7 @@ ONCE_FAILED = {
     17949748610000221: "a client was lost while it caught up: its place was durable, its QoS 2 identifiers were not",
     15000207: "a checkpoint forgot the QoS 2 identifiers of a client that waited for its CONNACK: they were stored again",
     17949803080000514: "a marker written again after a power cut ended the producer's next transaction, too",
+    17949773730000215: "the same, taken for a fault of sleeping logs",
 }
 
 

@@ -133,9 +133,6 @@ class Logs:
         self.by_id[log_id] = log
         return log
 
-    # Off: the simulator found a history with it in which an aborted transaction was seen (seed 17949773730000215).
-    sleeping = False
-
     def load_closed(self) -> None:
         """Before any is opened."""
         if self._may_sleep():
@@ -143,7 +140,7 @@ class Logs:
 
     def _may_sleep(self) -> bool:
         """Not where others write files of a log, too."""
-        return self.sleeping and self.tier is None and not self.replicated
+        return self.tier is None and not self.replicated
 
     def _wake(self, initialise: Callable[[Log], None], topic_of: dict[int, bytes], log: Log) -> None:
         self.closed.open(log.id)

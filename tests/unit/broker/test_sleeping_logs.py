@@ -9,7 +9,6 @@ import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.log.log import Log
-from mainstem.log.logs import Logs
 from mainstem.model.errors import DiskFull, StorageFault
 from mainstem.storage.log_state import RESERVED, FileState
 from mainstem.storage.reservation import Reservation
@@ -18,11 +17,6 @@ from tests.unit.broker.kit import Collector, until
 
 NAMES = ("a", "b", "c")
 FULL = 28  # ENOSPC
-
-
-@pytest.fixture(autouse=True)
-def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Logs, "sleeping", True)
 
 
 async def opened(data: Path, **options: object) -> Broker:
