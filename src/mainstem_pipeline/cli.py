@@ -405,6 +405,42 @@ def archive(
     _run(lambda: made, RunOptions(once=once, master=master, fast_start=True), as_json=as_json)
 
 
+@lake.command()
+@click.argument("raw", metavar="TABLE")
+@click.option("--table", help="The decoded table; by default decoded.<name of the raw one>.")
+@click.option(
+    "--partition", multiple=True, help="day(_timestamp), bucket(16, device), truncate(4, device), device. Repeatable."
+)
+@click.option("--sort", multiple=True, help="By this column: device, or '_timestamp desc'. Repeatable.")
+@click.option("--again", is_flag=True, help="Everything anew, by the schemas that are registered now.")
+@URL
+@WAREHOUSE
+@CATALOG
+def decode(
+    raw: str,
+    table: str | None,
+    partition: tuple[str, ...],
+    sort: tuple[str, ...],
+    again: bool,
+    url: str,
+    warehouse: str,
+    catalog: str,
+) -> None:
+    """Bring a table of the values' fields to where the raw TABLE is, from all its history. Needs no Spark.
+
+    How it is partitioned and sorted is said when it is made.
+    """
+    from mainstem_pipeline.lake.catalog import LakeOptions, identifier
+    from mainstem_pipeline.lake.decoded import Decoded
+
+    place = identifier(raw)
+    name = table or f"decoded.{place[-1]}"
+    made = Decoded(LakeOptions(warehouse, catalog), ".".join(place), name, url, partition, sort)
+    if again:
+        made.begin_again()
+    click.echo(f"{made.catch_up():,} rows decoded into {name}")
+
+
 @lake.command("ls")
 @WAREHOUSE
 @CATALOG

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import duckdb
 import httpx
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, OAuthError
 from pyiceberg.schema import Schema
@@ -19,6 +22,7 @@ from pyiceberg.types import LongType, NestedField
 from mainstem.codec.raw_table import iceberg_schema
 from mainstem.testing import Broker
 from mainstem.testing.process import BrokerProcess
+from mainstem_pipeline.cli import lake as lake_group
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import SOURCE, ensure_table
 from tests.pipeline.test_lake_readers import _extension
@@ -252,3 +256,45 @@ def test_engines_get_a_buckets_keys_with_a_table_if_they_may_have_them(
             assert SECRET not in str(found["config"]), "who may only read does not"
             allow(broker, "#", "publish")
             assert told(ANN, **wanted)["storage-credentials"][0]["config"]["s3.access-key-id"] == KEY
+
+
+def test_a_raw_table_is_decoded_sorted_and_decoded_again_once_its_schema_is_known(
+    broker: Broker, warehouse: Path
+) -> None:
+    """By the command alone: no Spark."""
+    lake = LakeOptions(str(warehouse))
+    raw = ensure_table(open_catalog(lake), "raw.t", iceberg_schema(), properties={SOURCE: "filter:t/#"})
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    values = [b'{"device": "b", "n": 1}', b'{"device": "a", "n": 2}', b"\0\0\0\0\1\2c\6"]
+    facts = [
+        {"log": 1, "partition": 0, "offset": n, "topic": "t/x", "timestamp": at + timedelta(days=n), "value": value}
+        for n, value in enumerate(values)
+    ]
+    raw.append(pa.Table.from_pylist(facts, schema=raw.schema().as_arrow()))
+
+    def run(*words: str) -> str:
+        command = ["decode", "raw.t", "--url", broker.http_url, "--warehouse", str(warehouse), *words]
+        done = CliRunner().invoke(lake_group, command)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    def rows_now() -> list[tuple[Any, ...]]:
+        found = open_catalog(lake).load_table("decoded.t").scan().to_arrow().to_pylist()
+        return [(row["device"], row["n"], row["_reason"]) for row in found]
+
+    made = run("--sort", "device", "--sort", "n desc", "--partition", "truncate(1, device)", "--partition", "_topic")
+    assert "3 rows decoded into decoded.t" in made
+    assert sorted(rows_now(), key=str)[:2] == [("a", 2, None), ("b", 1, None)]
+    assert [row for row in rows_now() if row[2]] == [(None, None, "no schema of the registry fits the value")]
+    table = open_catalog(lake).load_table("decoded.t")
+    assert [str(one.transform) for one in table.spec().fields] == ["truncate[1]", "identity"]
+    assert len(table.sort_order().fields) == 2
+    run("--table", "decoded.s", "--sort", "n desc", "--sort", "device")
+    assert open_catalog(lake).load_table("decoded.s").scan().to_arrow()["n"].to_pylist() == [2, 1, None]
+    fields = [{"name": "device", "type": "string"}, {"name": "n", "type": "long"}]
+    schema = {"schema": json.dumps({"type": "record", "name": "R", "fields": fields})}
+    made_id = httpx.post(f"{broker.http_url}/subjects/t-value/versions", json=schema, timeout=60).json()["id"]
+    assert made_id == 1, "the id that a value named before anybody registered it"
+    assert "0 rows decoded" in run()
+    assert "3 rows decoded" in run("--again")
+    assert sorted(rows_now()) == [("a", 2, None), ("b", 1, None), ("c", 3, None)]

@@ -7,8 +7,8 @@
 | `_rest` | JSON of what has no column: lists, values of another type than their column's, fields beyond COLUMNS_MAX |
 | `_reason` | why a value has no fields: it is no JSON object |
 
-Values that a serialiser of the registry wrote are decoded by the broker (`/v1/decode`), all others are read as JSON. A field
-that is new gets a column. Where a column of longs meets a fraction, Iceberg cannot widen it: the column becomes one of
+Values that a serialiser of the registry wrote are decoded here by its schemas, all others are read as JSON. A field that is
+new gets a column. Where a column of longs meets a fraction, Iceberg cannot widen it: the column becomes one of
 doubles, and the table is emptied and made again from the raw one.
 
 The table's property POSITIONS says up to which offset of each log it goes; it moves with the rows, in one commit. A
@@ -17,10 +17,9 @@ commit that another one came before is planned again.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,21 +27,22 @@ import msgspec
 
 from mainstem.codec.raw_table import LOG_ID, OFFSET_ID, current_columns
 from mainstem.model.errors import ConfigError, InvalidArgument, Overloaded
-from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, load_table, open_catalog
 from mainstem_pipeline.lake.commits import TABLE_PROPERTIES, settled
 from mainstem_pipeline.lake.deletes import planned, planned_tasks
 from mainstem_pipeline.lake.reading import file_batches
+from mainstem_pipeline.options import Given
+from mainstem_pipeline.serialised import Serialised
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.sorting import SortOrder
 
 POSITIONS, OF = "mainstem.decoded.positions", "mainstem.decoded.of"
 ROWS_PER_COMMIT = 100_000
-DECODED_AT_ONCE = 500
 COLUMNS_MAX = 500
 DEPTH_MAX = 4
 ATTEMPTS_MAX = 10
@@ -109,14 +109,29 @@ class Rows:
 class Decoded:
     """One decoded table; `catch_up` brings it to where its raw table is."""
 
-    def __init__(self, lake: LakeOptions, raw: str, table: str, url: str, partition: Sequence[str] = ()) -> None:
-        self._catalog, self._raw, self.name, self._url = open_catalog(lake), raw, table, url
-        self._partition = tuple(partition)
+    def __init__(
+        self,
+        lake: LakeOptions,
+        raw: str,
+        table: str,
+        url: str,
+        partition: Sequence[str] = (),
+        sort: Sequence[str] = (),
+    ) -> None:
+        self._catalog, self._raw, self.name = open_catalog(lake), raw, table
+        self._partition, self._sort = tuple(partition), tuple(sort)
+        self._serialised = Serialised(Given({"url": url}, ()).connection())
         for one in self._partition:
             if not _TRANSFORM.fullmatch(one):
                 raise InvalidArgument(
                     f"--partition {one!r}", fix="day(_timestamp), bucket(16, device), truncate(4, device), device"
                 )
+
+    def begin_again(self) -> None:
+        """Forget what was decoded: by schemas that came late, everything is decoded anew from the raw table."""
+        table = self._table()
+        if table is not None:
+            self._begin_again(table, set())
 
     def catch_up(self) -> int:
         """Returns how many rows it added."""
@@ -191,29 +206,16 @@ class Decoded:
             if offset >= rows.positions.get(str(log), 0):
                 rows.positions[str(log)] = offset + 1
                 found.append((dict(zip(OWN, (log, offset, topic, at, key), strict=True)), value))
-        for at in range(0, len(found), DECODED_AT_ONCE):
-            self._decode(found[at : at + DECODED_AT_ONCE], rows)
+        self._decode(found, rows)
 
     def _decode(self, found: list[tuple[dict[str, Any], bytes | None]], rows: Rows) -> None:
-        framed = [value for _, value in found if value is not None and value[:1] == b"\0"]
-        told = iter(self._asked(framed))
         for own, value in found:
             if value is None or value[:1] != b"\0":
                 rows.add(own, value, "" if value is not None else "the value is null")
             else:
-                answer = next(told)
-                text = answer["json"].encode() if answer is not None else None
-                rows.add(own, text, "" if answer is not None else "no schema of the registry fits the value")
-
-    def _asked(self, values: list[bytes]) -> Iterator[Any]:
-        if not values:
-            return
-        client = BrokerClient(self._url)
-        try:
-            body = {"values": [base64.b64encode(one).decode() for one in values]}
-            yield from client.post("/v1/decode", body)["items"]
-        finally:
-            client.close()
+                text = self._serialised.text(value)
+                reason = "" if text is not None else "no schema of the registry fits the value"
+                rows.add(own, text.encode() if text is not None else None, reason)
 
     # -- writing
 
@@ -227,6 +229,7 @@ class Decoded:
                 place,
                 schema,
                 partition_spec=_spec(schema, self._partition),
+                sort_order=_order(schema, self._sort),
                 properties={**TABLE_PROPERTIES, OF: self._raw, POSITIONS: "{}"},
             )
 
@@ -240,19 +243,20 @@ class Decoded:
                         change.add_column(name, _iceberg(rows.kinds[name]))
             transaction.set_properties({POSITIONS: json.dumps(rows.positions)})
             if rows.rows:
-                transaction.append(_arrow(rows))
+                transaction.append(_sorted(table, _arrow(rows)))
 
     @staticmethod
     def _begin_again(table: Table, wider: set[str]) -> None:
         """Empty, with columns that take fractions; the raw table has everything."""
         with table.transaction() as transaction:
             transaction.delete("true")
-            with transaction.update_schema(allow_incompatible_changes=True) as change:
-                for name in wider:
-                    change.delete_column(name)
-            with transaction.update_schema() as change:
-                for name in wider:
-                    change.add_column(name, _iceberg("double"))
+            if wider:
+                with transaction.update_schema(allow_incompatible_changes=True) as change:
+                    for name in wider:
+                        change.delete_column(name)
+                with transaction.update_schema() as change:
+                    for name in wider:
+                        change.add_column(name, _iceberg("double"))
             transaction.set_properties({POSITIONS: "{}"})
 
 
@@ -327,6 +331,45 @@ def _spec(schema: Schema, partition: Sequence[str]) -> PartitionSpec:
         label = f"{name}_{time or cut}" if not plain else f"{name}_part"
         found.append(PartitionField(source_id=source.field_id, field_id=number, transform=made, name=label))
     return PartitionSpec(*found)
+
+
+def _order(schema: Schema, sort: Sequence[str]) -> SortOrder:
+    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    made = []
+    for text in sort:
+        name, _, direction = text.partition(" ")
+        try:
+            source = schema.find_field(name)
+        except ValueError:
+            raise ConfigError(
+                f"--sort {text}: there is no column {name} in the first records",
+                fix="name one of the data, or _timestamp",
+            ) from None
+        falling = direction.strip().lower() == "desc"
+        made.append(
+            SortField(
+                source_id=source.field_id,
+                transform=IdentityTransform(),
+                direction=SortDirection.DESC if falling else SortDirection.ASC,
+                null_order=NullOrder.NULLS_LAST,
+            )
+        )
+    return SortOrder(*made)
+
+
+def _sorted(table: Table, rows: pa.Table) -> pa.Table:
+    """As the table's own order says; each commit by itself."""
+    from pyiceberg.table.sorting import SortDirection
+
+    schema = table.schema()
+    keys = []
+    for one in table.sort_order().fields:
+        name = schema.find_column_name(one.source_id)
+        if name is not None and name in rows.schema.names:
+            keys.append((name, "ascending" if one.direction == SortDirection.ASC else "descending"))
+    return rows.sort_by(keys) if keys else rows
 
 
 def _arrow(rows: Rows) -> pa.Table:
