@@ -1,7 +1,8 @@
 """nats-py's own tests against this broker: python -m tests.peers.nats_py CHECKOUT [pytest's arguments]...
 
 Its tests start `nats-server` with flags and kill it after each. Here that is a program that starts this broker with what the
-flags mean in our settings. They use ports 4222 and 8222. What needs clusters, JWT or a configuration file is not meant.
+flags mean in our settings. They use ports 4222 and 8222. What needs clusters, JWT, a
+configuration file or users is not meant: its tests wait for /varz, which needs a login here once there are users.
 
     python -m tests.peers.nats_py nats.py tests/test_js.py -k KV
 
@@ -16,6 +17,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+LISTENERS = (
+    "mqtt",
+    "mqtts",
+    "ws",
+    "wss",
+    "kafka",
+    "kafkas",
+    "amqp",
+    "amqps",
+    "natss",
+    "https",
+)  # none of these is used
 DEFAULT_TESTS = ["tests/test_js.py", "tests/test_client.py"]
 
 
@@ -24,15 +37,19 @@ def be_server(arguments: list[str]) -> None:
     while arguments:
         word = arguments.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
-        if name in ("js", "DV", "jetstream"):
+        if name in ("js", "DV", "jetstream", "tls", "tlsverify"):
+            given[name] = ""
             continue
         given[name] = value if equals else arguments.pop(0)
-    if given.keys() & {"cluster_listen", "routes", "config", "tls", "tlscert"}:
-        sys.exit("this needs a cluster, TLS or a configuration file")
+    if given.keys() & {"cluster_listen", "routes", "config", "auth", "user"}:
+        sys.exit("this needs a cluster, a configuration file, or /varz without a login though there are users")
     data = given.get("sd") or tempfile.mkdtemp(prefix="nats-py-")
     command = [sys.executable, "-m", "mainstem", "serve", "--data", f"{data}/data"]
-    for listener in ("mqtt", "ws", "kafka", "amqp"):
+    for listener in LISTENERS:
         command += ["--set", f"listeners.{listener}_port=0"]
+    if "tls" in given:
+        command += ["--set", f"tls.certificate={given['tlscert']}", "--set", f"tls.key={given['tlskey']}"]
+        command += ["--set", "nats.tls=required", "--set", f"tls.client_ca={given['tlscacert']}"]
     command += ["--nats-port", given.get("p", "4222"), "--http-port", given.get("m", "8222")]
     os.execv(sys.executable, command)
 

@@ -74,7 +74,8 @@ class Publisher:
             if stream is None:
                 return route, 0, 0, policy.message_bytes_max
             if len(self.gates) >= GATES_MAX:
-                return None, DECIDE, 0, 0
+                self.routes.clear()
+                self.gates.clear()
             self.gates[subject] = self._jetstream.publisher.gate(stream)
             return route, 0, STREAM, policy.message_bytes_max
         except MainstemError:
