@@ -130,7 +130,7 @@ def test_a_refused_publish_or_read_is_told(broker: Broker, protocol: str, action
     assert not ATTEMPTS[f"topic.{action}", protocol](broker, ("tim", "tims password"), name)
     event = wait_for(broker, "t1", user="tim", protocol=protocol, object=name, action=action, outcome="refused")
     assert event["address"] == "127.0.0.1"
-    assert not [one for one in events(broker, "t2") if one["object"] == name]
+    assert not [one for one in events(broker, "t2") if one.get("object") == name]
 
 
 def test_a_refused_publish_or_read_by_http_is_told(broker: Broker) -> None:
@@ -149,7 +149,7 @@ def test_a_flood_of_refused_publishes_is_a_few_events_that_count_it(broker: Brok
         client.ping()
     deadline, found = time.monotonic() + WAIT_S, []
     while time.monotonic() < deadline and sum(one.get("times", 1) for one in found) < 30_000:
-        found = [one for one in events(broker, "t1") if "flood/" in one["object"] or OTHER_NAMES in one["object"]]
+        found = [one for one in events(broker, "t1") if one.get("object", "").startswith(("flood/", OTHER_NAMES))]
         time.sleep(0.05)
     assert sum(one.get("times", 1) for one in found) == 30_000
     assert {"flood/0", "flood/9", OTHER_NAMES} <= {one["object"] for one in found}
