@@ -110,10 +110,8 @@ def main() -> None:
             verdict = "" if middle >= SHARE_MIN else f" MISSED (target {SHARE_MIN:.0%})"
             print(f"| without a schema, values as {name} | {_middle(one for one, _ in rounds):,.0f} | |")
             print(f"| with, {name} | {_middle(one for _, one in rounds):,.0f} | {middle:.0%} ({spread}){verdict} |")
-    print(
-        f"\nthe libraries alone, without the quick look: JSON Schema {checks_per_s('JSON', json.dumps(SHAPE), bare, False):,.0f}/s, ",
-        end="",
-    )
+    by_json = checks_per_s("JSON", json.dumps(SHAPE), bare, False)
+    print(f"\nthe libraries alone, without the quick look: JSON Schema {by_json:,.0f}/s, ", end="")
     print(f"Avro {checks_per_s('AVRO', json.dumps(AVRO), framed[5:], True):,.0f}/s")
 
 
