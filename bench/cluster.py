@@ -37,6 +37,7 @@ ROUNDS, OF_EACH = 10, 40  # commits and acks by turns, so that both meet the sam
 WINDOW, WINDOW_S = 1_000, 8.0
 BULK_S, PUT_BYTES, PUTS_AT_ONCE = 10.0, 8 << 20, 4
 KILLS, PAUSES = 5, 2
+LOCAL_BYTES = 100_000_000
 STORED_MB = int(os.environ.get("MAINSTEM_BENCH_STORED_MB", "256"))
 COMMITS, PUTS = "mainstem_cluster_commits_total", 'mainstem_tier_requests_total{verb="PUT"}'
 
@@ -193,13 +194,20 @@ def store_much(cluster: Cluster) -> None:
         if not number % 1_000:
             producer.poll(0)
     assert producer.flush(300) == 0
+    cluster.until(partial(is_uploaded, broker))
+
+
+def is_uploaded(broker: BrokerProcess) -> bool:
+    """Little more than the newest segments is left here."""
+    return sum(file.stat().st_size for file in (broker.data / "cell-1" / "logs").rglob("*.log")) < LOCAL_BYTES
 
 
 def run(server: S3Server, folder: Path, stack: ExitStack) -> None:
     postgres = PostgresServer(options="-c fsync=on")
     stack.callback(postgres.remove)
     place = f"tier.endpoint={server.endpoint}", "policies.bulk/#.engine=object", "policies.bulk/#.layout=dedicated"
-    cold = "policies.cold/#.tier=s3", "policies.cold/#.layout=dedicated", "policies.cold/#.local_retention_bytes=16MiB"
+    rules = "tier=s3", "layout=dedicated", "local_retention_bytes=16MiB", "segment_bytes=16MiB"
+    cold = [f"policies.cold/#.{rule}" for rule in rules]
     os.environ.update(server.environment)
     url = "s3://bucket/cluster"
     cluster = Cluster(folder, postgres, "a", "b", "c", settings=(f"tier.store={url}", *place, *cold))
