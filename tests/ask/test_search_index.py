@@ -210,7 +210,9 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
     rng = random.Random(4)
     values = [b"%d " % n + rng.randbytes(120).hex().encode() + b" word" for n in range(4000)]
     values[1234] += b" needle"
-    produce(tiered, [("t.a", None, value, BASE_MS + n) for n, value in enumerate(values)], **{"batch.num.messages": 20})
+    records = [("t.a", None, value, BASE_MS + n) for n, value in enumerate(values)]
+    for at in range(0, len(records), 400):  # each call fills a segment at least, however large its batches are
+        produce(tiered, records[at : at + 400], **{"batch.num.messages": 20})
     eventually(lambda: local_bytes(tiered) == 0, "every sealed segment is in the store only")
     got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get, SearchedSlice._fetch
 

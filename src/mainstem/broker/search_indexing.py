@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,6 @@ class SearchIndexing:
         self._thread = ThreadPoolExecutor(1, "search-index", initializer=_lower_priority)
         self._stopping = threading.Event()
         self._failed: set[Path] = set()
-        self._building = threading.Lock()  # one index at a time, and none deleted meanwhile
         self.parts = 0  # indexed by this process
         self.read_bytes = 0  # of parts, for that
         self.written_bytes = 0  # of indexes
@@ -99,11 +98,10 @@ class SearchIndexing:
     def _index_log(self, log: Log, engine: FileParts, stat: Stat, folder: Path) -> None:
         assert stat.path is not None
         parts = [part for part in stat.parts if part.sealed and part.size_bytes]
-        with self._building:
-            known = {one.name for one in folder.iterdir()} if folder.exists() else set()
-            named = {part.name for part in parts} | {part.name for part in log.engine.stat().parts}
-            for name in known - {f"{Path(one).stem}{SUFFIX}" for one in named}:
-                (folder / name).unlink(missing_ok=True)
+        known = {one.name for one in folder.iterdir()} if folder.exists() else set()
+        named = {part.name for part in parts} | {part.name for part in log.engine.stat().parts}
+        for name in known - {f"{Path(one).stem}{SUFFIX}" for one in named}:
+            (folder / name).unlink(missing_ok=True)
         for part in reversed(parts):
             if self._stopping.is_set() or log.removed:
                 return
@@ -111,18 +109,25 @@ class SearchIndexing:
                 self._index_part(log, engine, Path(stat.path) / part.name, part)
 
     def index_before(self, log: Log, engine: SegmentEngine, before_offset: int) -> None:
-        """Parts that are about to leave this disk, if they are not indexed yet. In a thread that may wait."""
+        """Parts that are about to leave this disk, if they are not indexed yet. In a thread that may wait; the work is
+        done by ours, so that publishing goes before it. A stop does not wait: what has no index is searched more slowly."""
         stat = engine.stat()
         assert stat.path is not None
-        for part in stat.parts:
-            path = Path(stat.path) / part.name
-            if part.sealed and part.size_bytes and part.end_offset <= before_offset and not index_path(path).exists():
-                self._index_part(log, engine, path, part)
+        leaving = [part for part in stat.parts if part.sealed and part.size_bytes and part.end_offset <= before_offset]
+        missing = [(path, part) for part in leaving if not index_path(path := Path(stat.path) / part.name).exists()]
+
+        def work() -> None:
+            for path, part in missing:
+                if not self._stopping.is_set():
+                    self._index_part(log, engine, path, part)
+
+        if missing and not self._stopping.is_set():
+            with contextlib.suppress(RuntimeError, CancelledError):  # it stops
+                self._thread.submit(work).result()
 
     def _index_part(self, log: Log, engine: FileParts, path: Path, part: Part) -> None:
         if path in self._failed or not engine.hold(part):
             return
-        self._building.acquire()
         try:
             self.written_bytes += build_index(path, part.size_bytes)
             self.parts += 1
@@ -133,7 +138,6 @@ class SearchIndexing:
             logger.warning("log %d: no search index of %s: %s", log.id, path.name, error)
             index_path(path).with_suffix(".part").unlink(missing_ok=True)
         finally:
-            self._building.release()
             engine.release(part)
 
 

@@ -152,9 +152,10 @@ class Tiering:
     def _learn_and_drop(self, engine: TieredEngine, log: Log, before: int, policy: Policy) -> None:
         """In a thread. What is asked of parts is learnt while they are here: later each would have to be fetched for it."""
         log.times.learn()
+        end = engine.droppable(before)  # what is stored meanwhile has not been learnt of: the next round's
         if policy.search_index != "off":
-            self._broker.search_indexing.index_before(log, engine.local, engine.droppable(before))
-        engine.drop_local(before)
+            self._broker.search_indexing.index_before(log, engine.local, end)
+        engine.drop_local(end)
 
     def _local_end(self, engine: TieredEngine, log: Log, policy: Policy) -> int:
         """Local parts below it may go. What a start replays stays: it must not wait for the store."""
