@@ -290,6 +290,25 @@ def reset(file: Path, flow: str, yes: bool) -> None:
     click.echo(f"{flow}: {'forgotten' if there_was else 'there was nothing to forget'}")
 
 
+@pipeline.command()
+@FILE
+@click.argument("flow", default="")
+@click.option("--all", "everything", is_flag=True, help="Also those that were given back before.")
+def redrive(file: Path, flow: str, everything: bool) -> None:
+    """Give the dead letters of FLOW back to the topics they came from, once each: after the mistake is corrected.
+
+    All readers of these topics get them again. Letters that no record is behind (rows of tables, of groups) stay.
+    """
+    from mainstem_pipeline.pipeline import redrive as letters
+    from mainstem_pipeline.pipeline.checks import load_pipeline
+
+    loaded = load_pipeline(file)
+    chosen = letters.flow_of(loaded, flow)
+    done = letters.redrive(loaded, chosen, everything=everything)
+    left = f"; {done.left} letters have no record to give back" if done.left else ""
+    click.echo(f"{chosen.name}: {done.records} records are back in their topics{left}")
+
+
 for _command in COMMANDS:
     pipeline.add_command(_command)
 

@@ -96,6 +96,7 @@ class Clip:
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     time_ms: int = 0  # nothing older is asked for
+    keys: frozenset[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

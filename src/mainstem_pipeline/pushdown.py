@@ -1,4 +1,5 @@
-"""Filters that Spark pushes down narrow what is planned. All are handed back: Spark still checks every row."""
+"""Filters that Spark pushes down narrow what is planned, and those on the key what tasks hand over. All are handed back:
+Spark still checks every row. (It pushes no filter on headers: an array's elements are no column to it.)"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from mainstem_pipeline.options import Clip, ReadOptions
 
 
 def pushed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
-    """The options with what the filters say of topic, partition, offset and time, and the filters Spark must still apply."""
+    """The options with what the filters say of topic, partition, offset, time and key, and those Spark must still apply."""
     clip = options.clip
     for one in filters:
         clip = _narrowed(clip, one)
@@ -29,7 +30,7 @@ def pushed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions
 
 def _narrowed(clip: Clip, one: Filter) -> Clip:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in ("topic", "partition", "offset", "timestamp"):
+    if len(attribute) != 1 or attribute[0] not in ("topic", "partition", "offset", "timestamp", "key"):
         return clip
     column = attribute[0]
     if column == "timestamp":
@@ -42,6 +43,9 @@ def _narrowed(clip: Clip, one: Filter) -> Clip:
         values = set(one.value)
     else:
         return clip
+    if column == "key":
+        keys = frozenset(bytes(value) for value in values if isinstance(value, bytes | bytearray))
+        return replace(clip, keys=keys if clip.keys is None else clip.keys & keys)
     if column == "topic":
         known = frozenset(str(value) for value in values)
         return replace(clip, topics=known if clip.topics is None else clip.topics & known)

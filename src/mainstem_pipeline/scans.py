@@ -73,6 +73,9 @@ class Scan:
         first = self._all("start")
         return any(offset < first.get(t, {}).get(p, offset) for t, p, offset in pairs(start))
 
+    def initial_offsets_of(self, word: str) -> Offsets:
+        return self._at(Position(word), starting=True)
+
     def initial_offsets(self) -> Offsets:
         return self._at(self._options.start, starting=True)
 
@@ -297,6 +300,7 @@ class Scan:
                 options.fail_on_data_loss,
                 options.batch_rows,
                 planned_s,
+                tuple(options.clip.keys) if options.clip.keys is not None else None,
             )
             for slices in grouped(plan["slices"], task_bytes(plan, options), options.slices_min, options.slice_rows_max)
         ]

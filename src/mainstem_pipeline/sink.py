@@ -133,7 +133,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self.options, iterator, self.query, self.run, self.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self.options, messages, self.batch)
+        commit_staged(self.options, messages, self.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self.options, messages, self.batch)
@@ -149,7 +149,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self.options, iterator, "", "", -1)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _commit(self.options, messages, batchId)
+        commit_staged(self.options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _abort(self.options, messages, batchId)
@@ -182,7 +182,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 @told()
-def _commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+def commit_staged(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     staged = _staged(messages)
     if not any(one.parts for one in staged):
         return  # an empty batch: there is nothing that could be written twice

@@ -60,6 +60,7 @@ class ScanTask:
     fail_on_data_loss: bool = True
     batch_rows: int = BATCH_ROWS
     planned_s: float = 0.0
+    keys: tuple[bytes, ...] | None = None  # of which rows are wanted, if of some only
 
 
 class DataLoss(MainstemError):
@@ -256,9 +257,19 @@ class SliceReader:
             batch = filtered(taken, rows, self._schema, self._condition)
         else:
             batch = record_batch(taken, rows, self._schema)
+        if self._task.keys is not None and "key" in batch.schema.names:
+            batch = _of_keys(batch, self._task.keys)
         self._position = max(self._position, decoder.position)
         if batch.num_rows:
             yield batch
+
+
+def _of_keys(batch: pa.RecordBatch, keys: Sequence[bytes]) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = batch.column("key")
+    return batch.filter(pc.is_in(column, value_set=pa.array(keys, column.type)))
 
 
 class TopicRows:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from mainstem.testing.process import BrokerProcess
 from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.options import read_options
+from mainstem_pipeline.pushdown import pushed
+from mainstem_pipeline.scans import Scan
+from mainstem_pipeline.slices import read_task
 from tests.pipeline.conftest import create_topic, produce, publish, read, values_of
 
 if TYPE_CHECKING:
@@ -131,6 +136,26 @@ def test_sql_and_push_down_read_the_same_rows(spark: SparkSession, broker: Broke
     wanted = spark.sql(f"select value from v where topic = '{topic}.2' and offset >= 50 order by offset").collect()
     first = read(spark, broker, filter=f"{topic}/#", pushdown="true").where(f"topic = '{topic}.2' and offset >= 50")
     assert [r.value for r in first.orderBy("offset").collect()] == [r.value for r in wanted]
+
+
+def test_a_filter_on_the_key_leaves_rows_out_where_they_are_decoded(
+    spark: SparkSession, broker: BrokerProcess, topic: str
+) -> None:
+    from pyspark.sql.datasource import EqualTo, In
+
+    produce(broker, topic, [b"%d" % n for n in range(40)], key=lambda n: b"k%d" % (n % 4) if n % 5 else None)
+    options = {"subscribe": topic, "pushdown": "true"}
+    rows = read(spark, broker, **options)
+    wanted = sorted(b"%d" % n for n in range(40) if n % 5 and n % 4 in (1, 2))
+    assert values_of(rows.where("key in (X'6b31', X'6b32')")) == wanted
+    assert values_of(rows.where("key = cast('k1' as binary) and key = X'6b32'")) == []
+    asked = read_options({"url": broker.http_url, **options}, streaming=False)
+    narrowed, _ = pushed(asked, [In(("key",), (b"k1", b"k2")), EqualTo(("key",), b"k2")])
+    scan = Scan(narrowed)
+    (task,) = scan.plan(*scan.batch_range())
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    assert {key.as_py() for batch in read_task(task, schema) for key in batch.column("key")} == {b"k2"}
+    scan.close()
 
 
 def test_rows_are_the_same_from_files_and_through_the_broker(

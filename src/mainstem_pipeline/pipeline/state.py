@@ -4,6 +4,7 @@
 <state>/<flow>/flow.json       what the checkpoint depends on; a change of it is refused
 <state>/<flow>/schema.ddl      a schema that was inferred
 <state>/<flow>/status.json     the last batch, for `status`
+<state>/<flow>/redrive.json    the dead letters that were given back last
 <state>/lock                   one runner at a time: held by the process, or in a bucket renewed while it runs
 """
 
@@ -168,6 +169,13 @@ class State:
 
     def keep_status(self, flow: str, status: Mapping[str, Any]) -> None:
         self._write(f"{flow}/status.json", {**status, "at": time.time()})
+
+    def redriven(self, flow: str) -> dict[str, Any] | None:
+        """The dead letters that were given back last: see redrive.py."""
+        return self._read(f"{flow}/redrive.json")
+
+    def keep_redriven(self, flow: str, span: Mapping[str, Any]) -> None:
+        self._write(f"{flow}/redrive.json", span)
 
     def statuses(self) -> list[dict[str, Any]]:
         """The last known status of each flow; one whose run was killed is told as such."""

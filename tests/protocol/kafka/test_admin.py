@@ -16,6 +16,8 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient
 
+from mainstem.model.origin import Origin
+from mainstem.model.topic import kafka_name
 from mainstem.protocols.kafka.messages import (
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
@@ -28,6 +30,18 @@ from mainstem.protocols.kafka.messages import (
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import admin, consumer, create_topic, producer, read_all, send, unique
 from tests.protocol.kafka.raw import RawClient
+
+
+def test_topics_of_the_brokers_own_are_internal_so_that_patterns_pass_them_over(broker: Broker) -> None:
+    assert broker.app is not None and broker.loop is not None
+    namespace = broker.app.broker.namespace("/")
+    broker.loop.call_soon_threadsafe(lambda: namespace.publish(b"$own/facts", b"x", origin=Origin.BROKER))
+    topic = create_topic(broker, unique("plain"))
+    client = admin(broker)
+    own = kafka_name(b"$own/facts")
+    told = client.describe_topics(TopicCollection([own, topic]))
+    assert told[own].result(10).is_internal
+    assert not told[topic].result(10).is_internal
 
 
 def topic_config(broker: Broker, topic: str) -> dict[str, ConfigEntry]:

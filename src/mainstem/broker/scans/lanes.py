@@ -131,7 +131,7 @@ def _by_pattern(namespace: Namespace, pattern: str, reader: Reader) -> list[Topi
     found = {
         topic.name: topic
         for topic in namespace.topics.values()
-        if wanted.matches(kafka_topic(topic)) and reader.may(topic.name)
+        if wanted.matches(kafka_topic(topic)) and reader.may(topic.name) and not topic.name.startswith(b"$")
     }
     for stem in namespace.stems.values():
         assert stem.index is not None

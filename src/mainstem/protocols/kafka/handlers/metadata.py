@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
 BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
+INTERNAL = b"$"  # the broker's own: as wildcards of MQTT do, patterns of Kafka clients pass them over
 NO_NAME_VERSION_MIN = 12  # from here on an answer may leave the name of a topic out
 COORDINATED = (0, 1)  # groups and transactions
 FEATURES = {"transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
@@ -178,6 +179,7 @@ def _topic_answer(request: Request, topic: KafkaTopic) -> Any:
     return MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.canonical.startswith(INTERNAL),
         partitions=partitions,
         topic_authorized_operations=topic_operations(request, topic.canonical) if asked else NOT_ASKED,
     )
@@ -254,6 +256,7 @@ def _described_topic(request: Request, name: str, first: int, room: int) -> tupl
     ]
     operations = topic_operations(request, topic.canonical)
     described = kind(name=topic.name, topic_id=topic.id, partitions=partitions, topic_authorized_operations=operations)
+    described.is_internal = topic.canonical.startswith(INTERNAL)
     return described, last < topic.count
 
 
