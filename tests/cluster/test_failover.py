@@ -90,6 +90,24 @@ def test_postgresql_that_restarts_at_once_costs_no_acknowledged_message(cluster:
 
 
 @pytest.mark.slow
+def test_postgresql_that_is_away_for_longer_than_a_lease_leaves_brokers_that_wait_for_it(cluster: Cluster) -> None:
+    publishers = start_all(cluster)
+    for one in publishers:
+        one.wait_acked(10)
+    owner = cluster.wait_owner()
+    cluster.postgres.stop("immediate")
+    try:
+        cluster.until(lambda: "starting over, and waiting" in cluster[owner].log())
+    finally:
+        cluster.postgres.start()
+    for one in publishers:
+        one.wait_acked(10)
+        one.stop()
+    assert all(broker.running for broker in cluster.brokers.values())
+    assert judge(publishers, cluster[cluster.wait_owner()].ports) == {}
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(FAKETIME).exists(), reason="apt install libfaketime")
 def test_clocks_that_jump_by_an_hour_cost_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
     clocks = {name: tmp_path / f"clock-{name}" for name in ("a", "b")}

@@ -68,7 +68,7 @@ def check_store(settings: StoreSettings, identity: Identity | None) -> None:
         store.delete(check)
         owner = _owner_of(store)
     except StoreAway as error:
-        raise ConfigError(f"the object store does not answer: {error.message}", fix="see that it runs") from error
+        raise StoreAway(f"the object store does not answer: {error.message}", fix="see that it runs") from error
     if owner and (identity is None or owner != identity.id):
         raise ConfigError(
             f"{url} belongs to another cluster ({owner})", fix=f"a prefix of its own for each cluster: --store {url}-2"

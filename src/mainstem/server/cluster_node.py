@@ -21,8 +21,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mainstem import __version__
 from mainstem.broker.nodes import Node as OtherNode
@@ -34,7 +35,7 @@ from mainstem.cluster.figures import Figures
 from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
 from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
-from mainstem.model.errors import ConfigError, MainstemError
+from mainstem.model.errors import ConfigError, MainstemError, Overloaded
 from mainstem.server.app import App, broker_options, tier_settings
 from mainstem.server.cli.run import in_url
 from mainstem.server.lifecycle import GC_THRESHOLD, handle_signals, keep_freed_memory, loop_factory, set_up_logging
@@ -51,6 +52,9 @@ logger = logging.getLogger("mainstem.cluster")
 REFUSED_S = 1.0  # the owner's address refuses connections for so long: its process is gone
 CONNECT_S = 0.5
 LOOK_S = 0.25
+AWAY_S = 0.5
+AGAIN = "MAINSTEM_STARTED_OVER"  # in the environment of a process that took its own place
+T = TypeVar("T")
 CELLS, KAFKA = "cells", "kafka"  # the role of owning
 
 
@@ -107,7 +111,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         given = self.config.cluster
         self._dsn, store = given.postgres, self._tier.store
-        identity = await asyncio.to_thread(join, self._dsn, store, single_postgres=given.single_postgres)
+        identity = await until_reached(partial(join, self._dsn, store, single_postgres=given.single_postgres))
         directory = self._claim_directory()
         for one in PROTOCOLS:
             for entry in one.doors:
@@ -117,7 +121,7 @@ class Node:
         self._roles = close_doors(self.config)
         taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None)
         self._membership = Membership(self._dsn, self._name, self._lost, self._see)
-        await asyncio.to_thread(check_clock, self._membership)
+        await until_reached(partial(check_clock, self._membership))
         listening, connecting = relay_contexts(identity.secret)
         self._relay = Relay(connecting, self._owner)
         door = await self._loop.create_server(
@@ -128,11 +132,11 @@ class Node:
             ssl_handshake_timeout=HANDSHAKE_S,
         )
         self._tell_ports(taken, door)
-        await asyncio.to_thread(self._check_open)
+        await until_reached(self._check_open)
         fronts = await self._open_fronts(taken)
         self._stopping = stopping = handle_signals(lambda: self._app, self._reload)
         facts = self._host, self._relay_port, self._ports, __version__
-        await asyncio.to_thread(self._membership.register, *facts, owns=not self._roles or CELLS in self._roles)
+        await until_reached(partial(self._membership.register, *facts, owns=not self._roles or CELLS in self._roles))
         self._announce_relaying()
         gc.enable()
         code = await self._live(taken, fronts, stopping)
@@ -340,8 +344,24 @@ class Node:
         logger.warning("handed cell %d over in %.2f s: %s", FIRST_CELL, time.monotonic() - began, reason)
 
 
+async def until_reached(call: Callable[[], T]) -> T:
+    """In a thread. A person who starts a broker is told what does not answer; one that starts over waits for it."""
+    said = False
+    while True:
+        try:
+            return await asyncio.to_thread(call)
+        except Overloaded as error:
+            if AGAIN not in os.environ:
+                raise
+            if not said:
+                logger.warning("starting over, and waiting: %s", error)
+            said = True
+            await asyncio.sleep(AWAY_S)
+
+
 def start_over() -> None:
     """Replace this process by a fresh one of the same command: what was open is closed, what was known forgotten."""
     logging.shutdown()
+    os.environ[AGAIN] = "1"
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
