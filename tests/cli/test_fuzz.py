@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("target", sorted((ROOT / "fuzz").glob("fuzz_*.py")), ids=lambda path: path.stem)
 def test_a_fuzz_target_runs(target: Path) -> None:
-    done = subprocess.run([sys.executable, target, "0.5", "1"], capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-m", f"fuzz.{target.stem}", "0.5", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1: nothing found" in done.stdout
