@@ -31,7 +31,7 @@ from types import ModuleType
 
 from bench.compiling import compiled
 from bench.machine import ceiling, figure
-from mainstem.broker.reading import Chosen
+from mainstem.broker.topics.reading import Chosen
 from mainstem.codec.batch import BatchBuilder, read_batch_head
 from mainstem.log.gather import TopicRef
 from mainstem.log.log import Log

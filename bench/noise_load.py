@@ -29,8 +29,8 @@ from mainstem.codec.compression import deflate
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import CreateTopicsRequest, FetchRequest, ProduceRequest
 from mainstem.protocols.kafka.schema import BY_NAME
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 
 HOST = "127.0.0.1"
 ZSTD = 4

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 
 from fuzz.driver import main
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from tests.oracles.mqtt_halves import Bench
 
 SEEDS = [

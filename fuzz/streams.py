@@ -13,8 +13,8 @@ from mainstem.model.amqp_content import Content, Value
 from mainstem.protocols.amqp.methods import METHODS, encode
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.schema import APIS
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 
 PROTOCOLS = ("mqtt", "kafka", "amqp", "nats", "ws", "http")
 

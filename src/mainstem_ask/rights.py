@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.broker.rules import Action, Names, Rule, TopicRules
+from mainstem.broker.rights.rules import Action, Names, Rule, TopicRules
 from mainstem.model.errors import InvalidName, NotAuthorized
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import is_pattern

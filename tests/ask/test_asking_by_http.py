@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mainstem.broker.rules import Rule
+from mainstem.broker.rights.rules import Rule
 from mainstem.testing import Broker
 
 ROOT, ANN = ("root", "pass word"), ("ann", "pass word")

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.live import RecordRef, Sink
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
+from mainstem.broker.delivery.live import RecordRef, Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.gather import Ticket
 from mainstem.testing.ledger import seal
 

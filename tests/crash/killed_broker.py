@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mainstem.broker.broker import Broker
 from mainstem.broker.queues.queue import Outcome, Taken
-from mainstem.broker.reading import PartitionReader
+from mainstem.broker.topics.reading import PartitionReader
 from mainstem.codec.batch import decode_frames
 from mainstem.testing.ledger import OffsetMemory, unseal
 from tests.crash.broker_publisher import QUEUE, QUEUE_TOPIC, TOPICS, State, opened

@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
-from mainstem.broker.access import Access
+from mainstem.broker.rights.access import Access
 from mainstem.metadata.store import Written
 from mainstem.protocols.kafka.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from mainstem.testing import Broker

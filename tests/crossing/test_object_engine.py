@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mainstem.broker.tiering import STALLED_S
+from mainstem.broker.upkeep.tiering import STALLED_S
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.tier.store import ObjectStore
 from mainstem.testing import Broker

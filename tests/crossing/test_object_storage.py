@@ -16,7 +16,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.storage.tier.registry import Registry
 from mainstem.testing.process import BrokerProcess
 from tests.protocol.mqtt.raw import Raw

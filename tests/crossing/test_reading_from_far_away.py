@@ -14,7 +14,7 @@ import pika
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing import Broker
 from mainstem.testing.away_engine import AwayEngine, move_away
 from tests.protocol.mqtt.raw import Raw

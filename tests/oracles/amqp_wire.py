@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.broker.live import RecordRef, Route
+from mainstem.broker.delivery.live import RecordRef, Route
 from mainstem.codec.batch import decode_headers
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content

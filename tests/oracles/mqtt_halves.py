@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mainstem.broker.live import Route
+from mainstem.broker.delivery.live import Route
 from mainstem.log.gather import Gather
 from mainstem.model.record import Record
-from mainstem.protocols.mqtt import outbound, wire
 from mainstem.protocols.mqtt.limits import Limits
-from mainstem.protocols.mqtt.reasons import Reason, Violation
+from mainstem.protocols.mqtt.outgoing import outbound
+from mainstem.protocols.mqtt.wire import wire
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation
 from tests.oracles import mqtt_outbound, mqtt_wire
 
 TIME_MS = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""The outgoing half of an MQTT connection in plain Python. See `protocols/mqtt/outbound.py`."""
+"""The outgoing half of an MQTT connection in plain Python. See `protocols/mqtt/outgoing/outbound.py`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.model.origin import Origin, RecordFlag
-from mainstem.protocols.mqtt.packets import Packet, encode_refusal
-from mainstem.protocols.mqtt.properties import Property, Reader, encode_property, encode_varint
-from mainstem.protocols.mqtt.reasons import Reason, Violation
+from mainstem.protocols.mqtt.wire.packets import Packet, encode_refusal
+from mainstem.protocols.mqtt.wire.properties import Property, Reader, encode_property, encode_varint
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.protocols.connection import Ticker
 
 OUT_BYTES_MAX = 1 << 20

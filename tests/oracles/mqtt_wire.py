@@ -1,4 +1,4 @@
-"""The incoming half of an MQTT connection in plain Python. See `protocols/mqtt/wire.py`."""
+"""The incoming half of an MQTT connection in plain Python. See `protocols/mqtt/wire/wire.py`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import Route
+from mainstem.broker.delivery.live import Route
 from mainstem.log.gather import Ticket
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
 from mainstem.protocols.mqtt.limits import Limits
-from mainstem.protocols.mqtt.packets import Event, Packet, Publish, check_ack, decode
-from mainstem.protocols.mqtt.properties import Property, Reader
-from mainstem.protocols.mqtt.reasons import Reason, Violation
+from mainstem.protocols.mqtt.wire.packets import Event, Packet, Publish, check_ack, decode
+from mainstem.protocols.mqtt.wire.properties import Property, Reader
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation
 from tests.oracles.mqtt_outbound import Outbound
 
 if TYPE_CHECKING:
-    from mainstem.broker.retained import Retained
+    from mainstem.broker.sessions.retained import Retained
 
 ROUTES_MAX = 1 << 18
 CLIENT_WANTED = 1

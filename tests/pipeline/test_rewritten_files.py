@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from mainstem.broker.broker import Broker as Core
-from mainstem.broker.policy import Policy
-from mainstem.broker.topics import Topic
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.topic import Topic
 from mainstem.log.log import Log
 from mainstem.testing import Broker
 from mainstem_pipeline import slices

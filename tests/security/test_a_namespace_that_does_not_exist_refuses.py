@@ -12,7 +12,7 @@ import pika
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from mainstem.broker.access import Access
+from mainstem.broker.rights.access import Access
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.storage.directory import DataDirectory
 from mainstem.testing import Broker

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Properties, Property
+from mainstem.protocols.mqtt.wire.properties import Properties, Property
 from mainstem.testing import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet
 from tests.users import ANN, ROOT, add_users, allow

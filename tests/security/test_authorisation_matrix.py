@@ -13,8 +13,8 @@ import pytest
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import Operation
-from mainstem.broker.operations import TABLE, Need, Scope
-from mainstem.broker.rules import Action, Kind, Rule
+from mainstem.broker.rights.operations import TABLE, Need, Scope
+from mainstem.broker.rights.rules import Action, Kind, Rule
 from mainstem.testing import Broker
 from tests.security.attempts import ATTEMPTS, Client, amqp, commit, make_stream, name_of
 from tests.users import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
 from mainstem.admin.rabbit_api import ROUTES
-from mainstem.broker.operations import NEEDS, TABLE, Scope
+from mainstem.broker.rights.operations import NEEDS, TABLE, Scope
 from mainstem.testing import Broker
 
 

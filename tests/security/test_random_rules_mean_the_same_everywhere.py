@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pika.exceptions import ChannelClosedByBroker
 
-from mainstem.broker.rules import Action, Rule
+from mainstem.broker.rights.rules import Action, Rule
 from mainstem.testing import Broker
 from tests.protocol.kafka.raw import batch_of
 from tests.protocol.mqtt.raw import Raw, publish_packet

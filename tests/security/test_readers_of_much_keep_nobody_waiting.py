@@ -15,8 +15,8 @@ import pytest
 
 from mainstem.codec.compression import deflate
 from mainstem.protocols.kafka.messages import FetchRequest
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from mainstem.testing import BrokerProcess
 from tests.protocol.kafka.raw import RawClient
 from tests.security.canary import ask_all

@@ -14,7 +14,7 @@ import pika.exceptions
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from mainstem.broker.refusals import NAMES_MAX, OTHER_NAMES
+from mainstem.broker.rights.refusals import NAMES_MAX, OTHER_NAMES
 from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
 from tests.protocol.mqtt.raw import Raw, publish_packet

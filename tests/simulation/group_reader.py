@@ -6,7 +6,7 @@ import random
 
 from mainstem.admin.cursors import offset_rows
 from mainstem.broker.groups.registry import Commit, Groups
-from mainstem.broker.reading import PartitionReader
+from mainstem.broker.topics.reading import PartitionReader
 from mainstem.log.gather import Ticket
 from tests.simulation.machine import Machine
 

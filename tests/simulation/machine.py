@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.metadata.rounds import Call, Write, answer_call
 from mainstem.metadata.sqlite import SqliteStore

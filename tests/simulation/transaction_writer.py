@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass, field
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.topics import Partition
-from mainstem.broker.transactions import TransactionFault
-from mainstem.broker.views import View, ViewSlot
+from mainstem.broker.topics.topic import Partition
+from mainstem.broker.topics.views import View, ViewSlot
+from mainstem.broker.transactions.transactions import TransactionFault
 from mainstem.codec.batch import BatchBuilder, read_batch_head
 from mainstem.log.gather import Ticket
 from mainstem.model.origin import Origin

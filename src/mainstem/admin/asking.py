@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from mainstem.admin.running import Running
-from mainstem.broker.access import Action, Kind, Principal
+from mainstem.broker.rights.access import Action, Kind, Principal
 from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, NotAuthorized, NotFound, Overloaded
 
 WAITING_MAX = 8

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
-from mainstem.broker.access import Action, Principal
-from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.operations import NEEDS, Need
-from mainstem.broker.refusals import Client
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.rights.access import Action, Principal
+from mainstem.broker.rights.audit import DONE, FAILED, REFUSED
+from mainstem.broker.rights.operations import NEEDS, Need
+from mainstem.broker.rights.refusals import Client
 from mainstem.log.away import RUNS_MAX, brought
 from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized, Overloaded
 from mainstem.storage.engine import NotLocal
@@ -212,7 +212,7 @@ def audit(
 
 
 def _tell_refused(broker: Broker, request: Request, operation: str, error: MainstemError) -> None:
-    """A publish or a read: these come often, so the audit tells them together (`broker/refusals.py`)."""
+    """A publish or a read: these come often, so the audit tells them together (`broker/rights/refusals.py`)."""
     principal = request.scope["state"].get("principal")
     if principal is None:
         return  # nobody yet: failed logins are told by themselves

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.model.errors import NotFound
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
 from mainstem.broker.groups.registry import Commit, Groups
 from mainstem.broker.groups.share import ShareGroup
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.queue import Queue, Taken
 from mainstem.broker.queues.registry import Queues, QueueService
-from mainstem.broker.sessions import DONE, NEVER, Session, Sessions
+from mainstem.broker.sessions.sessions import DONE, NEVER, Session, Sessions
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound

@@ -25,8 +25,8 @@ from mainstem.admin import oidc as oidc_pages
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.admin.tokens import TOKENS_PATH
-from mainstem.broker.access import Principal
 from mainstem.broker.identity.login import Shown
+from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, NotAuthorized
 
 logger = logging.getLogger("mainstem.audit")

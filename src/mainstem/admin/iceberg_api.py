@@ -20,10 +20,10 @@ from mainstem.admin.problems import status_of
 from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
 from mainstem.admin.tokens import TOKEN_S, TOKENS_PATH
-from mainstem.broker.access import Principal
 from mainstem.broker.identity.login import Shown
 from mainstem.broker.line_process import Ended, Late, LineProcess
-from mainstem.broker.operations import NEEDS
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS
 from mainstem.model.errors import MainstemError, NotAuthorized
 
 ROOT = "/iceberg/v1"

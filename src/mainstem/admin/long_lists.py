@@ -6,7 +6,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery.turns import Turns
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from mainstem.admin.topics import find
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.reading import PartitionReader
+from mainstem.broker.delivery.turns import SLICE_NS, Turns
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.schemas.enforcement import Shown
-from mainstem.broker.turns import SLICE_NS, Turns
-from mainstem.broker.views import View, ViewSlot
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.views import View, ViewSlot
 from mainstem.log.away import when_local
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.origin import Origin

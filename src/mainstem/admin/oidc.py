@@ -33,10 +33,10 @@ from starlette.routing import Route
 
 from mainstem.admin.problems import problem_of
 from mainstem.admin.running import Running
-from mainstem.broker.access import Principal
 from mainstem.broker.identity.issuer_keys import check_source, fetch
 from mainstem.broker.identity.login import Shown
 from mainstem.broker.identity.tokens import TokenOptions, Tokens
+from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import ConfigError, MainstemError, NotAuthorized, Overloaded
 
 logger = logging.getLogger("mainstem.identity")

@@ -12,7 +12,7 @@ from mainstem import __version__
 from mainstem.admin.connections import connections_in
 from mainstem.admin.running import Running
 from mainstem.admin.topics import engine_name, topic_count
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.log.log import Log
 
 STALL_S_MAX = 1.0  # beyond it people notice, and clients time out

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mainstem.admin.running import Running
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.pipelines import ENDED, QUIET_MS
 
 SILENT = "silent"  # a flow that has not ended, of a pipeline that tells nothing any more

@@ -30,10 +30,10 @@ from mainstem.admin import rabbit_users as users
 from mainstem.admin.calls import audit
 from mainstem.admin.rights import admit, may
 from mainstem.admin.running import Running
-from mainstem.broker.access import Principal
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.operations import NEEDS, Need
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.registry import Queues
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS, Need
 from mainstem.model.errors import ClientFault, InvalidArgument, MainstemError, NotAuthorized, NotFound
 from mainstem.model.pattern import Pattern
 

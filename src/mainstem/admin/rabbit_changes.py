@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from mainstem.admin import rabbit_objects as objects
 from mainstem.admin import rabbit_policies as policies
-from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -24,6 +23,7 @@ from mainstem.broker.queues.opening import check_taker, opening_reaches, opening
 from mainstem.broker.queues.policies import policy_of
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
+from mainstem.broker.rights.access import Action, Kind
 from mainstem.metadata.store import Written
 from mainstem.model.amqp_content import NAMES, Content, encode_value
 from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized, NotFound

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import psutil
 
 from mainstem.admin.running import Running
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.exchanges import TYPES, Binding, Exchange
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.registry import Queues

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.admin import rabbit_objects as objects
-from mainstem.broker.access import User
 from mainstem.broker.identity.foreign_users import (
     EVERYTHING,
     NOTHING,
@@ -18,7 +17,8 @@ from mainstem.broker.identity.foreign_users import (
     rabbit_credentials,
     rules_on_everything,
 )
-from mainstem.broker.rules import Rule
+from mainstem.broker.rights.access import User
+from mainstem.broker.rights.rules import Rule
 from mainstem.model.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mainstem.admin.cursors import group_exists
 from mainstem.admin.running import Running
-from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.operations import Need, Scope
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
-from mainstem.broker.rules import Action, Kind
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import Need, Scope
+from mainstem.broker.rights.rules import Action, Kind
 from mainstem.model.errors import NotAuthorized
 
 EVERYTHING = b"#"

@@ -19,7 +19,7 @@
 
 Frames hold records of every topic of a shared log, and files may be read past the broker: who may not consume everything is
 told of no file, and is sent frames without the records of other topics (broker/scans/readers.py). What is staged may be for
-the topics that its writer may publish to (broker/writers.py). All of it in the caller's own namespace.
+the topics that its writer may publish to (broker/staging/writers.py). All of it in the caller's own namespace.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from starlette.routing import Route
 from mainstem.admin.calls import audit
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit
-from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.operations import NEEDS, Need
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS, Need
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.scans.readers import Reader
 from mainstem.broker.schemas.records import JSON
 from mainstem.broker.schemas.subjects import topic_of_subject
-from mainstem.broker.staged_append import durable
-from mainstem.broker.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
-from mainstem.broker.writers import Writer
+from mainstem.broker.staging.staged_append import durable
+from mainstem.broker.staging.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
+from mainstem.broker.staging.writers import Writer
 from mainstem.model.errors import (
     InvalidArgument,
     MainstemError,

@@ -26,8 +26,8 @@ from mainstem.admin.problems import status_of
 from mainstem.admin.rights import admit, require
 from mainstem.admin.running import Running
 from mainstem.admin.schema_rights import sees
-from mainstem.broker.access import Principal
-from mainstem.broker.operations import NEEDS
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS
 from mainstem.broker.schemas import faults
 from mainstem.broker.schemas.faults import SchemaFault
 from mainstem.broker.schemas.records import AVRO, TYPES, Schema, Version

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mainstem.admin.rights import may
 from mainstem.admin.running import Running
-from mainstem.broker.access import Principal
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.operations import NEEDS
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS
 from mainstem.broker.schemas.subjects import topic_of_subject
 
 READING = ("schema.describe", "topic.consume", "topic.publish")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mainstem.admin.messages import record_facts, shown_in
-from mainstem.broker.live import RecordRef, Sink
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery.live import RecordRef, Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.log.log import Log
 from mainstem.model.topic_filter import check_filter
 

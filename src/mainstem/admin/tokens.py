@@ -15,7 +15,7 @@ import json
 import os
 import time
 
-from mainstem.broker.access import Access, Principal
+from mainstem.broker.rights.access import Access, Principal
 
 TOKEN_S = 3_600
 TOKENS_PATH = "/iceberg/v1/oauth/tokens"

@@ -10,11 +10,11 @@ from typing import Any
 
 from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
-from mainstem.broker.reading import PartitionReader
-from mainstem.broker.topics import Partition, Topic
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery.turns import Turns
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.topic import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.topic_filter import check_filter, matches

@@ -8,9 +8,9 @@ from typing import Any
 from mainstem.admin.messages import record_facts
 from mainstem.admin.running import Running
 from mainstem.admin.topics import engine_name, find, local_and_remote
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.reading import PartitionReader
-from mainstem.broker.topics import Partition
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.topic import Partition
 from mainstem.broker.tracing.stations import stations
 from mainstem.model.errors import NotFound
 from mainstem.model.record import Record

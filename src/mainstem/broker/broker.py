@@ -16,42 +16,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mainstem.broker.access import Access
-from mainstem.broker.archives import Archives
-from mainstem.broker.audit import Audit, AuditOptions
-from mainstem.broker.catch_up import Pump
-from mainstem.broker.commits import Commit
-from mainstem.broker.coordinator import Coordinator
-from mainstem.broker.declaring import Declaring
 from mainstem.broker.delayed import TOPIC as DELAYED_TOPIC
 from mainstem.broker.delayed import Delayed
-from mainstem.broker.deletion import Deletion
+from mainstem.broker.delivery.catch_up import Pump
+from mainstem.broker.delivery.live import Dispatcher
+from mainstem.broker.delivery.ticker import MakeCommitter, Ticker
+from mainstem.broker.delivery.turns import Turns
 from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.identity.login import Identity, IdentityOptions
-from mainstem.broker.journal import Journal
-from mainstem.broker.live import Dispatcher
-from mainstem.broker.maintenance import Maintenance
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.namespace_removal import NamespaceRemoval
-from mainstem.broker.namespace_settings import NamespaceSettings
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.quotas import Quotas
+from mainstem.broker.namespaces.removal import NamespaceRemoval
+from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.broker.nodes import Nodes
-from mainstem.broker.owners import Owners
 from mainstem.broker.pipelines import Pipelines
-from mainstem.broker.policy import Policy
 from mainstem.broker.queues.registry import QueueService
-from mainstem.broker.quotas import Quotas
+from mainstem.broker.rights.access import Access
+from mainstem.broker.rights.audit import Audit, AuditOptions
+from mainstem.broker.rights.owners import Owners
 from mainstem.broker.scans.plan import ScanPlans
 from mainstem.broker.schemas.registry import Schemas
-from mainstem.broker.search_indexing import SearchIndexing
-from mainstem.broker.session_keeper import SessionKeeper, SessionLimits
-from mainstem.broker.staging import Staging
+from mainstem.broker.sessions.keeper import SessionKeeper, SessionLimits
+from mainstem.broker.staging.staging import Staging
+from mainstem.broker.state.journal import Journal
 from mainstem.broker.streams.registry import LOG_KIND, StreamService
-from mainstem.broker.ticker import MakeCommitter, Ticker
-from mainstem.broker.tiering import Tiering
-from mainstem.broker.topics import Span, Topic
+from mainstem.broker.topics.commits import Commit
+from mainstem.broker.topics.declaring import Declaring
+from mainstem.broker.topics.deletion import Deletion
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.topic import Span, Topic
+from mainstem.broker.topics.views import View
 from mainstem.broker.tracing.tracer import Tracer
-from mainstem.broker.turns import Turns
-from mainstem.broker.views import View
+from mainstem.broker.transactions.coordinator import Coordinator
+from mainstem.broker.upkeep.archives import Archives
+from mainstem.broker.upkeep.maintenance import Maintenance
+from mainstem.broker.upkeep.search_indexing import SearchIndexing
+from mainstem.broker.upkeep.tiering import Tiering
 from mainstem.log.away import reads_may_wait
 from mainstem.log.log import Log
 from mainstem.log.logs import LogLimits, Logs, rebuild_index

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.codec.batch import decode_frames
 from mainstem.log.away import bring
 from mainstem.log.gather import Ticket
@@ -37,7 +37,7 @@ from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
 
 logger = logging.getLogger("mainstem.broker")
 

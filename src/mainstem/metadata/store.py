@@ -6,9 +6,9 @@
     next_id         a number never given before
     copy_to, close
 
-Whoever changes what exists commits first and changes its own memory afterwards (`broker/commits.py`). Writes are queued in
-call order; each returns at once with a `Written`, done when the change would survive a power cut. Where the disk is full
-it waits for room. Writes of one moment share a transaction, and with it the fsync.
+Whoever changes what exists commits first and changes its own memory afterwards (`broker/topics/commits.py`). Writes are
+queued in call order; each returns at once with a `Written`, done when the change would survive a power cut. Where the
+disk is full it waits for room. Writes of one moment share a transaction, and with it the fsync.
 """
 
 from __future__ import annotations

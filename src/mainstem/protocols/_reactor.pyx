@@ -19,7 +19,7 @@ from mainstem.protocols._sockets cimport (
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, recv, send, sendmsg, shutdown,
 )
 
-from mainstem.broker.ticker import SHARE_BYTES
+from mainstem.broker.delivery.ticker import SHARE_BYTES
 from mainstem.protocols.loopback import stop_pacing
 
 logger = logging.getLogger("mainstem.connection")

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from mainstem.broker._live import Route
+from mainstem.broker.delivery._live import Route
 
 Resolve = Callable[[bytes], tuple[Route | None, int, int, int]]
 

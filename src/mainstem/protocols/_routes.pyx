@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memset
 
-from mainstem.broker._live cimport Route
+from mainstem.broker.delivery._live cimport Route
 
 ROUTES_MAX = 1 << 18
 # Of all tables: a connection that is given another table (its rights changed) must not take it for the one it knew.

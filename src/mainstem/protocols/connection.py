@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mainstem.broker.access import Principal
-from mainstem.broker.audit import Audit
-from mainstem.broker.quotas import Member
-from mainstem.broker.refusals import Client
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery.turns import Turns
+from mainstem.broker.namespaces.quotas import Member
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.audit import Audit
+from mainstem.broker.rights.refusals import Client
 from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
@@ -44,7 +44,7 @@ HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
 HOLD_TURN = 8  # it has more, and others come first (`wait_for_turn`)
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
-HOLD_QUOTA = 256  # it has published more than its quota (`broker/quotas.py`)
+HOLD_QUOTA = 256  # it has published more than its quota (`broker/namespaces/quotas.py`)
 BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Principal
 from mainstem.broker.identity.login import Identity, Shown
+from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from mainstem.admin.events import Events
 from mainstem.admin.history.keeper import History
 from mainstem.admin.otlp import OtlpExporter
 from mainstem.admin.rates import Rates
-from mainstem.broker.audit import AuditOptions
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.identity.login import IdentityOptions
 from mainstem.broker.identity.tokens import TokenOptions
-from mainstem.broker.policy import Policy
-from mainstem.broker.session_keeper import SessionLimits
+from mainstem.broker.rights.audit import AuditOptions
+from mainstem.broker.sessions.keeper import SessionLimits
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.logs import LogLimits
 from mainstem.model.errors import ConfigError, Overloaded
 from mainstem.protocols.admission import Admission

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.sessions import DONE
+from mainstem.broker.sessions.sessions import DONE
 from mainstem.server.app import broker_options
 from mainstem.server.settings import Config
 from mainstem.storage.directory import BEFORE, DataDirectory, write_format

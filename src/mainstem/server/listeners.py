@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mainstem.broker.access import is_loopback
+from mainstem.broker.rights.access import is_loopback
 from mainstem.model.errors import ConfigError
 from mainstem.server.protocols import doors
 from mainstem.server.settings import Listeners

@@ -12,7 +12,7 @@ from mainstem.broker.groups.registry import Commit
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.queue import Outcome, Taken
 from mainstem.broker.queues.settings import QueueSettings
-from mainstem.broker.sessions import Flight, Session
+from mainstem.broker.sessions.sessions import Flight, Session
 from mainstem.codec.batch import KIND_STATE, frame_heads
 
 READ_BYTES = 4 << 20

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 from kafka import KafkaConsumer
 
-from mainstem.broker import turns
+from mainstem.broker.delivery import turns
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.protocols.kafka.messages import CreateTopicsRequest, MetadataRequest, OffsetCommitRequest, ProduceRequest
 from mainstem.testing import Broker

@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import Self
 
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import Properties, encode_properties, encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import Properties, encode_properties, encode_text
 
 WAIT_S = 5.0
 _names = itertools.count()

@@ -1,6 +1,6 @@
 import pytest
 
-from mainstem.protocols.mqtt.properties import Properties, Property
+from mainstem.protocols.mqtt.wire.properties import Properties, Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, publish_packet
 

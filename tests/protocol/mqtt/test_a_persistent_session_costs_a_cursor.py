@@ -1,6 +1,6 @@
 """What was missed comes from the log, in order, however many logs it lies in."""
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, unique
 

@@ -1,6 +1,6 @@
 """A publish that closed the connection was not received: neither its repetition nor another message is taken for one."""
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Raw, ack_packet, publish_packet, unique
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import Property, encode_properties, encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import Property, encode_properties, encode_text
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82

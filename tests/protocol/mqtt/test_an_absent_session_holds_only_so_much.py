@@ -1,6 +1,6 @@
 import asyncio
 
-from mainstem.broker.sessions import Session, Subscription
+from mainstem.broker.sessions.sessions import Session, Subscription
 from mainstem.log.retention import NO_STAMP
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, publish_packet

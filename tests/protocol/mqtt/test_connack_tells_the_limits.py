@@ -1,4 +1,4 @@
-from mainstem.protocols.mqtt.properties import Property, Reader, encode_property
+from mainstem.protocols.mqtt.wire.properties import Property, Reader, encode_property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw
 

@@ -27,8 +27,8 @@ def test_too_many_subscriptions_fail_with_0x97() -> None:
 
 
 def test_unsubscribe_tells_what_was_not_there(port: int) -> None:
-    from mainstem.protocols.mqtt.packets import encode_packet
-    from mainstem.protocols.mqtt.properties import encode_text
+    from mainstem.protocols.mqtt.wire.packets import encode_packet
+    from mainstem.protocols.mqtt.wire.properties import encode_text
 
     topic = unique("there")
     with Raw.connected(port, version=5) as client:

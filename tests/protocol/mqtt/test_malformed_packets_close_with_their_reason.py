@@ -1,7 +1,7 @@
 import pytest
 
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from tests.protocol.mqtt.raw import Raw, publish_packet, unique
 
 MALFORMED, PROTOCOL_ERROR, TOPIC_INVALID, TOO_LARGE, ALIAS_INVALID = 0x81, 0x82, 0x90, 0x95, 0x94

@@ -1,6 +1,6 @@
 import select
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Raw, ack_packet, unique
 
 RELEASE, POISON = 0x80, 0x99

@@ -1,4 +1,4 @@
-from mainstem.protocols.mqtt.properties import Property, encode_property
+from mainstem.protocols.mqtt.wire.properties import Property, encode_property
 from tests.protocol.mqtt.raw import Message, Raw, publish_packet, unique
 
 NO_LOCAL = 4

@@ -1,4 +1,4 @@
-from mainstem.protocols.mqtt.properties import Property, encode_property
+from mainstem.protocols.mqtt.wire.properties import Property, encode_property
 from tests.protocol.mqtt.raw import Raw, unique
 
 

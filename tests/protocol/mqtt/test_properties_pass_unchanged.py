@@ -1,6 +1,6 @@
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property, encode_bare
+from mainstem.protocols.mqtt.wire.properties import Property, encode_bare
 from tests.protocol.mqtt.raw import Raw, unique
 
 PROPERTIES = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing import BrokerProcess
 from tests.protocol.mqtt.raw import Raw, ack_packet
 

@@ -1,6 +1,6 @@
 """A QoS 2 publish whose client is gone before PUBREC is stored, and stored once when the client sends it again."""
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing import BrokerProcess
 from tests.conftest import StartBroker
 from tests.protocol.mqtt.raw import Raw, ack_packet, publish_packet, unique

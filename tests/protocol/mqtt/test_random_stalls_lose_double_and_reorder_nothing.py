@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, ack_packet, publish_packet
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet, subscribe_packet, unique
 from tests.users import add_users

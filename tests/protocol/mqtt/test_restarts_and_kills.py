@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing import BrokerProcess
 from tests.conftest import StartBroker
 from tests.protocol.mqtt.raw import Message, Raw, ack_packet, publish_packet

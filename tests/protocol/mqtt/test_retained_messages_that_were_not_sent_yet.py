@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.conftest import StartBroker
 from tests.protocol.mqtt.raw import Raw, publish_packet
 

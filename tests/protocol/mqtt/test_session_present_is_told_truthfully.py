@@ -1,6 +1,6 @@
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Raw, unique
 
 

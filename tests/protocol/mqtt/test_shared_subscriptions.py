@@ -1,4 +1,4 @@
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Raw, ack_packet, unique
 
 

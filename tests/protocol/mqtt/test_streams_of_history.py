@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Message, Raw, unique
 
 

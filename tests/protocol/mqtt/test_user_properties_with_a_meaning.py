@@ -1,7 +1,7 @@
 import time
 
-from mainstem.broker.reading import PartitionReader
-from mainstem.protocols.mqtt.properties import Property
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.testing.broker import Broker
 from tests.protocol.mqtt.raw import Raw, publish_packet, unique
 

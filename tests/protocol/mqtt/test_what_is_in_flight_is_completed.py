@@ -1,7 +1,7 @@
 """A delivery that began is sent again after a reconnect, or gives its place back: no window shrinks for good."""
 
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import Property, encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import Property, encode_text
 from tests.protocol.mqtt.raw import Raw, unique
 
 ONE_AT_A_TIME: dict[str, object] = {

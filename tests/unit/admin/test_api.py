@@ -14,7 +14,7 @@ import pytest
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.api_reference import reference_page
 from mainstem.admin.cursors import read_assignment
-from mainstem.broker.operations import Scope
+from mainstem.broker.rights.operations import Scope
 from mainstem.testing import Broker
 
 

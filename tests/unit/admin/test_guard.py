@@ -10,7 +10,7 @@ import pytest
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.guard import host_allowed
 from mainstem.broker.identity import passwords
-from mainstem.broker.operations import Scope
+from mainstem.broker.rights.operations import Scope
 from mainstem.testing import Broker
 
 WRITE = {"topic": "hostile", "value": "x"}

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from mainstem.admin.long_lists import SORTED_AT_ONCE, in_order, in_slices
-from mainstem.broker import turns
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery import turns
+from mainstem.broker.delivery.turns import Turns
 
 
 @pytest.fixture

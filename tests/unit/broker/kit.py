@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.live import RecordRef, Sink
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
-from mainstem.broker.reading import PartitionReader
-from mainstem.broker.views import ViewSlot
+from mainstem.broker.delivery.live import RecordRef, Sink
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.views import ViewSlot
 from mainstem.codec.batch import BatchBuilder, read_batch_head
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.access import Access, Action, Principal
 from mainstem.broker.identity import passwords
 from mainstem.broker.identity.login import Identity, Shown
 from mainstem.broker.identity.passwords import SCRAM_HASHES, make_credentials, scram_verifier, verify_password
+from mainstem.broker.rights.access import Access, Action, Principal
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.errors import InvalidArgument, InvalidName
 from mainstem.model.topic_filter import covers, filter_levels, matches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.model.clock import ManualClock
 from tests.unit.broker.kit import DAY_MS, durable, everything, reader_of, running, values

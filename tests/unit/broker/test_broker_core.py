@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.policy import Policy
-from mainstem.broker.reading import PartitionReader
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.reading import PartitionReader
 from tests.unit.broker.kit import Collector, Released, opened, until
 
 

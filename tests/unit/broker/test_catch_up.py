@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker import catch_up
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
+from mainstem.broker.delivery import catch_up
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.model.topic_filter import matches
 from tests.unit.broker.kit import Collector, durable, kafka_batch, opened, produce, running, until

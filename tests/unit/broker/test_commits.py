@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.metadata.rounds import Write
 from mainstem.metadata.rows import NamespaceRow, TopicRow, ViewRow
 from mainstem.metadata.sqlite import SqliteStore

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
 from mainstem.codec.batch import decode_frames
 from mainstem.log import low_marks
 from mainstem.log.log import Log

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.producers import PartitionProducers, Producers, Verdict
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.settings import QueueSettings
-from mainstem.broker.sessions import DONE, Sessions
+from mainstem.broker.sessions.sessions import DONE, Sessions
+from mainstem.broker.transactions.producers import PartitionProducers, Producers, Verdict
 from mainstem.codec.batch import read_batch_head
 from mainstem.model.clock import ManualClock
 from mainstem.protocols.mqtt.session import MqttSession
@@ -106,7 +106,7 @@ async def test_a_dead_letter_is_not_written_again_after_a_second_crash(tmp_path:
         shutil.copytree(data, copy)
     async with running(copy) as broker:
         broker.queues._on_checkpoint()
-        assert list(broker.queues.letter_marks._dump()) == []
+        assert list(broker.queues.dead_letter_marks._dump()) == []
         broker.ticker.drain()
         shutil.copytree(copy, third)
     async with running(third) as broker:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.committer import Committer
 from mainstem.log.log import Log
 from mainstem.model.errors import DiskFull, InvalidArgument
@@ -142,7 +142,7 @@ async def test_a_nearly_full_disk_refuses_data_keeps_state_serves_reads_and_reco
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = SimpleNamespace(total=100 << 30, used=0, free=50 << 30)
-    monkeypatch.setattr("mainstem.broker.maintenance.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr("mainstem.broker.upkeep.maintenance.shutil.disk_usage", lambda path: free)
     async with running(tmp_path) as broker:
         namespace = broker.namespace("/")
         broker.create_topic(namespace, b"own", Policy(layout="dedicated"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mainstem.broker.policy import Policy
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.topics.policy import Policy
 from mainstem.model.clock import ManualClock
 from tests.unit.broker.kit import DAY_MS, durable, everything, reader_of, running
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainstem.broker.access import Access, Action
 from mainstem.broker.identity import passwords
 from mainstem.broker.identity.certificates import CertificateRules
 from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.identity.login import Identity, IdentityOptions, Shown
 from mainstem.broker.identity.passwords import make_credentials, renewed, verify_password
+from mainstem.broker.rights.access import Access, Action
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.clock import ManualClock
 from mainstem.model.errors import ConfigError, InvalidArgument, NotAuthorized, Overloaded

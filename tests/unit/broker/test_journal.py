@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.policy import Policy
-from mainstem.broker.snapshot import PIECE_ENTRIES
+from mainstem.broker.state.snapshot import PIECE_ENTRIES
+from mainstem.broker.topics.policy import Policy
 from mainstem.model.errors import StorageFault
 from tests.unit.broker.kit import durable, everything, reader_of, values
 

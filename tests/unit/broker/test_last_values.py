@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.views import View
+from mainstem.broker.topics.views import View
 from mainstem.codec.batch import decode_batch, split_batches
 from mainstem.model.errors import InvalidArgument
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.live import RecordRef
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
+from mainstem.broker.delivery.live import RecordRef
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
 from mainstem.codec.batch import Codec, crc32c, read_batch_head
 from mainstem.log.log import Log
 from mainstem.model.errors import CorruptFrame

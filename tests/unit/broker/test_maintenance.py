@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds
 from mainstem.log.topic_index_format import CHUNK_RECORDS

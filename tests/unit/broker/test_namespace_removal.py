@@ -9,11 +9,11 @@ import pytest
 
 from mainstem.broker.broker import Broker
 from mainstem.broker.groups.registry import Commit
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.namespace_removal import REMOVING
-from mainstem.broker.namespace_settings import NamespaceSettings
-from mainstem.broker.policy import Policy
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.removal import REMOVING
+from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.topics.policy import Policy
 from mainstem.model.errors import InvalidArgument, NotFound, Overloaded
 from mainstem.model.origin import RecordFlag
 from tests.unit.broker.kit import durable, everything, opened, reader_of, running, until, values

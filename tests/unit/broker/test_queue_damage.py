@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker.policy import Policy
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.topics.policy import Policy
 from mainstem.codec.batch import crc32c
 from tests.unit.broker.kit import durable, kafka_batch, produce, running
 

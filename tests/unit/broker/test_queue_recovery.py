@@ -113,8 +113,8 @@ async def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_agai
         dead = broker.queues.of(broker.namespace("/")).get("dead")
         assert all_of(dead) == [b"0", b"1", b"2"]
         assert all_of(queue) == [b"3", b"4", b"5"]
-        broker.queues.letter_marks.move(broker.queues.by_id)
-        assert list(broker.queues.letter_marks._dump()) == []
+        broker.queues.dead_letter_marks.move(broker.queues.by_id)
+        assert list(broker.queues.dead_letter_marks._dump()) == []
 
 
 async def test_letters_that_wait_for_their_leases_are_written_when_the_queue_is_deleted(tmp_path: Path) -> None:

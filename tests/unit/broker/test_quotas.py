@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker.namespace_settings import NamespaceSettings
+from mainstem.broker.namespaces.quotas import NAMESPACE, USER, WAIT_S_MAX, Bucket, Limits
+from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.broker.queues.settings import QueueSettings
-from mainstem.broker.quotas import NAMESPACE, USER, WAIT_S_MAX, Bucket, Limits
 from mainstem.model.errors import InvalidArgument, QuotaExceeded
 from tests.unit.broker.kit import durable, running
 

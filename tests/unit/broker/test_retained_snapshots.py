@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.retained import PIECE_ENTRIES, Pointer
+from mainstem.broker.sessions.retained import PIECE_ENTRIES, Pointer
 from mainstem.model.origin import RecordFlag
 
 MORE = PIECE_ENTRIES + 10

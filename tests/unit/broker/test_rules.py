@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.broker.access import Access, Action, Kind, Principal, Rule
-from mainstem.broker.rules import LITERAL, PATTERN, PREFIX, Names
+from mainstem.broker.rights.access import Access, Action, Kind, Principal, Rule
+from mainstem.broker.rights.rules import LITERAL, PATTERN, PREFIX, Names
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import filter_levels, literal_filter, matches

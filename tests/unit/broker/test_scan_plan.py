@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
-from mainstem.broker.policy import Policy
 from mainstem.broker.scans import plan as plan_module
 from mainstem.broker.scans.gaps import Gaps
 from mainstem.broker.scans.lanes import Lane, Selection
 from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
+from mainstem.broker.topics.policy import Policy
 from mainstem.codec.batch import frame_heads
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import STEMS_MAX, Policy
-from mainstem.broker.topics import Topic
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import STEMS_MAX, Policy
+from mainstem.broker.topics.topic import Topic
 from mainstem.model.clock import ManualClock
 from mainstem.model.errors import InvalidArgument, MessageTooLarge, Overloaded
 from tests.unit.broker.kit import (

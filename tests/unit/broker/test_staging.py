@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker.policy import Policy
 from mainstem.broker.schemas.records import Schema
-from mainstem.broker.staging import Attempt, BatchId
+from mainstem.broker.staging.staging import Attempt, BatchId
+from mainstem.broker.topics.policy import Policy
 from mainstem.codec.staged import StagedBatch, encode_staged
 from mainstem.model.errors import InvalidRecord, Overloaded
 from mainstem.storage.memory import MemoryEngine

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.broker.tracing.tracer import EVERYTHING, OPEN_MAX, threshold_of
 from mainstem.broker.tracing.traces import TRACES_MAX, Trace, Traces, trace_ids
 from mainstem.model.errors import InvalidArgument

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery.turns import Turns
 
 
 async def given_to(turns: Turns, readers: dict[str, int], rounds: int) -> Counter[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.policy import Policy
-from mainstem.broker.views import View, ViewSlot
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.views import View, ViewSlot
 from mainstem.log.log import Log
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName
 from tests.unit.broker.kit import durable, everything, kafka_batch, opened, produce, running, values

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.log.committer import EXIT_STORAGE_FAILED, Committer
 from mainstem.log.log import Log
 from mainstem.storage.flusher import Flusher

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainstem.broker import time_search
-from mainstem.broker.time_search import find_time_stored, newest_stored
+from mainstem.broker.topics import time_search
+from mainstem.broker.topics.time_search import find_time_stored, newest_stored
 from mainstem.codec.batch import decode_frames
 from mainstem.log.log import Log
 from mainstem.log.part_times import PartTimes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.broker.turns import Turns
+from mainstem.broker.delivery.turns import Turns
 from mainstem.protocols.connection import HOLD_QUEUE, Connection, Server
 from mainstem.protocols.reactor import HAS_EPOLL, let_go, listen
 from tests.unit.protocols.test_reactor import Ticker, until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.broker.policy import Policy as BrokerPolicy
+from mainstem.broker.topics.policy import Policy as BrokerPolicy
 from mainstem.server.config import ConfigProblems, load_config, show_config
 from mainstem.server.config_reference import reference_page
 from mainstem.server.explanations import CATALOGUE

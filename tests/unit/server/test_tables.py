@@ -83,7 +83,7 @@ engines.ENGINES["toy"] = engines.EngineKind(
     on_disk=False, has_segments=False, colour="http", lies_in=lambda directory, names: False,
 )
 
-from mainstem.broker.policy import Policy
+from mainstem.broker.topics.policy import Policy
 from mainstem.server.cli.topics import topic
 from mainstem.testing import Broker
 

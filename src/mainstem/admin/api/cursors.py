@@ -24,8 +24,8 @@ from mainstem.admin.cursors import (
 )
 from mainstem.admin.long_lists import in_slices
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.broker.rules import Action, Kind
-from mainstem.broker.sessions import Session
+from mainstem.broker.rights.rules import Action, Kind
+from mainstem.broker.sessions.sessions import Session
 from mainstem.model.errors import AlreadyExists, InvalidArgument, NotFound
 from mainstem.model.topic import topic_of_kafka
 

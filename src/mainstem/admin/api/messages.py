@@ -20,7 +20,7 @@ from mainstem.admin.messages import (
     value_of,
 )
 from mainstem.admin.tail import Tail
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import InvalidArgument, MessageTooLarge, NotAuthorized, NotFound, Overloaded
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header

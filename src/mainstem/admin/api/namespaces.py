@@ -8,9 +8,9 @@ from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.connections import connections_in
 from mainstem.admin.rights import admit
 from mainstem.admin.topics import topic_count
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.namespace_settings import NamespaceSettings
-from mainstem.broker.quotas import NAMESPACE
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.quotas import NAMESPACE
+from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.model.errors import InvalidArgument
 
 

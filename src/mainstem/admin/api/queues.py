@@ -9,12 +9,12 @@ from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.cursors import dead_row, queue_row, queues_of, stream_consumer_row, stream_consumers
-from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.dead_letters import discard
 from mainstem.broker.queues.opening import check_taker, opening_rights
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.topic_filter import check_filter
 

@@ -11,8 +11,8 @@ from mainstem.admin.api.messages import SUBJECT, require_consume
 from mainstem.admin.calls import Call, Field, Operation
 from mainstem.admin.messages import READ_BYTES, open_source, start_offsets
 from mainstem.admin.rights import admit
-from mainstem.broker.access import Action
-from mainstem.broker.operations import NEEDS
+from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.operations import NEEDS
 from mainstem.model.errors import InvalidArgument, NotAuthorized
 from mainstem.model.record import Record
 

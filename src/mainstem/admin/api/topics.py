@@ -6,9 +6,9 @@ from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.topics import children, find, topic_count, topic_facts, topic_page, topic_row
-from mainstem.broker.access import Action
-from mainstem.broker.policy import Policy, check_values
-from mainstem.broker.topics import Topic
+from mainstem.broker.rights.access import Action
+from mainstem.broker.topics.policy import Policy, check_values
+from mainstem.broker.topics.topic import Topic
 from mainstem.model.errors import InvalidArgument
 
 SETTINGS = Field(

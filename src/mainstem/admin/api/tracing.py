@@ -7,7 +7,7 @@ from typing import Any
 
 from mainstem.admin.calls import LIMIT, Call, Field, Operation, page
 from mainstem.admin.way import way_of
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 
 
 async def get_trace(call: Call) -> Any:

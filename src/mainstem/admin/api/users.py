@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
-from mainstem.broker.access import Action, Principal, Rule, User, is_loopback
 from mainstem.broker.identity.foreign_users import read_users
-from mainstem.broker.quotas import USER
+from mainstem.broker.namespaces.quotas import USER
+from mainstem.broker.rights.access import Action, Principal, Rule, User, is_loopback
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.topic_filter import check_filter
 

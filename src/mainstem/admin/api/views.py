@@ -7,8 +7,8 @@ from typing import Any
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.messages import record_facts
 from mainstem.admin.running import Running
-from mainstem.broker.access import Action
-from mainstem.broker.views import View
+from mainstem.broker.rights.access import Action
+from mainstem.broker.topics.views import View
 from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.record import Record
 

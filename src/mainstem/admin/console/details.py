@@ -19,11 +19,11 @@ from mainstem.admin.openapi import openapi_document
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.rights import admit
 from mainstem.admin.way import way_of
-from mainstem.broker.access import Action
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.quotas import NAMESPACE
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
-from mainstem.broker.quotas import NAMESPACE
+from mainstem.broker.rights.access import Action
 from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound

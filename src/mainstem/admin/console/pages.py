@@ -37,8 +37,8 @@ from mainstem.admin.messages import at_end, encode_position, open_source, page_b
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
-from mainstem.broker.access import Action
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import literal_filter
 from mainstem.storage.engines import ENGINES

@@ -25,8 +25,8 @@ from mainstem.admin.oidc import SESSION
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
-from mainstem.broker.access import Principal
-from mainstem.broker.operations import NEEDS
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.operations import NEEDS
 from mainstem.model.errors import MainstemError, NotFound
 
 FOLDER = Path(__file__).parent

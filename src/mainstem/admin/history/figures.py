@@ -19,10 +19,10 @@ from mainstem.admin.cursors import group_key, group_named, groups_of, offset_row
 from mainstem.admin.overview import resident_bytes
 from mainstem.admin.pipelines import SILENT, flow_rows
 from mainstem.admin.running import Running
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.pipelines import ENDED
-from mainstem.broker.reading import PartitionReader
-from mainstem.broker.views import View, ViewSlot
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.views import View, ViewSlot
 from mainstem.model.histogram import Histogram
 
 TOPICS_MAX, QUEUES_MAX, GROUPS_MAX, FLOWS_MAX = 200, 90, 90, 60

@@ -20,8 +20,8 @@ from mainstem.admin.history.figures import MARK, Figures
 from mainstem.admin.history.rings import COARSE_SLOTS, FINE_S, FINE_SLOTS, Rings
 from mainstem.admin.running import Running
 from mainstem.broker.broker import DEFAULT_NAMESPACE
-from mainstem.broker.reading import PartitionReader
-from mainstem.broker.topics import Topic
+from mainstem.broker.topics.reading import PartitionReader
+from mainstem.broker.topics.topic import Topic
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 

@@ -36,9 +36,9 @@ from mainstem.admin.pipelines import SILENT, flow_rows
 from mainstem.admin.running import Running
 from mainstem.admin.tail import Tail
 from mainstem.admin.topics import engine_name, local_and_remote, topic_count
+from mainstem.broker.namespaces.quotas import NO_LIMITS
 from mainstem.broker.pipelines import ENDED
 from mainstem.broker.queues.queue import Queue
-from mainstem.broker.quotas import NO_LIMITS
 from mainstem.log.log import Log
 from mainstem.model.errors import NotFound
 from mainstem.storage.engine import Stat

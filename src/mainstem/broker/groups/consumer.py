@@ -63,7 +63,7 @@ class BeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What the group keeps of a member that speaks the classic protocol (`seats.py`)."""
+    """What the group keeps of a member that speaks the classic protocol (`classic_members.py`)."""
 
     session_ms: int
 

@@ -21,7 +21,7 @@ from mainstem.broker.groups.classic import ClassicGroup, GroupLimits, Member, St
 from mainstem.broker.groups.consumer import ConsumerGroup, TopicLookup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.share import ShareGroup
-from mainstem.broker.journal import StateKeeper
+from mainstem.broker.state.journal import StateKeeper
 from mainstem.log.gather import Ticket
 
 GROUPS_MAX = 100_000

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainstem.broker.identity.passwords import PBKDF2_ITERATIONS_MAX, SALTED_ALGORITHMS, encoded
-from mainstem.broker.rules import Rule
+from mainstem.broker.rights.rules import Rule
 from mainstem.model.errors import InvalidArgument
 
 USERS_MAX = 10_000

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainstem.broker.identity.issuer_keys import IssuerKey, IssuerKeys
-from mainstem.broker.rules import Rule
+from mainstem.broker.rights.rules import Rule
 from mainstem.model.errors import ConfigError, InvalidArgument, NotAuthorized
 
 TOKEN_BYTES_MAX = 16 * 1024

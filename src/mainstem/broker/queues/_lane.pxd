@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
+from mainstem.broker.delivery._live cimport BatchWalk, RecordRef, Sink
 from mainstem.codec._frames cimport FrameFields
 from mainstem.cursor._queue_core cimport QueueCore
 

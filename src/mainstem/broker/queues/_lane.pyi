@@ -3,8 +3,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mainstem.broker._live import RecordRef, Sink
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery._live import RecordRef, Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.cursor.queue import QueueCursor
 
 class Entry:

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy
 
-from mainstem.broker._live cimport BatchWalk, RecordRef, Sink
+from mainstem.broker.delivery._live cimport BatchWalk, RecordRef, Sink
 from mainstem.codec._batch cimport FRAME_HEAD_SIZE, KIND_DATA
 from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
 from mainstem.cursor._queue_core cimport QueueCore

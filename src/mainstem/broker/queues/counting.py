@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from mainstem.broker.catch_up import CatchUp, Piece
+from mainstem.broker.delivery.catch_up import CatchUp, Piece
 from mainstem.broker.queues.lane import Backlog
 from mainstem.storage.engine import NotLocal
 

@@ -5,7 +5,7 @@
 and remembered as `original-expiration`. A record that would come back to a queue without anybody having rejected it on the
 way goes round in a circle, and is dropped there.
 
-A letter names its source, so that a crash between the two writes does not make a second one (see `letter_marks.py`):
+A letter names its source, so that a crash between the two writes does not make a second one (see `dead_letter_marks.py`):
 
     header `ms-dead`:  u32 queue id, i64 stamp of the source, u32 attempts
 """
@@ -50,7 +50,7 @@ class DeadLetters:
         if queue.settings.durable:
             queue.letters.waiting[sending] = None
             self._queues.journal_changes(queue)
-            self._queues.service.letter_marks.put(queue).wait(sending)
+            self._queues.service.dead_letter_marks.put(queue).wait(sending)
         else:
             sending.write()
 

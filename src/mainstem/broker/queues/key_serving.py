@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.lane import Backlog, Lane, Taker
 from mainstem.storage.engine import NotLocal
 

@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mainstem.broker.catch_up import CatchUp, Piece
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.catch_up import CatchUp, Piece
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads

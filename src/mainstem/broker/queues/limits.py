@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.levels import stored_records
 from mainstem.broker.queues.properties import expires_at_ms

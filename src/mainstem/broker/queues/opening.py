@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mainstem.broker.access import Access, Action, Kind, Principal
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, topic_of
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.registry import Queues
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.rights.access import Access, Action, Kind, Principal
 from mainstem.model.errors import NotAuthorized, NotFound
 from mainstem.model.topic_filter import literal_filter
 

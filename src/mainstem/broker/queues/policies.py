@@ -16,9 +16,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.queues.declaring import POLICY_KEYS, age_seconds, queue_settings
 from mainstem.broker.queues.settings import Kind, QueueSettings
-from mainstem.broker.turns import SLICE_NS
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import Written
 from mainstem.model.errors import InvalidArgument, NotFound, Overloaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.lane import Backlog, Taker
 from mainstem.model.record import Record
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
 from mainstem.broker.queues.counting import count_history, resume_count
 from mainstem.broker.queues.dead_letters import LettersOnTheWay
@@ -104,7 +104,7 @@ class Queue:
     def recover(self) -> None:
         """After the journal was applied: end all leases, count what was written after the last checkpoint."""
         now_ms = self.queues.now_ms()
-        sent = self.queues.service.letter_marks.written_of(self)
+        sent = self.queues.service.dead_letter_marks.written_of(self)
         for level in self.levels:
             level.scanned = level.cursor.next
             level.cursor.ack_many(sent)

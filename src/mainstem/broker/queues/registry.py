@@ -19,18 +19,18 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.catch_up import CatchUp, Piece, threads_for
-from mainstem.broker.journal import DEFAULT_NAMESPACE
+from mainstem.broker.delivery.catch_up import CatchUp, Piece, threads_for
 from mainstem.broker.queues.bindings import NOW, Reach
+from mainstem.broker.queues.dead_letter_marks import DeadLetterMarks
 from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchanges
-from mainstem.broker.queues.letter_marks import LetterMarks
 from mainstem.broker.queues.policies import QueuePolicies
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.broker.queues.stream_numbers import JOURNAL_KIND as STREAM_KIND
 from mainstem.broker.queues.stream_numbers import StreamJournal, StreamNumbers
+from mainstem.broker.state.journal import DEFAULT_NAMESPACE
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
@@ -40,7 +40,7 @@ from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.broker.queues.levels import Level
 
 logger = logging.getLogger("mainstem.broker")
@@ -76,7 +76,7 @@ class QueueService:
         broker.journal.register(JOURNAL_KIND, self._apply, self._dump, self.namespace_of)
         self.stream_journal = StreamJournal(self.by_id)
         broker.journal.register(STREAM_KIND, self.stream_journal.apply, self.stream_journal.dump, self.namespace_of)
-        self.letter_marks = LetterMarks(broker)
+        self.dead_letter_marks = DeadLetterMarks(broker)
         broker.maintenance.holders["queues"] = self.holds
 
     def namespace_of(self, key: bytes) -> str:
@@ -190,7 +190,7 @@ class QueueService:
         for queue in pending:
             if not queue.deleted:
                 self.journal_changes(queue)
-        self.letter_marks.move(self.by_id)
+        self.dead_letter_marks.move(self.by_id)
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
 
     def _apply(self, key: bytes, value: bytes | None) -> None:

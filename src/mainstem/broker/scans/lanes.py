@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.scans.readers import Reader
-from mainstem.broker.topics import Partition, Topic
+from mainstem.broker.topics.topic import Partition, Topic
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.errors import InvalidArgument, InvalidName, NotFound, Overloaded

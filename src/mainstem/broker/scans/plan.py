@@ -33,7 +33,7 @@ from mainstem.storage.tier.remote import RemoteReads
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
 
 LEASE_MS = 10 * 60_000
 LEASE_MS_MAX = 60 * 60_000

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Access, Principal
-from mainstem.broker.rules import AUDIT_TOPIC, Action, TopicRules
-from mainstem.broker.time_search import fulfils
+from mainstem.broker.rights.access import Access, Principal
+from mainstem.broker.rights.rules import AUDIT_TOPIC, Action, TopicRules
+from mainstem.broker.topics.time_search import fulfils
 from mainstem.codec.batch import KIND_DATA, FrameHead, frame_heads
 from mainstem.log.log import Log
 from mainstem.log.rewriting import frame_at, keep_records
@@ -22,7 +22,7 @@ from mainstem.model.errors import NotAuthorized
 from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
-    from mainstem.broker.views import View
+    from mainstem.broker.topics.views import View
 
 READERS_MAX = 16  # whose rules, and what they say of topics, are remembered
 

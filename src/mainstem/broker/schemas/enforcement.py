@@ -18,9 +18,9 @@ from mainstem.broker.schemas.values import HEAD_SIZE, MAGIC, Codec, Decode, Misf
 from mainstem.model.errors import InvalidRecord
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
-    from mainstem.broker.policy import Policy
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.broker.schemas.registry import Registry
+    from mainstem.broker.topics.policy import Policy
 
 OFF, REFUSE, DEAD_LETTER = "off", "refuse", "dead-letter"
 DEAD = b"dead/"  # and the topic

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from mainstem.broker.access import SCHEMAS_TOPIC
-from mainstem.broker.reading import PartitionReader
+from mainstem.broker.rights.access import SCHEMAS_TOPIC
 from mainstem.broker.schemas import faults, records
 from mainstem.broker.schemas.checker import Checker
 from mainstem.broker.schemas.enforcement import Enforcement
 from mainstem.broker.schemas.records import TYPES, Reference, Schema, Version
 from mainstem.broker.schemas.state import LATEST, State, compared
-from mainstem.broker.staged_append import durable
+from mainstem.broker.staging.staged_append import durable
+from mainstem.broker.topics.reading import PartitionReader
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
 
 TOPIC = SCHEMAS_TOPIC  # nobody else writes there: see Access
 SCHEMA_BYTES_MAX = 1 << 20

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint32_t
 
-from mainstem.broker._live cimport Sink
+from mainstem.broker.delivery._live cimport Sink
 
 
 cdef class Sizes:

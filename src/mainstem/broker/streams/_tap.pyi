@@ -1,7 +1,7 @@
 from array import array
 
-from mainstem.broker._live import Sink
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery._live import Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.log.log import Log
 
 OVERHEAD_BYTES: int

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from mainstem.broker._live cimport RecordRef, Sink
+from mainstem.broker.delivery._live cimport RecordRef, Sink
 
 cdef enum:
     FIRST_COUNT = 64

@@ -22,7 +22,6 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.commits import Commit
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
@@ -31,6 +30,7 @@ from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
 from mainstem.broker.streams.tap import OVERHEAD_BYTES
+from mainstem.broker.topics.commits import Commit
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
 from mainstem.metadata.store import Written
 from mainstem.model.errors import Overloaded
@@ -38,7 +38,7 @@ from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
 
 logger = logging.getLogger("mainstem.broker")

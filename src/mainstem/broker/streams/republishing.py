@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.subject_transform import SubjectTransform

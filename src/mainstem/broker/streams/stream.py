@@ -14,14 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef
-from mainstem.broker.reading import Chosen
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.streams.expiry import NS_PER_S, Expiring, duration_text, ttl_of
 from mainstem.broker.streams.republishing import Republishing
 from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.broker.streams.tap import OVERHEAD_BYTES, Handed, StreamCounts, Tap
+from mainstem.broker.topics.reading import Chosen
 from mainstem.log.removed import RemovedOffsets
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
@@ -29,7 +29,7 @@ from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.broker.streams.consumer import Consumer
     from mainstem.broker.streams.mirror import Mirror
     from mainstem.broker.streams.registry import StreamService

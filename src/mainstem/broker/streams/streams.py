@@ -11,7 +11,7 @@ from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.model.topic_tries import FilterTrie
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.broker.streams.registry import StreamService
 
 FOUND_MAX = 65_536  # topics whose stream is remembered

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.queues.lane import Lane
 from mainstem.broker.queues.queue import Queue
-from mainstem.broker.sessions import DONE, Session
+from mainstem.broker.sessions.sessions import DONE, Session
 from mainstem.model.topic import kafka_name
 from mainstem.model.topic_filter import literal_filter, matches
 
 if TYPE_CHECKING:
-    from mainstem.broker.live import Sink
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.delivery.live import Sink
+    from mainstem.broker.namespaces.namespace import Namespace
 
 LOOKED_MAX = 2_000  # sessions, groups and reports that are looked at for one record
 TENANT_MARK = "\x01"  # between namespace and group id

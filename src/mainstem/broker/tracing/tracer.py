@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.queues.lane import Lane
 from mainstem.broker.tracing.stations import describe, groups_of_record, listeners, queue_state
 from mainstem.broker.tracing.traces import TEXT_BYTES_MAX, Step, Trace, Traces, trace_ids
@@ -31,8 +31,8 @@ from mainstem.model.topic_filter import literal_filter
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
-    from mainstem.broker.topics import Topic
+    from mainstem.broker.namespaces.namespace import Namespace
+    from mainstem.broker.topics.topic import Topic
 
 logger = logging.getLogger("mainstem.trace")
 

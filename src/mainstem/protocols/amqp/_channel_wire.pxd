@@ -2,7 +2,7 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
-from mainstem.broker._live cimport RecordRef
+from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.broker.queues._lane cimport Lane, Taker
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols.amqp._outbound cimport Outbound

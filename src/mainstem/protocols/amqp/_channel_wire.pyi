@@ -1,6 +1,6 @@
 from typing import Any
 
-from mainstem.broker._live import RecordRef
+from mainstem.broker.delivery._live import RecordRef
 from mainstem.broker.queues._lane import Lane, Taker
 from mainstem.log._gather import Ticket
 from mainstem.protocols.amqp._outbound import Outbound

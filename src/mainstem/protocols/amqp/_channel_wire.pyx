@@ -6,7 +6,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memmove
 
-from mainstem.broker._live cimport RecordRef
+from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.broker.queues._lane cimport Taker
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols.amqp._outbound cimport Outbound

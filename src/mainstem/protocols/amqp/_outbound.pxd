@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from mainstem.broker._live cimport RecordRef
+from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.protocols._outgoing cimport Outgoing
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.broker._live import RecordRef
+from mainstem.broker.delivery._live import RecordRef
 from mainstem.protocols._outgoing import Outgoing
 from mainstem.protocols.amqp._channel_wire import Consumer
 

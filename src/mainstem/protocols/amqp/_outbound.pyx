@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from mainstem.broker._live cimport RecordRef
+from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
 from mainstem.protocols._outgoing cimport Outgoing
 

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from mainstem.broker._live cimport Route
+from mainstem.broker.delivery._live cimport Route
 from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols.amqp._channel_wire cimport ChannelWire
 from mainstem.protocols.amqp._outbound cimport Outbound

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.broker._live import Route
+from mainstem.broker.delivery._live import Route
 from mainstem.protocols.amqp._channel_wire import ChannelWire
 from mainstem.protocols.amqp._outbound import Outbound
 from mainstem.protocols.amqp.events import Event

@@ -7,7 +7,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from mainstem.broker._live cimport Route
+from mainstem.broker.delivery._live cimport Route
 from mainstem.codec._batch cimport get_u16, get_u32, get_u64, put_varint, zigzag
 from mainstem.log._gather cimport Gather
 from mainstem.protocols._reactor cimport Intake

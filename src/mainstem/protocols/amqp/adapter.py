@@ -8,11 +8,11 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, key_of
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.rights.access import Principal
 from mainstem.model.crossing import amqp_properties
 from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag

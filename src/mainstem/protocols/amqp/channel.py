@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.broker.audit import DONE, FAILED, REFUSED
 from mainstem.broker.queues.queue import Outcome
+from mainstem.broker.rights.audit import DONE, FAILED, REFUSED
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.amqp.channel_consume import Consumes
 from mainstem.protocols.amqp.channel_declare import Declares

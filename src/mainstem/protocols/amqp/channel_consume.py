@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.declaring import quoted, type_name
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
+from mainstem.broker.rights.access import Action
 from mainstem.log.away import bring
 from mainstem.model.amqp_content import split_table
 from mainstem.model.topic import filter_of_amqp

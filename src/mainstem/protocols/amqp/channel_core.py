@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker, may_queue
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.rights.access import Action, Kind
 from mainstem.metadata.store import Written
 from mainstem.model.errors import NotAuthorized
 from mainstem.protocols.amqp.faults import AccessRefused, Fault

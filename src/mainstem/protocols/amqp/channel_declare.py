@@ -6,7 +6,6 @@ import base64
 import os
 from typing import Any
 
-from mainstem.broker.access import Action, Kind
 from mainstem.broker.queues.declaring import (
     check_alternate,
     check_reserved,
@@ -21,7 +20,8 @@ from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_o
 from mainstem.broker.queues.exchanges import Binding, Exchange
 from mainstem.broker.queues.opening import opening_reaches, opening_rights
 from mainstem.broker.queues.queue import Queue
-from mainstem.broker.views import View
+from mainstem.broker.rights.access import Action, Kind
+from mainstem.broker.topics.views import View
 from mainstem.metadata.store import Written
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.faults import Fault

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.queues.declaring import quoted, type_name
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Overflow
+from mainstem.broker.rights.access import Action
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
 from mainstem.model.crossing_amqp import asked_by_client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.live import RecordRef, Sink
+from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.queues.declaring import age_seconds
 from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
 from mainstem.broker.queues.properties import expires_at_ms
@@ -17,7 +17,7 @@ from mainstem.protocols.amqp.methods import encode
 from mainstem.protocols.amqp.wire import ChannelWire, Consumer
 
 if TYPE_CHECKING:
-    from mainstem.broker.views import View
+    from mainstem.broker.topics.views import View
     from mainstem.protocols.amqp.channel import Channel
 
 NS = 1_000_000_000

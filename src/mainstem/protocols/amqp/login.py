@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Principal
+from mainstem.broker.rights.access import Principal
 from mainstem.protocols import login
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.session import AMQPLAIN, EXTERNAL, OAUTHBEARER, PLAIN

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mainstem.broker.access import Action, Kind, Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
+from mainstem.broker.rights.access import Action, Kind, Principal
 from mainstem.codec.batch import encode_headers
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import RecordFlag

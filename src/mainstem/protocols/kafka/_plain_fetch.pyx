@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 from mainstem.codec._batch cimport FRAME_HEAD_SIZE, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64
 from mainstem.codec._frames cimport PackedBatches, pack_frames
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 
 cdef enum:

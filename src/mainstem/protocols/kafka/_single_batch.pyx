@@ -10,8 +10,8 @@ from mainstem.codec._batch cimport get_u16, get_u32, put_u16, put_u32, put_u64
 from mainstem.codec._frames cimport BatchHead
 from mainstem.log._gather cimport Ticket
 
-from mainstem.broker.access import Action
-from mainstem.broker.producers import Verdict
+from mainstem.broker.rights.access import Action
+from mainstem.broker.transactions.producers import Verdict
 from mainstem.codec.batch import check_batch
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mainstem.broker.access import Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.producers import PartitionProducers
-from mainstem.broker.ticker import SHARE_BYTES
-from mainstem.broker.topics import Partition, Topic
+from mainstem.broker.delivery.ticker import SHARE_BYTES
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.topics.topic import Partition, Topic
+from mainstem.broker.transactions.producers import PartitionProducers
 from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, NotAuthorized, PeerViolation
 from mainstem.model.plain_text import hidden_character

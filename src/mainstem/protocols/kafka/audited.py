@@ -1,4 +1,4 @@
-"""What Kafka's clients change, for the audit (`broker/audit.py`): requests by name, with what they name and how it ended.
+"""What Kafka's clients change, for the audit (`broker/rights/audit.py`): requests by name, what they name, how it ended.
 
 An answer names each object with an error code of its own; where it does not, the request does.
 """
@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.audit import DONE, FAILED, REFUSED
+from mainstem.broker.rights.audit import DONE, FAILED, REFUSED
 from mainstem.protocols.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mainstem.broker.access import Action, Principal
-from mainstem.broker.reading import Fetched, PartitionReader
-from mainstem.broker.topics import Partition, Topic
-from mainstem.broker.views import View
+from mainstem.broker.rights.access import Action, Principal
+from mainstem.broker.topics.reading import Fetched, PartitionReader
+from mainstem.broker.topics.topic import Partition, Topic
+from mainstem.broker.topics.views import View
 from mainstem.model.errors import MainstemError
 from mainstem.model.record import Record
 from mainstem.model.topic import kafka_name, topic_of_kafka
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.log import Log
 
 NO_ID = bytes(16)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
-from mainstem.broker.policy import LAYOUTS, Policy
+from mainstem.broker.topics.policy import LAYOUTS, Policy
 from mainstem.model.errors import InvalidArgument
 from mainstem.storage.engines import ENGINES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.broker.transactions import TransactionFault
+from mainstem.broker.transactions.transactions import TransactionFault
 from mainstem.model import errors
 
 

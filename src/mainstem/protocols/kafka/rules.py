@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mainstem.broker.schemas.enforcement import DEAD_LETTER, OFF
-from mainstem.broker.topics import Topic
+from mainstem.broker.topics.topic import Topic
 from mainstem.codec.batch import BatchBuilder, BatchHead, Codec, check_batch, crc32c, decode_batch, decode_values
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
 from mainstem.model.record import Record

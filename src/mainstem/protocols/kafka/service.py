@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Principal
 from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
-from mainstem.broker.policy import Policy
-from mainstem.broker.topics import Topic
+from mainstem.broker.rights.access import Principal
+from mainstem.broker.topics.policy import Policy
+from mainstem.broker.topics.topic import Topic
 from mainstem.protocols.connection import Server
 from mainstem.protocols.kafka.answer_buffers import AnswerBuffers
 from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
@@ -22,7 +22,7 @@ from mainstem.protocols.kafka.shares import Shares
 from mainstem.protocols.kafka.subscription import subscribed_topics
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
 
 OPENERS = 2  # threads that look into batches; what one inflates is bounded by limits.inflate_bytes_max
 

@@ -24,7 +24,7 @@ from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.config_table import GROUP_SETTINGS
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
     from mainstem.protocols.kafka.service import KafkaService
 

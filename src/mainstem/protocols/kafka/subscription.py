@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 
 from mainstem.broker.groups.classic import ClassicGroup
+from mainstem.broker.groups.classic_members import Subscription
 from mainstem.broker.groups.registry import Group
-from mainstem.broker.groups.seats import Subscription
 
 ITEMS_MAX = 100_000
 

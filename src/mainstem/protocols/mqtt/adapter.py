@@ -10,22 +10,27 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action, Principal
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.quotas import Member
-from mainstem.broker.refusals import OTHER_NAMES
-from mainstem.broker.session_keeper import session_key
-from mainstem.broker.sessions import DONE, NEVER, Flight, Session
-from mainstem.broker.waiting import Then
+from mainstem.broker.delivery.ticket_waiters import Then
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.quotas import Member
+from mainstem.broker.rights.access import Action, Principal
+from mainstem.broker.rights.refusals import OTHER_NAMES
+from mainstem.broker.sessions.keeper import session_key
+from mainstem.broker.sessions.sessions import DONE, NEVER, Flight, Session
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_QUEUE, LOGIN_ENDED, Connection
-from mainstem.protocols.mqtt.flight_journal import FlightJournal
 from mainstem.protocols.mqtt.login import log_in
-from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Outbound
+from mainstem.protocols.mqtt.outgoing.flight_journal import FlightJournal
+from mainstem.protocols.mqtt.outgoing.outbound import AWAIT_PUBCOMP, Outbound
+from mainstem.protocols.mqtt.outgoing.redelivery import Redelivery
 from mainstem.protocols.mqtt.ownership import may_take, owner_of
-from mainstem.protocols.mqtt.packets import (
+from mainstem.protocols.mqtt.publishing import publish_special
+from mainstem.protocols.mqtt.service import Publisher
+from mainstem.protocols.mqtt.session import MqttSession
+from mainstem.protocols.mqtt.subscribing.subscriptions import Subscriptions
+from mainstem.protocols.mqtt.wire.packets import (
     PINGRESP,
     V5,
     V31,
@@ -40,14 +45,9 @@ from mainstem.protocols.mqtt.packets import (
     encode_connack,
     encode_disconnect,
 )
-from mainstem.protocols.mqtt.properties import Properties, Property
-from mainstem.protocols.mqtt.publishing import publish_special
-from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
-from mainstem.protocols.mqtt.redelivery import Redelivery
-from mainstem.protocols.mqtt.service import Publisher
-from mainstem.protocols.mqtt.session import MqttSession
-from mainstem.protocols.mqtt.subscriptions import Subscriptions
-from mainstem.protocols.mqtt.wire import Inbound
+from mainstem.protocols.mqtt.wire.properties import Properties, Property
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.wire.wire import Inbound
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.server import MqttServer, MqttWebSocketServer
@@ -361,7 +361,7 @@ class MqttConnection(Connection):
         return longest if asked == 0 or asked > longest else asked
 
     def _accept_when_durable(self, ticket: Ticket, connack: bytes, connect: Connect) -> None:
-        if self.closing or self.service.settling.after(
+        if self.closing or self.service.unsettled_publishes.after(
             self.saved, lambda: self._accept_when_durable(ticket, connack, connect)
         ):
             return
@@ -557,7 +557,7 @@ class MqttConnection(Connection):
             else:
                 service.wills.lose(self.key)
             if accepted:  # before that the session itself has what was received
-                service.settling.leave(saved, self.inbound)
+                service.unsettled_publishes.leave(saved, self.inbound)
             service.sessions.leave(saved, service.broker.clock.now_ns())
             if not self.expiry_seconds:
                 service.end_session(saved)

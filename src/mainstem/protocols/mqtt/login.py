@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Principal
+from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.protocols import login
-from mainstem.protocols.mqtt.packets import Connect
-from mainstem.protocols.mqtt.properties import Property
-from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.wire.packets import Connect
+from mainstem.protocols.mqtt.wire.properties import Property
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Principal
+from mainstem.broker.rights.access import Principal
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.service import MqttService

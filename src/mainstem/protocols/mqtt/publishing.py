@@ -20,14 +20,14 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Action
-from mainstem.broker.session_keeper import QOS_2_DELAYED, QOS_2_IDENTITY
+from mainstem.broker.rights.access import Action
+from mainstem.broker.sessions.keeper import QOS_2_DELAYED, QOS_2_IDENTITY
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, MessageTooLarge, NotAuthorized
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
-from mainstem.protocols.mqtt.packets import V5, Publish
-from mainstem.protocols.mqtt.properties import (
+from mainstem.protocols.mqtt.wire.packets import V5, Publish
+from mainstem.protocols.mqtt.wire.properties import (
     IN_PUBLISH,
     Properties,
     Property,
@@ -36,7 +36,7 @@ from mainstem.protocols.mqtt.properties import (
     encode_bare,
     encode_varint,
 )
-from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -48,7 +48,7 @@ NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
-class Special:
+class Understood:
     """What a publish says beyond its bytes."""
 
     topic: bytes
@@ -78,84 +78,84 @@ def _publish(connection: MqttConnection, event: Publish) -> Ticket:
     service, namespace = connection.service, connection.namespace
     assert namespace is not None and connection.principal is not None
     now_ms = service.broker.clock.now_ns() // NS_PER_MS
-    special = _understand(event, now_ms)
+    understood = _understand(event, now_ms)
     limits = service.limits
-    check_topic(special.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
-    if not service.broker.access.allows(connection.principal, Action.PUBLISH, special.topic):
-        connection.refused_publish(special.topic)
-        raise NotAuthorized(f"user {connection.principal.name} may not publish {special.topic.decode()!r}")
+    check_topic(understood.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+    if not service.broker.access.allows(connection.principal, Action.PUBLISH, understood.topic):
+        connection.refused_publish(understood.topic)
+        raise NotAuthorized(f"user {connection.principal.name} may not publish {understood.topic.decode()!r}")
     client_id = connection.outbound.client_id
-    delayed = special.due_ms is not None and special.due_ms > now_ms
+    delayed = understood.due_ms is not None and understood.due_ms > now_ms
     headers: tuple[Header, ...] = ()
     if event.qos == 2 and connection.inbound.durable:
         identity = event.packet_id.to_bytes(2, "big") + client_id
         headers = ((QOS_2_DELAYED if delayed else QOS_2_IDENTITY, identity),)
     if delayed:
-        assert special.due_ms is not None
+        assert understood.due_ms is not None
         return service.delay(
             namespace,
-            special.due_ms,
-            special.topic,
+            understood.due_ms,
+            understood.topic,
             event.payload,
             qos=event.qos,
             retain=event.retain,
-            properties=special.properties,
-            key=special.key,
+            properties=understood.properties,
+            key=understood.key,
             headers=headers,
-            time_ms=special.time_ms,
+            time_ms=understood.time_ms,
         )
     return service.publish(
         namespace,
-        special.topic,
+        understood.topic,
         event.payload,
         qos=event.qos,
         retain=event.retain,
-        properties=special.properties,
+        properties=understood.properties,
         client_id=client_id,
-        key=special.key,
+        key=understood.key,
         headers=headers,
-        time_ms=special.time_ms,
+        time_ms=understood.time_ms,
     )
 
 
-def _understand(event: Publish, now_ms: int) -> Special:
-    special = Special(event.topic, event.properties)
+def _understand(event: Publish, now_ms: int) -> Understood:
+    understood = Understood(event.topic, event.properties)
     first, _, rest = event.topic.partition(b"/")
     if first in REFUSED:
         raise InvalidName(f"nobody publishes to {first.decode()}")
     if first == b"$delayed":
-        seconds, _, special.topic = rest.partition(b"/")
-        if not seconds.isdigit() or int(seconds) > DELAY_SECONDS_MAX or not special.topic:
+        seconds, _, understood.topic = rest.partition(b"/")
+        if not seconds.isdigit() or int(seconds) > DELAY_SECONDS_MAX or not understood.topic:
             raise InvalidName(f"a delayed topic is $delayed/<seconds, at most {DELAY_SECONDS_MAX}>/<topic>")
-        if special.topic.startswith(b"$"):
+        if understood.topic.startswith(b"$"):
             raise InvalidName("a delayed message goes to an ordinary topic")
-        special.due_ms = now_ms + int(seconds) * 1000
+        understood.due_ms = now_ms + int(seconds) * 1000
     if event.properties:
-        _understand_properties(special, now_ms)
-    return special
+        _understand_properties(understood, now_ms)
+    return understood
 
 
-def _understand_properties(special: Special, now_ms: int) -> None:
-    data = encode_varint(len(special.properties)) + special.properties
+def _understand_properties(understood: Understood, now_ms: int) -> None:
+    data = encode_varint(len(understood.properties)) + understood.properties
     properties = decode_properties(Reader(data), IN_PUBLISH, user_properties_max=len(data))
     for name, value in properties.get(Property.USER_PROPERTY, ()):
         if name == b"ms-key":
-            special.key = value
+            understood.key = value
         elif name == b"ms-key;b64":
-            special.key = _base64(value)
+            understood.key = _base64(value)
         elif name == b"ms-ts":
-            special.time_ms = _number(name, value) // 1000
+            understood.time_ms = _number(name, value) // 1000
         elif name == b"ms-deliver-at":
-            special.due_ms = _due_ms(_number(name, value), now_ms)
+            understood.due_ms = _due_ms(_number(name, value), now_ms)
         elif name == b"ms-expires-at":
-            _shorten_expiry(special, properties, _number(name, value), now_ms)
+            _shorten_expiry(understood, properties, _number(name, value), now_ms)
 
 
-def _shorten_expiry(special: Special, properties: Properties, expires_ms: int, now_ms: int) -> None:
+def _shorten_expiry(understood: Understood, properties: Properties, expires_ms: int, now_ms: int) -> None:
     left = max(0, -(-(expires_ms - now_ms) // 1000))
     if left < properties.get(Property.MESSAGE_EXPIRY, 0xFFFFFFFF):
         properties[Property.MESSAGE_EXPIRY] = left
-        special.properties = encode_bare(properties)
+        understood.properties = encode_bare(properties)
 
 
 def _number(name: bytes, value: bytes) -> int:

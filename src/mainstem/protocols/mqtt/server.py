@@ -10,7 +10,7 @@ from typing import Any
 from mainstem.broker.broker import Broker
 from mainstem.protocols.connection import Connection, Server
 from mainstem.protocols.mqtt.adapter import MqttConnection
-from mainstem.protocols.mqtt.outbound import set_tight
+from mainstem.protocols.mqtt.outgoing.outbound import set_tight
 from mainstem.protocols.mqtt.service import MqttService
 from mainstem.protocols.websocket import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, WebSocketProtocol, WebSocketRules
 

@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
-from mainstem.broker.live import Route
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery.live import Route
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.queues.queue import Queue
-from mainstem.broker.session_keeper import Unreleased
-from mainstem.broker.sessions import PLACE_MS, PLACES_PER_ROUND_MAX, Session
+from mainstem.broker.rights.access import Action, Principal
+from mainstem.broker.sessions.keeper import Unreleased
+from mainstem.broker.sessions.sessions import PLACE_MS, PLACES_PER_ROUND_MAX, Session
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
 from mainstem.protocols.connection import Counters
-from mainstem.protocols.mqtt.crossing import describe, translate
 from mainstem.protocols.mqtt.limits import Limits
-from mainstem.protocols.mqtt.outbound import Encoder, Outbound
-from mainstem.protocols.mqtt.reasons import Reason, Violation, reason_of
-from mainstem.protocols.mqtt.redelivery import Redelivery
-from mainstem.protocols.mqtt.settling import Settling
-from mainstem.protocols.mqtt.sys_topics import SysTopics
-from mainstem.protocols.mqtt.wire import MARK_CHECKED, MARK_CLIENT_WANTED, RouteTable
+from mainstem.protocols.mqtt.outgoing.crossing import describe, translate
+from mainstem.protocols.mqtt.outgoing.outbound import Encoder, Outbound
+from mainstem.protocols.mqtt.outgoing.redelivery import Redelivery
+from mainstem.protocols.mqtt.subscribing.sys_topics import SysTopics
+from mainstem.protocols.mqtt.unsettled_publishes import UnsettledPublishes
+from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
+from mainstem.protocols.mqtt.wire.wire import MARK_CHECKED, MARK_CLIENT_WANTED, RouteTable
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -92,7 +92,7 @@ class MqttService:
         self.encoder = Encoder(translate, describe)
         self.encoder.now_ns = broker.clock.now_ns()
         self._publishers: dict[tuple[Namespace, Principal], Publisher] = {}
-        self.settling = Settling(self.sessions)
+        self.unsettled_publishes = UnsettledPublishes(self.sessions)
         self.redeliveries: list[Redelivery] = []
         self.closed = False
         self._busy_keys: dict[Queue, set[bytes]] = {}
@@ -115,7 +115,7 @@ class MqttService:
         if self.clients:
             return
         self.keeper.close()
-        self.closed = self.settling.closed = True
+        self.closed = self.unsettled_publishes.closed = True
 
     # -- namespaces, rights and routes
 

@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mainstem.broker.live import RecordRef
-from mainstem.broker.sessions import DONE, Flight, Subscription
-from mainstem.broker.wills import Will
+from mainstem.broker.delivery.live import RecordRef
+from mainstem.broker.sessions.sessions import DONE, Flight, Subscription
+from mainstem.broker.sessions.wills import Will
 from mainstem.model.origin import Origin
 from mainstem.model.topic_filter import literal_filter
 from mainstem.model.topic_tries import FilterTrie
-from mainstem.protocols.mqtt.outbound import AWAIT_PUBCOMP, Grant
-from mainstem.protocols.mqtt.properties import Property, encode_property
+from mainstem.protocols.mqtt.outgoing.outbound import AWAIT_PUBCOMP, Grant
+from mainstem.protocols.mqtt.wire.properties import Property, encode_property
 
 GRANTS_CACHED_MAX = 1024  # topics; then the cache starts anew
 GRANTS_SHARED_MAX = 4096

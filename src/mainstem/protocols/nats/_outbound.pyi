@@ -1,8 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mainstem.broker._live import RecordRef, Sink
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery._live import RecordRef, Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.protocols._outgoing import Outgoing
 
 class Subscription:

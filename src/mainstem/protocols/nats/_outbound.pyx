@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from mainstem.broker._live cimport RecordRef, Sink
+from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
 
 from mainstem.model.topic import nats_subject

@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from mainstem.broker._live cimport Dispatcher, Route
+from mainstem.broker.delivery._live cimport Dispatcher, Route
 from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols._routes cimport RouteTable
 from mainstem.protocols.nats._outbound cimport Outbound

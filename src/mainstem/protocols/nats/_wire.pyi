@@ -1,6 +1,6 @@
 from typing import Any
 
-from mainstem.broker._live import Dispatcher
+from mainstem.broker.delivery._live import Dispatcher
 from mainstem.protocols._reactor import Intake
 from mainstem.protocols.nats._outbound import Outbound
 

@@ -17,13 +17,13 @@ from base64 import b32encode, urlsafe_b64encode
 from dataclasses import replace
 from typing import Any
 
-from mainstem.broker.access import Action, Principal
 from mainstem.broker.broker import Broker
+from mainstem.broker.delivery.live import RecordRef
+from mainstem.broker.delivery.ticker import SHARE_BYTES
+from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.identity.login import Shown
-from mainstem.broker.live import RecordRef
-from mainstem.broker.namespace import Namespace
-from mainstem.broker.ticker import SHARE_BYTES
-from mainstem.broker.turns import SLICE_NS
+from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.model.crossing import nats_message
 from mainstem.model.errors import InvalidName, MainstemError, QuotaExceeded
 from mainstem.model.topic import filter_of_nats

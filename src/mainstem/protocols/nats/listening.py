@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mainstem.broker.live import Sink
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.delivery.live import Sink
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.model.topic_tries import FilterTrie
 from mainstem.protocols.nats.outbound import GroupSink, Subscription
 

@@ -9,8 +9,8 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Action, Principal
-from mainstem.broker.live import Route
+from mainstem.broker.delivery.live import Route
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.model.crossing_nats import client_fields
 from mainstem.model.errors import InvalidName, InvalidRecord, MainstemError
 from mainstem.model.origin import Origin

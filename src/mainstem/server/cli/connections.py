@@ -138,7 +138,7 @@ def _add_to_cluster(dsn: str, name: str, password: str, **more: Any) -> None:
 
 
 def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -> None:
-    from mainstem.broker.access import Access
+    from mainstem.broker.rights.access import Access
 
     try:
         catalog = store.load()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from mainstem.model.errors import InvalidArgument, MainstemError
-from mainstem.protocols.mqtt.properties import (
+from mainstem.protocols.mqtt.wire.properties import (
     IN_PUBLISH,
     Properties,
     Property,
@@ -19,7 +19,7 @@ from mainstem.protocols.mqtt.properties import (
     encode_text,
     encode_varint,
 )
-from mainstem.protocols.mqtt.reasons import Reason
+from mainstem.protocols.mqtt.wire.reasons import Reason
 from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Message, Start, Stream
 

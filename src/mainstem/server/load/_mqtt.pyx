@@ -5,7 +5,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from mainstem.protocols.mqtt._fields cimport get_length, put_length
+from mainstem.protocols.mqtt.wire._fields cimport get_length, put_length
 from mainstem.server.load._schedule cimport HEAD, Peer, Schedule
 
 cdef enum:

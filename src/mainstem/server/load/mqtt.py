@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from mainstem.server.cli.failures import Refused, WrongPeer
 from mainstem.server.clients.client import Address, Stream
 from mainstem.server.load.measure import PIPELINED, Result, Timing, drive, resident_bytes

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.broker.live import RecordRef
+from mainstem.broker.delivery.live import RecordRef
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content, encode_value
 from mainstem.model.errors import PeerViolation

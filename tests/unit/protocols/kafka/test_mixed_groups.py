@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from mainstem.broker.groups import seats
+from mainstem.broker.groups import classic_members
 from mainstem.broker.groups.classic import Join
+from mainstem.broker.groups.classic_members import Subscription
 from mainstem.broker.groups.consumer import Beat, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.broker.groups.seats import Subscription
 from mainstem.protocols.kafka.subscription import read_assignment, read_subscription, write_assignment
 from tests.protocol.kafka.raw_member import subscription
 
@@ -48,10 +48,10 @@ class Group:
     def _join(self, member_id: str, owned: set[int]) -> str:
         ask = Join(member_id, None, "c", "h", 10_000, 60_000, "consumer", [("range", b"")])
         said = Subscription({"t"}, {("t", index) for index in owned})
-        joined = seats.join(self.group, ask, said, Topics(), self.make_id, self.now)
+        joined = classic_members.join(self.group, ask, said, Topics(), self.make_id, self.now)
         assert joined.fault is GroupFault.NONE
         assert joined.leader != joined.member_id
-        fault, given = seats.sync(self.group, joined.member_id, None, joined.generation)
+        fault, given = classic_members.sync(self.group, joined.member_id, None, joined.generation)
         assert fault is GroupFault.NONE
         self.generation[joined.member_id] = joined.generation
         self.owned[joined.member_id] = {index for _, index in given}
@@ -75,7 +75,7 @@ class Group:
             owned = {(TOPIC, index) for index in self.owned[name]}
             self._told(self.group.heartbeat(Beat(name, self.generation[name], owned=owned), Topics(), self.now))
             return
-        fault = seats.heartbeat(self.group, name, None, self.generation[name], Topics(), self.now)
+        fault = classic_members.heartbeat(self.group, name, None, self.generation[name], Topics(), self.now)
         if fault is GroupFault.REBALANCE_IN_PROGRESS:
             self._join(name, self.owned[name] if name in self.cooperative else set())
         else:
@@ -83,7 +83,7 @@ class Group:
 
     def drop(self, name: str) -> None:
         if name in self.classic:
-            assert seats.leave(self.group, name, None, Topics()) is GroupFault.NONE
+            assert classic_members.leave(self.group, name, None, Topics()) is GroupFault.NONE
         else:
             self.group.heartbeat(Beat(name, -1), Topics(), self.now)
         del self.owned[name]
@@ -121,14 +121,17 @@ def test_a_member_that_does_not_come_when_it_is_asked_to_loses_its_place() -> No
     group = Group()
     lazy = group.add_classic(cooperative=True)
     other = group.add_consumer()
-    fault = seats.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 100)
+    fault = classic_members.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 100)
     assert fault is GroupFault.REBALANCE_IN_PROGRESS
     group.now = 60_101
     for name in (lazy, other):
         group.group.members[name].deadline_ms = 1 << 40
     group.group.tick(group.now)
     assert lazy not in group.group.members
-    assert seats.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 0) is GroupFault.UNKNOWN_MEMBER_ID
+    assert (
+        classic_members.heartbeat(group.group, lazy, None, group.generation[lazy], Topics(), 0)
+        is GroupFault.UNKNOWN_MEMBER_ID
+    )
 
 
 def test_a_classic_member_that_lost_its_instance_id_is_fenced_and_its_successor_stays() -> None:
@@ -136,16 +139,17 @@ def test_a_classic_member_that_lost_its_instance_id_is_fenced_and_its_successor_
     group.add_consumer()
     ask = Join("", "i", "c", "h", 10_000, 10_000, "consumer", [("range", b"")])
     said = Subscription({"t"}, set())
-    old, new = (seats.join(group.group, ask, said, Topics(), group.make_id, 0) for _ in range(2))
+    old, new = (classic_members.join(group.group, ask, said, Topics(), group.make_id, 0) for _ in range(2))
     assert old.member_id != new.member_id
     assert (
-        seats.heartbeat(group.group, old.member_id, "i", old.generation, Topics(), 0) is GroupFault.FENCED_INSTANCE_ID
+        classic_members.heartbeat(group.group, old.member_id, "i", old.generation, Topics(), 0)
+        is GroupFault.FENCED_INSTANCE_ID
     )
-    assert seats.sync(group.group, old.member_id, "i", old.generation)[0] is GroupFault.FENCED_INSTANCE_ID
-    assert seats.leave(group.group, old.member_id, "i", Topics()) is GroupFault.FENCED_INSTANCE_ID
+    assert classic_members.sync(group.group, old.member_id, "i", old.generation)[0] is GroupFault.FENCED_INSTANCE_ID
+    assert classic_members.leave(group.group, old.member_id, "i", Topics()) is GroupFault.FENCED_INSTANCE_ID
     assert group.group.check_commit(new.member_id, "i", new.generation + 1, 0) is GroupFault.ILLEGAL_GENERATION
     assert new.member_id in group.group.members
-    assert seats.leave(group.group, "", "i", Topics()) is GroupFault.NONE
+    assert classic_members.leave(group.group, "", "i", Topics()) is GroupFault.NONE
     assert new.member_id not in group.group.members
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from mainstem.broker.producers import BATCHES_KEPT, PartitionProducers, Verdict, join
+from mainstem.broker.transactions.producers import BATCHES_KEPT, PartitionProducers, Verdict, join
 
 
 def head(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, transactional: bool = False) -> Any:

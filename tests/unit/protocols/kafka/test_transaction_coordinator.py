@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from mainstem.broker.groups.registry import Commit, Groups
-from mainstem.broker.transactions import MarkersOf, Transaction, TransactionFault, Transactions, TransactionState
+from mainstem.broker.transactions.transactions import (
+    MarkersOf,
+    Transaction,
+    TransactionFault,
+    Transactions,
+    TransactionState,
+)
 from mainstem.log.gather import Ticket
 from tests.unit.protocols.kafka.journals import MemoryJournal
 

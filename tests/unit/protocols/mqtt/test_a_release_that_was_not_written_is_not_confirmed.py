@@ -6,8 +6,8 @@ import pytest
 
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import DiskFull
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from tests.oracles.mqtt_halves import Bench
 
 PUBREC_9, PUBREL_9 = b"\x50\x02\0\x09", b"\x62\x02\0\x09"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainstem.log.gather import Ticket
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text
 from tests.oracles.mqtt_halves import Bench
 
 PUBLISH_9 = encode_packet(3, 4, encode_text(b"known/x") + b"\0\x09")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mainstem.model.errors import Overloaded
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
-from mainstem.protocols.mqtt.packets import encode_packet
-from mainstem.protocols.mqtt.properties import encode_text, encode_varint
+from mainstem.protocols.mqtt.wire.packets import encode_packet
+from mainstem.protocols.mqtt.wire.properties import encode_text, encode_varint
 from tests.oracles.mqtt_halves import Bench
 
 names = st.sampled_from([b"a", b"a/b", b"known/x", b"denied", b"refused", b"$x", b"", "ü".encode(), b"\xff", b"a\0"])

@@ -1,8 +1,8 @@
 import pytest
 
-from mainstem.broker.session_keeper import share_name
+from mainstem.broker.sessions.keeper import share_name
 from mainstem.model.errors import InvalidName
-from mainstem.protocols.mqtt.filters import Asked, Kind, parse_filter
+from mainstem.protocols.mqtt.subscribing.filters import Asked, Kind, parse_filter
 
 
 def parse(text: bytes) -> Asked:

@@ -1,7 +1,7 @@
-from mainstem.broker.sessions import Subscription
+from mainstem.broker.sessions.sessions import Subscription
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
-from mainstem.protocols.mqtt.outbound import ref_of
+from mainstem.protocols.mqtt.outgoing.outbound import ref_of
 from mainstem.protocols.mqtt.session import MqttSession
 
 CONNECTED = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.protocols.kafka.broker_settings import broker_settings
 from mainstem.protocols.kafka.config_table import (
@@ -29,7 +29,7 @@ from mainstem.protocols.kafka.messages import (
 )
 
 if TYPE_CHECKING:
-    from mainstem.broker.policy import Policy
+    from mainstem.broker.topics.policy import Policy
     from mainstem.protocols.kafka.adapter import Request
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -6,7 +6,7 @@ Rules of this file:
   waits on the logs it reads (`watch`): no task, no polling.
 - The first batch is sent whole however large it is (KIP-74); after it, limits hold.
 - Looking for matches and translating end after a slice of a millisecond; a fetch that has found nothing yet goes on in its
-  turn (`broker/turns.py`), one that has is answered.
+  turn (`broker/delivery/turns.py`), one that has is answered.
 - A stretch of a shared log without a match is looked through once: the place reached is kept while the fetch waits, and
   its end is told with a marker that clients step over, at most once per fetch.
 """
@@ -18,8 +18,8 @@ from asyncio import TimerHandle
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
-from mainstem.broker.turns import SLICE_NS
+from mainstem.broker.delivery.turns import SLICE_NS
+from mainstem.broker.rights.access import Action
 from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
 from mainstem.log.away import bring

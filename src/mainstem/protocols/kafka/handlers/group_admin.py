@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action, Kind
 from mainstem.broker.groups.classic import ClassicGroup, State
 from mainstem.broker.groups.consumer import ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import Group
+from mainstem.broker.rights.access import Action, Kind
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may_group
 from mainstem.protocols.kafka.messages import (

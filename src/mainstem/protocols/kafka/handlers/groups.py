@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.groups.classic import ClassicGroup, Join, Joined, Synced
 from mainstem.broker.groups.consumer import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Beat, BeatAnswer, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic

@@ -18,8 +18,8 @@ from mainstem.protocols.kafka.messages import SaslAuthenticateResponse, SaslHand
 from mainstem.protocols.login import bearer_token, shown_by
 
 if TYPE_CHECKING:
-    from mainstem.broker.access import Principal
     from mainstem.broker.identity.login import Identity
+    from mainstem.broker.rights.access import Principal
     from mainstem.protocols.kafka.adapter import Request
 
 OAUTHBEARER = "OAUTHBEARER"

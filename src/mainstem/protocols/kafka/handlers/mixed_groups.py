@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.groups import seats
+from mainstem.broker.groups import classic_members
 from mainstem.broker.groups.classic import ClassicGroup, Join, Joined
 from mainstem.broker.groups.consumer import ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
@@ -22,7 +22,7 @@ def upgraded(request: Request, key: str) -> ConsumerGroup | None:
     lookup, now_ms = GroupTopics(request.catalog), request.service.monotonic_ms()
 
     def take_over(classic: ClassicGroup, group: ConsumerGroup) -> bool:
-        return seats.upgrade(
+        return classic_members.upgrade(
             classic, group, read_subscription, lambda member: read_assignment(member.assignment), lookup, now_ms
         )
 
@@ -31,20 +31,22 @@ def upgraded(request: Request, key: str) -> ConsumerGroup | None:
 
 def join(request: Request, group: ConsumerGroup, ask: Join) -> Joined:
     said = read_subscription(ask.protocols[0][1]) if ask.protocols else None
-    if said is None or ask.protocol_type != seats.PROTOCOL_TYPE:
+    if said is None or ask.protocol_type != classic_members.PROTOCOL_TYPE:
         return Joined(GroupFault.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
     service = request.service
     limits = service.groups.limits
     if not limits.session_ms_min <= ask.session_ms <= limits.session_ms_max:
         return Joined(GroupFault.INVALID_SESSION_TIMEOUT, ask.member_id)
-    joined = seats.join(group, ask, said, GroupTopics(request.catalog), service.groups.make_id, service.monotonic_ms())
+    joined = classic_members.join(
+        group, ask, said, GroupTopics(request.catalog), service.groups.make_id, service.monotonic_ms()
+    )
     service.groups.keep(group)
     return joined
 
 
 def sync(request: Request, group: ConsumerGroup) -> Any:
     body = request.body
-    fault, partitions = seats.sync(group, body.member_id, body.group_instance_id, body.generation_id)
+    fault, partitions = classic_members.sync(group, body.member_id, body.group_instance_id, body.generation_id)
     return SyncGroupResponse(
         error_code=code_of_fault(fault),
         protocol_type=body.protocol_type,
@@ -56,8 +58,8 @@ def sync(request: Request, group: ConsumerGroup) -> Any:
 def heartbeat(request: Request, group: ConsumerGroup) -> GroupFault:
     body, now_ms = request.body, request.service.monotonic_ms()
     lookup = GroupTopics(request.catalog)
-    return seats.heartbeat(group, body.member_id, body.group_instance_id, body.generation_id, lookup, now_ms)
+    return classic_members.heartbeat(group, body.member_id, body.group_instance_id, body.generation_id, lookup, now_ms)
 
 
 def leave(request: Request, group: ConsumerGroup, member_id: str, instance_id: str | None) -> GroupFault:
-    return seats.leave(group, member_id, instance_id, GroupTopics(request.catalog))
+    return classic_members.leave(group, member_id, instance_id, GroupTopics(request.catalog))

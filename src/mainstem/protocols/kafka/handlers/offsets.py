@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
@@ -19,7 +19,7 @@ from mainstem.protocols.kafka.messages import (
 from mainstem.protocols.kafka.schema import NEVER
 
 if TYPE_CHECKING:
-    from mainstem.broker.topics import Partition
+    from mainstem.broker.topics.topic import Partition
     from mainstem.protocols.kafka.adapter import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6

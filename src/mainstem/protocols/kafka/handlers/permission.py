@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action, Kind
+from mainstem.broker.rights.access import Action, Kind
 from mainstem.protocols.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def denied(request: Request, topic: KafkaTopic) -> Sequence[bytes]:
 
 
 def may_group(request: Request, action: Action, group_id: str) -> bool:
-    """Groups belong to users (`broker/owners.py`); who uses one that is nobody's owns it from then on."""
+    """Groups belong to users (`broker/rights/owners.py`); who uses one that is nobody's owns it from then on."""
     groups, key = request.service.groups, request.group_key(group_id)
     return _may_own(request, action, Kind.GROUP, group_id, exists=key in groups.groups or key in groups.offsets)
 

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
-from mainstem.broker.producers import PartitionProducers, Verdict
+from mainstem.broker.rights.access import Action
 from mainstem.broker.schemas.enforcement import REASON, dead_letter_topic
-from mainstem.broker.topics import Partition, Topic
-from mainstem.broker.transactions import TransactionFault
+from mainstem.broker.topics.topic import Partition, Topic
+from mainstem.broker.transactions.producers import PartitionProducers, Verdict
+from mainstem.broker.transactions.transactions import TransactionFault
 from mainstem.codec.batch import BATCH_HEAD_SIZE
 from mainstem.log.inflating import keep_inflated
 from mainstem.model.errors import MainstemError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.groups.consumer import Beat
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import Groups
 from mainstem.broker.groups.share import ShareGroup
 from mainstem.broker.queues.opening import may_queue
+from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault

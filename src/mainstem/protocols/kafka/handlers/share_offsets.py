@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.rights.access import Action
 from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.protocols.kafka.handlers.permission import may_group, of_group

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
-from mainstem.broker.policy import PARTITIONS_MAX
+from mainstem.broker.rights.access import Action
+from mainstem.broker.topics.policy import PARTITIONS_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
@@ -21,8 +21,8 @@ from mainstem.protocols.kafka.messages import (
 )
 
 if TYPE_CHECKING:
-    from mainstem.broker.commits import Commit
-    from mainstem.broker.topics import Topic
+    from mainstem.broker.topics.commits import Commit
+    from mainstem.broker.topics.topic import Topic
     from mainstem.protocols.kafka.adapter import Request
 
 TOPICS_MAX = 10_000  # of one request

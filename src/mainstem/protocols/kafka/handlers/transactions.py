@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.registry import MARKS, Groups
-from mainstem.broker.transactions import TransactionFault, TransactionState
+from mainstem.broker.rights.access import Action
+from mainstem.broker.transactions.transactions import TransactionFault, TransactionState
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.pattern import Pattern
 from mainstem.model.topic import topic_of_kafka

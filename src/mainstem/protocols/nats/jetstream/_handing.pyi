@@ -1,6 +1,6 @@
 from typing import Any
 
-from mainstem.broker.namespace import Namespace
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.streams.tap import Handed
 from mainstem.protocols.nats._outbound import Encoder, Subscription
 

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from mainstem.broker._live cimport RecordRef
+from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.broker.streams._tap cimport Handed
 from mainstem.protocols.nats._outbound cimport Encoder, Outbound, Subscription, digits_of, put_number
 

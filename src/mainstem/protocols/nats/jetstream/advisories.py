@@ -14,7 +14,7 @@ from mainstem.protocols.nats.jetstream.consumer_config import sample_share
 from mainstem.protocols.nats.jetstream.words import time_text
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.broker.streams.stream import Stream
     from mainstem.broker.streams.streams import Streams
     from mainstem.protocols.nats.jetstream.api import Call

@@ -14,8 +14,8 @@ from base64 import b32encode
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
-from mainstem.broker.audit import DONE, FAILED
+from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.audit import DONE, FAILED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.broker.streams.stream import Stream
@@ -38,7 +38,7 @@ from mainstem.protocols.nats.jetstream.words import header_value
 from mainstem.protocols.nats.listening import is_live_only
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.protocols.nats.adapter import NatsConnection, NatsServer
     from mainstem.protocols.nats.listening import Listening
     from mainstem.protocols.nats.outbound import Subscription

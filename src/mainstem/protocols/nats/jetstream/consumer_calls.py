@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.broker import Broker
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer, queue_name
 from mainstem.broker.streams.settings import ConsumerSettings

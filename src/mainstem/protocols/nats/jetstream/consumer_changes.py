@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.broker import Broker
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.consumer_config import check_group

@@ -13,7 +13,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.consumer import Consumer, Delivered
 from mainstem.model.crossing import nats_message
 from mainstem.model.errors import InvalidName

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action, Kind, Principal
 from mainstem.broker.broker import Broker
 from mainstem.broker.queues.bindings import ANYTHING, DEFAULT, NOW, Reach
 from mainstem.broker.queues.opening import check_joiner
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind as QueueKind
 from mainstem.broker.queues.settings import QueueSettings
+from mainstem.broker.rights.access import Action, Kind, Principal
 from mainstem.broker.streams.joined import QUEUE, queue_name
 from mainstem.broker.streams.settings import ConsumerSettings
 from mainstem.broker.streams.stream import Stream
@@ -23,7 +23,7 @@ from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.errors import NotAllowed
 
 if TYPE_CHECKING:
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.protocols.nats.jetstream.api import Call
 
 NS_PER_MS = 1_000_000

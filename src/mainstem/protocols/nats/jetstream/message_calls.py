@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
 from mainstem.broker.broker import Broker
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Record

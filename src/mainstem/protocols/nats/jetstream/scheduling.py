@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.expiry import ttl_ns
 from mainstem.broker.streams.schedules import SCHEDULES_MAX, zone_of
 from mainstem.model.cron import next_fire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.access import Action
+from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
@@ -20,7 +20,7 @@ from mainstem.protocols.nats.jetstream.words import document, flag, number, stri
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
-    from mainstem.broker.namespace import Namespace
+    from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.protocols.nats.jetstream.api import Call
 
 NAMES_MAX, LIST_MAX = 1024, 256

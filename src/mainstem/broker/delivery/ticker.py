@@ -1,0 +1,414 @@
+"""The broker's heartbeat: once per turn of the loop in which anything was published or is to be sent.
+
+    read sockets → (records gathered, connections marked) → tick: write logs → deliver live → flush connections → commit
+
+One write per log, one `transport.write` per connection, one wake-up of the committer, however many messages came.
+
+Delivering and flushing end after a slice of a millisecond each; the rest is the next tick's, after sockets were read. While
+what waits to be delivered is more than BEHIND_BYTES nothing is read from connections that bring much of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from mainstem.broker.delivery.live import Dispatcher
+from mainstem.broker.delivery.turns import SLICE_NS
+from mainstem.log.appended import Appended
+from mainstem.log.committer import Committer, end_process
+from mainstem.log.log import Log
+from mainstem.model.errors import StorageFault
+from mainstem.model.histogram import times_histogram
+
+logger = logging.getLogger("mainstem.broker")
+
+UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
+UNHURRIED_SYNC_S = 0.2  # what nobody waits for is synced at least this often; each sync is felt by those who do
+UNHURRIED_BYTES_MAX = 16 << 20
+CHECKPOINT_QUIET_S = 1.0
+COMMITTER_THREADS = 2
+BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
+SHARE_BYTES = 4 << 10
+WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
+FLUSHES_UNCLOCKED = 64
+SYNCS_TIMED_MAX = 1_000  # of a log at once, for the histogram of acks
+
+
+class Flushable(Protocol):
+    def flush(self) -> None:
+        """Write what was gathered for the peer; called after this tick's records are written."""
+
+
+class Pressed(Protocol):
+    def hold_for_log(self) -> None:
+        """Stop reading from the peer: the disk does not keep up with what is published."""
+
+    def release_from_log(self) -> None:
+        """Read on."""
+
+    def hold_for_delivery(self) -> None:
+        """Stop reading: what it published goes to many, who come first."""
+
+    def release_from_delivery(self) -> None:
+        """Read on."""
+
+
+MakeCommitter = Callable[[Callable[[list[tuple[Log, int]]], None]], Committer]  # given where to post what is durable
+
+
+class Ticker:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, make_committer: MakeCommitter | None = None
+    ) -> None:
+        self.loop = loop
+        self._dispatcher = dispatcher
+        self._requested = False
+        self._logs: list[Log] = []
+        self._connections: list[Flushable] = []
+        self._after: list[Callable[[], None]] = []
+        self._after_write: list[Callable[[], None]] = []
+        self.committer = (make_committer or _committer)(self._post_synced)
+        self.committer.listen(loop, self.on_synced)
+        self.ticks = 0
+        self.head_stamp = 0  # all records below it were offered to the live sinks
+        self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it
+        self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
+        self.slice_ns = SLICE_NS  # 0: all at once
+        self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
+        self._held: set[Pressed] = set()
+        self._ahead: set[Pressed] = set()
+        self._syncing: set[Log] = set()
+        self._unhurried: set[Log] = set()
+        self._quiet_since: dict[Log, tuple[float, int]] = {}  # when each log was last synced, and up to where
+        self._sync_later: set[Log] = set()  # of durability interval: a sync is due
+        self._undelivered: list[Appended] = []  # written while a tick delivered
+        self.on_durable: Callable[[], None] | None = None  # whoever follows messages, while there are some
+        self.ack_ns = times_histogram()  # from a tick that wrote until what it wrote was durable: acks leave then
+        self.deliver_ns = times_histogram()  # from a tick that wrote until the live ones had it in their sockets
+        self._began_ns = self._written_ns = 0  # monotonic: of this tick, of the oldest write that is not delivered
+        self._timed: dict[Log, deque[tuple[int, int]]] = {}  # end of each sync that is awaited, when it was written
+        self._ticking = False
+        self._stopped = False
+
+    # -- asking for a tick -----------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        if not self._requested:
+            self._requested = True
+            self.loop.call_soon(self.tick)
+
+    def begin_turn(self) -> bool:
+        """True: whoever reads many sockets in one call of the loop's ticks itself, at its end (`end_turn`)."""
+        if self._requested:
+            return False
+        self._requested = True
+        return True
+
+    @property
+    def _has_more(self) -> bool:
+        waits = self._dispatcher.waiting_bytes > 0
+        return bool(waits or self._logs or self._connections or self._after or self._undelivered)
+
+    def end_turn(self) -> None:
+        if self._has_more:
+            self.tick()
+        else:
+            self._requested = False
+
+    def add_log(self, log: Log) -> None:
+        """A log has something to write (its `on_dirty`)."""
+        log.on_awaited = self.sync_soon
+        self._logs.append(log)
+        if not self._requested:
+            self.request()
+
+    def mark_dirty(self, connection: Flushable) -> None:
+        """The caller keeps a flag so that it is marked once per tick."""
+        self._connections.append(connection)
+        if not self._requested:
+            self.request()
+
+    def press(self, connection: Pressed) -> None:
+        """A publisher read while `pressed`: it reads no more until the disk has caught up."""
+        if connection not in self._held:
+            self._held.add(connection)
+            connection.hold_for_log()
+
+    def outrun(self, connection: Pressed) -> None:
+        """A publisher brought much while `behind`: it reads no more until that is delivered."""
+        if connection not in self._ahead:
+            self._ahead.add(connection)
+            connection.hold_for_delivery()
+
+    def after_tick(self, callback: Callable[[], None]) -> None:
+        """Run once, after the next tick's delivery and before its flush."""
+        self._after.append(callback)
+        self.request()
+
+    def after_write(self, callback: Callable[[], None]) -> None:
+        """Run once, after the next tick that writes records; does not ask for one, so the loop may rest until then."""
+        self._after_write.append(callback)
+
+    # -- the tick --------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        if self._ticking:  # asked for from within a delivery: what is gathered is written, and delivered next
+            self._undelivered += self._write_logs()
+            return
+        self._requested = self._ticking = True  # what it stirs up is its own: asked for again only if some is left
+        try:
+            self._tick()
+        finally:
+            self._requested = self._ticking = False
+            if self._has_more:
+                self.request()
+
+    def _tick(self) -> None:
+        self.ticks += 1
+        self._began_ns = time.monotonic_ns()
+        delivered = self._dispatcher.delivered
+        appended = self._write_logs() if self._logs else []
+        if self._undelivered:
+            appended, self._undelivered = self._undelivered + appended, []
+        if appended or self._dispatcher.waiting_bytes:
+            self._deliver(appended)
+        if appended and self._after_write:
+            self._after += self._after_write
+            self._after_write = []
+        if self._after:
+            self._run_after()
+        if self._connections:
+            self._flush()
+        if appended or self._written_ns:
+            self._time_delivery(delivered)
+
+    def _time_delivery(self, delivered: int) -> None:
+        """Once all that was written is with those who listen; slices of a large one are one delivery."""
+        self._written_ns = self._written_ns or self._began_ns
+        if self._dispatcher.delivered != delivered and not self._dispatcher.waiting_bytes:
+            self.deliver_ns.add(time.monotonic_ns() - self._written_ns)
+        if not self._dispatcher.waiting_bytes:
+            self._written_ns = 0
+
+    def _flush(self) -> None:
+        connections, self._connections = self._connections, []
+        until_ns = self._until_ns() if len(connections) > FLUSHES_UNCLOCKED else 0
+        for place, connection in enumerate(connections):
+            try:
+                connection.flush()
+            except Exception:  # one connection's failure is its own
+                logger.exception("a connection could not be flushed")
+            if until_ns and place % FLUSHES_UNCLOCKED == FLUSHES_UNCLOCKED - 1 and time.monotonic_ns() > until_ns:
+                self._connections = connections[place + 1 :] + self._connections
+                return
+
+    def _until_ns(self) -> int:
+        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
+
+    def _run_after(self) -> None:
+        after, self._after = self._after, []
+        for callback in after:
+            try:
+                callback()
+            except Exception:
+                logger.exception("work after a tick failed")
+
+    def write_now(self) -> None:
+        """Tick at once if anything is gathered, and deliver all of it: what follows shall come after it."""
+        if self._logs or self._dispatcher.waiting_bytes:
+            slice_ns, self.slice_ns = self.slice_ns, 0
+            try:
+                self.tick()
+            finally:
+                self.slice_ns = slice_ns
+
+    def write_early(self) -> None:
+        """Tick at once if anything is gathered: it is in the processor's cache still."""
+        if self._logs:
+            self.tick()
+
+    def _write_logs(self) -> list[Appended]:
+        logs, self._logs = self._logs, []
+        appended: list[Appended] = []
+        to_sync: list[Log] = []
+        for log in logs:
+            try:
+                written = log.write()
+            except StorageFault as error:
+                end_process(log, error)
+                continue
+            if not written:
+                if log.held:  # what it gathers counts as unsynced: publishers wait when it is too much
+                    self._syncing.add(log)
+                    self.pressed = self._too_much()
+                continue
+            appended += written
+            if log.durability.acks_wait:
+                if _is_awaited(log, written):
+                    to_sync.append(log)
+                    self._timed.setdefault(log, deque(maxlen=SYNCS_TIMED_MAX)).append((log.written, self._began_ns))
+                elif log not in self._unhurried:
+                    self._sync_unhurried(log)
+            else:
+                log.mark_stable(log.written)
+                if log.durability.interval_ms and log not in self._sync_later:
+                    self._sync_later.add(log)
+                    self.loop.call_later(log.durability.interval_ms / 1000, self._sync_interval, log)
+        if to_sync:
+            self._sync(to_sync)
+        return appended
+
+    def sync_soon(self, log: Log) -> None:
+        """Someone waits for what is written but was not worth a sync of its own."""
+        if log in self._unhurried:
+            self._sync([log])
+
+    def _sync(self, logs: list[Log]) -> None:
+        self.committer.submit([(log, log.written) for log in logs])
+        self._unhurried.difference_update(logs)
+        self._syncing.update(logs)
+        self.pressed = self._too_much()
+
+    def _sync_unhurried(self, log: Log) -> None:
+        """Nobody waits (QoS 0, acks=0, positions): a few more ticks may share its sync."""
+        if not self._unhurried:
+            self.loop.call_later(UNHURRIED_SYNC_S, self._sync_all_unhurried)
+        self._unhurried.add(log)
+
+    def _sync_all_unhurried(self) -> None:
+        if self._unhurried:
+            self._sync(list(self._unhurried))
+
+    def _sync_interval(self, log: Log) -> None:
+        self._sync_later.discard(log)
+        if not log.removed and not self._stopped:
+            self.committer.submit([(log, log.written)])
+
+    def _too_much(self) -> bool:
+        """A log that refuses is not waited for: nothing more comes to it, and others need not suffer for it."""
+        syncing = [log for log in self._syncing if log.refusal is None]
+        if sum(log.unsynced_bytes for log in syncing) > self.unsynced_bytes_max:
+            return True
+        if self._dispatcher.waiting_bytes > WAITING_BYTES_MAX:
+            return True
+        return any(log.unsynced_bytes > log.unsynced_bytes_max for log in syncing)
+
+    def _deliver(self, appended: list[Appended]) -> None:
+        if len(appended) > 1:
+            appended.sort(key=_stamp)
+        self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+        waiting = self._dispatcher.waiting_bytes
+        self.behind = waiting > BEHIND_BYTES
+        if waiting > WAITING_BYTES_MAX:
+            self.pressed = True
+        elif self.pressed or self._held:
+            self.ease()
+        if self._ahead and not self.behind:
+            ahead, self._ahead = self._ahead, set()
+            for connection in ahead:
+                connection.release_from_delivery()
+
+    def ease(self) -> None:
+        """Publishers go on once neither the disk nor the readers are too far behind."""
+        self.pressed = self._too_much()
+        if not self.pressed and self._held:
+            held, self._held = self._held, set()
+            for connection in held:
+                connection.release_from_log()
+
+    # -- durability ------------------------------------------------------------------------------------------------
+
+    def _post_synced(self, synced: list[tuple[Log, int]]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self.on_synced, synced)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            logger.debug("a sync round ended after the loop")
+
+    def on_synced(self, synced: list[tuple[Log, int]]) -> None:
+        """Release what waited, and let the acks leave now, not in the loop's next turn."""
+        ticks = self.begin_turn()
+        try:
+            self._mark_synced(synced)
+        finally:
+            if ticks:
+                self.end_turn()
+
+    def _mark_synced(self, synced: list[tuple[Log, int]]) -> None:
+        now_s, now_ns = self.loop.time(), time.monotonic_ns()
+        for log, end in synced:
+            if log.removed:
+                continue
+            log.mark_stable(end)
+            timed = self._timed.get(log)
+            while timed and timed[0][0] <= end:
+                self.ack_ns.add(now_ns - timed.popleft()[1])
+            if self._quiet_since.get(log, (0.0, -1))[1] != end:  # the checkpoint's own sync finds nothing new
+                self._quiet_since[log] = (now_s, end)
+            if not log.unsynced_bytes:
+                self._syncing.discard(log)
+        if self.on_durable is not None:
+            self.on_durable()
+        if self.pressed:
+            self.ease()
+
+    def checkpoint_quiet(self) -> None:
+        """Sync once more what was last synced a while ago: its engine then notes how far it is durable.
+
+        An unclean start walks a log from that note on, and damage below it can never pass for a torn tail.
+        """
+        now_s = self.loop.time()
+        quiet = [log for log, (since_s, _) in self._quiet_since.items() if now_s - since_s > CHECKPOINT_QUIET_S]
+        for log in quiet:
+            self._quiet_since[log] = (math.inf, self._quiet_since[log][1])
+        live = [(log, log.written) for log in quiet if not log.removed]
+        if live:
+            self.committer.submit(live)
+
+    def drain(self) -> None:
+        """Tick until nothing is left to write; for shutting down."""
+        while self._has_more:
+            self.tick()
+
+    def stop(self) -> None:
+        """Finish what was submitted; nothing is synced from here on."""
+        self._stopped = True
+        self.committer.stop()
+
+    def forget(self, log: Log) -> None:
+        """The log was removed: nobody waits for it any more."""
+        self._syncing.discard(log)
+        self._unhurried.discard(log)
+        self._quiet_since.pop(log, None)
+        self._timed.pop(log, None)
+        log.mark_stable(log.written)
+
+    async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:
+        """Wait until the given logs are stable up to what is written now."""
+        deadline = time.monotonic() + timeout_s
+        self._sync_all_unhurried()
+        ends = [(log, log.written) for log in logs]
+        while any(log.stable < end for log, end in ends) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+
+def _committer(post: Callable[[list[tuple[Log, int]]], None]) -> Committer:
+    return Committer(post, threads=COMMITTER_THREADS)
+
+
+def _is_awaited(log: Log, written: list[Appended]) -> bool:
+    if log.stable_listeners or log.unsynced_bytes > UNHURRIED_BYTES_MAX:
+        return True
+    for item in written:  # noqa: SIM110 -- a generator costs a frame more, in every tick
+        if item.ticket.awaited:
+            return True
+    return False
+
+
+def _stamp(item: Appended) -> int:
+    return item.ref.stamp

@@ -1,0 +1,554 @@
+"""Who may do what: one list of users and rules on canonical topics, for every protocol and the HTTP API.
+
+Rules of this file:
+
+- Until a user exists every login is accepted where the listener allows it (loopback, or the operator said so), and may
+  do everything. From the first user on, or once tokens or certificates tell who somebody is, nobody gets in without.
+- Who somebody is tells `identity/`. A token may bring roles and rules; they count beside those of the user it names.
+- A user may do what a rule (see `rules.py`) allows and none denies: deny wins, no rule is no. An admin may do everything.
+  The rules of its roles are a user's too, and those of the role `*` are everybody's.
+- A filter may be subscribed to if one allow rule covers all of it. It may overlap denied topics: each delivery is
+  checked again.
+- A user belongs to one or more namespaces that exist: where one does not, no user is added to it and nobody of it gets
+  in, so that nobody ever lands in somebody else's. (An admin gets in by HTTP, which asks for the namespace call by call.)
+- User names are single topic levels without wildcards.
+- A queue is ruled as the queue it is and, as ever, by the topic of its name; an exchange likewise. Either may allow, either
+  may deny.
+- Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again, and
+  who came in by a login that no longer holds (`holds`) has to leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mainstem.broker.identity.nkeys import check_nkey
+from mainstem.broker.identity.passwords import make_credentials
+from mainstem.broker.namespaces.quotas import NO_LIMITS, Limits
+from mainstem.broker.rights.rules import AUDIT_TOPIC, PATTERN, Names
+from mainstem.broker.rights.rules import Action as Action
+from mainstem.broker.rights.rules import Kind as Kind
+from mainstem.broker.rights.rules import Rule as Rule
+from mainstem.metadata.rows import Item, ItemKind
+from mainstem.metadata.store import MetadataStore, Written
+from mainstem.model.clock import Clock, SystemClock
+from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
+from mainstem.model.plain_text import hidden_character
+from mainstem.model.topic_filter import filter_levels, literal_filter
+
+DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
+ROLES_MAX = 1_000
+NAMESPACES_MAX = 100  # of a user
+RULES_MAX = 1_000  # of a user
+SCHEMAS_TOPIC = b"_schemas"
+BROKERS_OWN = (SCHEMAS_TOPIC, AUDIT_TOPIC)
+WRITES = (Action.PUBLISH, Action.CREATE, Action.CONFIGURE, Action.DELETE)
+EVERYBODY = "*"  # the role that every user has
+Hashed = dict[str, Any]  # what is kept of a password
+USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a connection is, once logged in."""
+
+    name: str
+    namespace: str = "/"
+    admin: bool = False
+    anonymous: bool = False  # let in because no user exists yet
+    client: str = ""  # the client's id, where a rule of this user asks for it (`Access.of_client`)
+    roles: tuple[str, ...] = ()  # that its token names, beside the user's own
+    rules: tuple[Rule, ...] = ()  # as its token says
+    by_token: bool = False
+    stranger: bool = False  # by a token, and the broker itself knows no user of this name
+    namespaces: tuple[str, ...] = ()  # of a stranger: those it may choose from
+    expires_s: int = field(default=0, compare=False)  # since 1970; 0: its login does not end by itself
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a text keeps its own: principals are looked up for each delivery
+
+    @property
+    def names(self) -> Names:
+        return Names(self.name, self.client, self.namespace)
+
+
+@dataclass(slots=True)
+class User:
+    name: str
+    namespace: str
+    admin: bool
+    credentials: Hashed
+    rules: list[Rule] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
+    quota: Limits = NO_LIMITS
+    also: list[str] = field(default_factory=list)  # namespaces that it may choose instead of its own
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (self.namespace, *self.also)
+
+    @property
+    def nkey(self) -> str:
+        return str(self.credentials.get("nkey") or "")
+
+    def to_document(self) -> dict[str, Any]:
+        quota = {"quota": self.quota.to_document()} if self.quota != NO_LIMITS else {}
+        return {
+            **quota,
+            **({"also": self.also} if self.also else {}),
+            "user_namespace": self.namespace,
+            "admin": self.admin,
+            "credentials": self.credentials,
+            "rules": [rule.to_document() for rule in self.rules],
+            "roles": self.roles,
+        }
+
+
+class Access:
+    def __init__(
+        self,
+        store: MetadataStore,
+        items: Iterable[Item] = (),
+        *,
+        clock: Clock | None = None,
+        namespaces: Container[str] = ("/",),
+    ) -> None:
+        self._store = store
+        self._namespaces = namespaces  # the broker's own, as they come and go
+        self._clock = clock or SystemClock()
+        items = list(items)
+        self.users: dict[str, User] = {item.name: _user_of(item) for item in items if item.kind == ItemKind.USER}
+        self.roles: dict[str, list[Rule]] = {
+            item.name: [Rule.of_document(one) for one in item.body["rules"]]
+            for item in items
+            if item.kind == ItemKind.ROLE
+        }
+        self.version = 0
+        self.listeners: list[Callable[[], None]] = []
+        self.known_elsewhere = False  # whether tokens or certificates tell who somebody is
+        self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
+        self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
+        self._nkeys: tuple[int, dict[str, User]] = (-1, {})  # version, and users by their nkey
+
+    @property
+    def open(self) -> bool:
+        """No user exists, here or elsewhere: every login is accepted where the listener allows it."""
+        return not self.users and not self.known_elsewhere
+
+    # -- who is let in, and stays; `identity/login.py` asks
+
+    def principal(self, user: User, namespace: str = "") -> Principal:
+        """In the namespace it chose, or its first. NotAuthorized where that does not exist, or is not the user's."""
+        chosen = namespace or user.namespace
+        if chosen not in user.namespaces and not user.admin:
+            raise NotAuthorized(f"user {user.name} does not belong to namespace {chosen!r}")
+        if not self.has_namespace(chosen) and not (user.admin and not namespace):
+            raise NotAuthorized(
+                f"user {user.name} belongs to namespace {chosen!r}, which does not exist",
+                fix=f"mainstem namespace add {chosen}",
+            )
+        return Principal(user.name, chosen, user.admin)
+
+    def has_namespace(self, name: str) -> bool:
+        return name in self._namespaces
+
+    def within(self, principal: Principal, namespace: str) -> Principal:
+        """The same in another namespace, where it belongs to that too; else as it is."""
+        if namespace in ("", principal.namespace) or not self.has_namespace(namespace):
+            return principal
+        user = self.users.get(principal.name)
+        named = user.namespaces if user is not None else principal.namespaces
+        return replace(principal, namespace=namespace) if namespace in named else principal
+
+    def stranded(self) -> list[User]:
+        """Users whose namespace does not exist."""
+        return [user for user in self.users.values() if user.namespace not in self._namespaces]
+
+    def holds(self, principal: Principal) -> bool:
+        """Whether who logged in as this would still be let in as this; a changed password alone sends nobody away."""
+        if principal.anonymous:
+            return self.open
+        if principal.expires_s and principal.expires_s <= self._clock.now_ns() // 1_000_000_000:
+            return False
+        user = self.users.get(principal.name)
+        if principal.stranger:
+            return user is None and self.has_namespace(principal.namespace)
+        if user is None or (user.admin != principal.admin and not principal.by_token):
+            return False
+        return user.admin or (principal.namespace in user.namespaces and self.has_namespace(principal.namespace))
+
+    def by_nkey(self) -> dict[str, User]:
+        if self._nkeys[0] != self.version:
+            self._nkeys = self.version, {user.nkey: user for user in self.users.values() if user.nkey}
+        return self._nkeys[1]
+
+    # -- deciding
+
+    def rules_of(self, principal: Principal) -> Iterator[tuple[str, Rule]]:
+        """Each with whose it is: the user's own first, then those of its roles, then everybody's."""
+        user = self.users.get(principal.name)
+        if user is None and not principal.stranger:
+            return
+        for rule in user.rules if user is not None else ():
+            yield f"user {principal.name}", rule
+        for rule in principal.rules:
+            yield f"token of {principal.name}", rule
+        own = user.roles if user is not None else ()
+        for role in (*dict.fromkeys((*own, *principal.roles)), EVERYBODY):
+            for rule in self.roles.get(role, ()):
+                yield f"role {role}", rule
+
+    def of_client(self, principal: Principal, client_id: str) -> Principal:
+        """The same, with its client id if one of its rules asks for it; else all clients of a user share what is kept."""
+        if principal.admin or not any("%c" in rule.filter for _, rule in self.rules_of(principal)):
+            return principal
+        return replace(principal, client=client_id)
+
+    def allows(self, principal: Principal, action: Action, topic: bytes) -> bool:
+        """Whether this action is allowed on this very topic. Registry and audit alone write their own, for everybody."""
+        if topic in BROKERS_OWN and action in WRITES:
+            return False
+        if principal.admin:
+            return True
+        key = (principal, action.value, topic)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            levels = filter_levels(literal_filter(topic))
+            decision = self._decide(principal, action, levels)
+            self._decisions[key] = decision
+        return decision
+
+    def allows_filter(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
+        """Whether a rule allows everything the filter may match, save what another denies (checked per delivery)."""
+        if principal.admin:
+            return True
+        key = (principal, action.value, topic_filter)
+        decision = self._coverages.get(key)
+        if decision is None:
+            if len(self._coverages) >= DECISIONS_MAX:
+                self._coverages.clear()
+            decision = self._decide(principal, action, filter_levels(topic_filter))
+            self._coverages[key] = decision
+        return decision
+
+    def allows_all(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
+        """Whether everything the filter may match is allowed: for what is not asked again for each delivery."""
+        if principal.admin:
+            return True
+        return not self.denies_some(principal, action, topic_filter) and self.allows_filter(
+            principal, action, topic_filter
+        )
+
+    def denies_some(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
+        """Whether something the filter may mean is denied: by a rule, not for want of one."""
+        if principal.admin:
+            return False
+        levels, names = filter_levels(topic_filter), principal.names
+        return levels[0] == AUDIT_TOPIC or any(
+            rule.overlaps_topics(levels, names)
+            for _, rule in self.rules_of(principal)
+            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+        )
+
+    def denies(self, principal: Principal, action: Action, topic: bytes) -> bool:
+        """Whether a rule denies this very topic; what no rule speaks of is not denied."""
+        if topic in BROKERS_OWN and action in WRITES:
+            return True
+        if principal.admin:
+            return False
+        key = (principal, f"deny {action}", topic)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            levels, names = filter_levels(literal_filter(topic)), principal.names
+            decision = self._decisions[key] = topic == AUDIT_TOPIC or any(
+                rule.covers_topics(levels, names)
+                for _, rule in self.rules_of(principal)
+                if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+            )
+        return decision
+
+    def explain(self, principal: Principal, action: Action, topic_filter: bytes) -> tuple[bool, list[str]]:
+        """Whether everything the filter means is allowed, and why: the rules that decide it, or what is missing."""
+        if principal.admin:
+            return True, [f"user {principal.name} is an admin"]
+        levels, names = filter_levels(topic_filter), principal.names
+        rules = [(whose, rule) for whose, rule in self.rules_of(principal) if rule.kind is Kind.TOPIC]
+        rules = [(whose, rule) for whose, rule in rules if action in rule.actions]
+        if levels[0] == AUDIT_TOPIC:
+            return False, ["$audit is for admins"]
+        denying = [
+            f"{whose}: {rule}" for whose, rule in rules if not rule.allow and rule.overlaps_topics(levels, names)
+        ]
+        allowing = [f"{whose}: {rule}" for whose, rule in rules if rule.allow and rule.covers_topics(levels, names)]
+        if denying:
+            return False, denying
+        return bool(allowing), allowing or [f"no rule allows {action} on all of it"]
+
+    def denied_filters(self, principal: Principal, action: Action) -> tuple[bytes, ...]:
+        """What rules deny, as filters: for readers of many topics at once, such as a view's."""
+        if principal.admin:
+            return ()
+        found = (
+            rule.topic_filter(principal.names)
+            for _, rule in self.rules_of(principal)
+            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
+        )
+        return tuple(sorted({AUDIT_TOPIC, *(one for one in found if one is not None)}))
+
+    def judges(self, principal: Principal, action: Action, kind: Kind, name: str) -> bool | None:
+        """What the rules of a kind other than topics say of an object; None if none speaks of it."""
+        if principal.admin:
+            return True
+        said: bool | None = None
+        names = principal.names
+        for _, rule in self.rules_of(principal):
+            if rule.kind is kind and action in rule.actions and rule.covers_name(name, names):
+                if not rule.allow:
+                    return False
+                said = True
+        return said
+
+    def allows_named(self, principal: Principal, action: Action, kind: Kind, name: str, topic: bytes) -> bool:
+        """A queue or an exchange: by rules of its kind, or of the topic that its name is."""
+        said = self.judges(principal, action, kind, name)
+        if said is None:
+            return self.allows(principal, action, topic)
+        return said and not self.denies(principal, action, topic)
+
+    def require(self, principal: Principal, action: Action, topic: bytes) -> None:
+        if not self.allows(principal, action, topic):
+            shown = topic.decode(errors="backslashreplace")
+            raise NotAuthorized(
+                f"user {principal.name} may not {action} {shown}",
+                fix=f"mainstem user allow {principal.name} {action} '{shown}'",
+            )
+
+    def _decide(self, principal: Principal, action: Action, levels: list[bytes]) -> bool:
+        allowed, names = False, principal.names
+        if levels[0] == AUDIT_TOPIC:
+            return False
+        for _, rule in self.rules_of(principal):
+            if action not in rule.actions or rule.kind is not Kind.TOPIC:
+                continue
+            if rule.covers_topics(levels, names):
+                if not rule.allow:
+                    return False
+                allowed = True
+        return allowed
+
+    # -- changing
+
+    async def hashed(self, password: str) -> Hashed:
+        """Of a new password; what `add_user` and `set_password` take instead of it where the loop must not wait."""
+        return await asyncio.to_thread(_hashed, password)
+
+    def add_user(
+        self,
+        name: str,
+        password: str | Hashed,
+        *,
+        admin: bool = False,
+        namespace: str = "/",
+        also: Iterable[str] = (),
+        rules: Iterable[Rule] = (),
+        nkey: str = "",
+    ) -> Written:
+        """With an nkey it may have no password."""
+        if not USER_NAME.fullmatch(name) or hidden_character(name):
+            raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
+        if name in self.users:
+            raise AlreadyExists(f"user {name} exists", fix=f"mainstem user passwd {name}")
+        if not self.users and not admin:
+            raise InvalidArgument("the first user must be an admin", fix=f"mainstem user add {name} --admin")
+        first, *more = dict.fromkeys((namespace, *also))
+        for one in (first, *more):
+            self._check_namespace(one)
+        credentials = _hashed(password) if password or not nkey else {}
+        if nkey:
+            credentials = {**credentials, "nkey": self._free_nkey(nkey, name)}
+        return self._keep(User(name, first, admin, credentials, list(rules), also=more))
+
+    def set_password(self, name: str, password: str | Hashed) -> Written:
+        user = self.user(name)
+        kept = {"nkey": user.nkey} if user.nkey else {}
+        return self._keep(replace(user, credentials={**_hashed(password), **kept}))
+
+    def set_nkey(self, name: str, nkey: str) -> Written:
+        """An empty one takes it away."""
+        user = self.user(name)
+        rest = {key: value for key, value in user.credentials.items() if key != "nkey"}
+        return self._keep(replace(user, credentials={**rest, "nkey": self._free_nkey(nkey, name)} if nkey else rest))
+
+    def _free_nkey(self, nkey: str, name: str) -> str:
+        other = self.by_nkey().get(check_nkey(nkey))
+        if other is not None and other.name != name:
+            raise AlreadyExists(f"this nkey is user {other.name}'s", fix=f"mainstem user alter {other.name} --nkey ''")
+        return nkey
+
+    def set_quota(self, name: str, quota: Limits) -> Written:
+        return self._keep(replace(self.user(name), quota=quota))
+
+    def set_namespace(self, name: str, namespace: str) -> Written:
+        """Who is logged in as this user has to leave, and comes back into the other namespace."""
+        return self.set_namespaces(name, [namespace])
+
+    def set_namespaces(self, name: str, namespaces: list[str]) -> Written:
+        """The first is where it lands if it does not choose; who is in one that is no longer its own has to leave."""
+        if not 0 < len(namespaces) <= NAMESPACES_MAX:
+            raise InvalidArgument(f"a user belongs to 1 to {NAMESPACES_MAX} namespaces")
+        for one in namespaces:
+            self._check_namespace(one)
+        first, *also = dict.fromkeys(namespaces)
+        return self._keep(replace(self.user(name), namespace=first, also=also))
+
+    def renew_credentials(self, name: str, credentials: Hashed) -> Written:
+        """The same password in a better form: nobody is told, and who is logged in stays."""
+        kept = {"nkey": self.user(name).nkey} if self.user(name).nkey else {}
+        self.users[name] = user = replace(self.user(name), credentials={**credentials, **kept})
+        return self._store.put_item(ItemKind.USER, "", name, user.to_document())
+
+    def _check_namespace(self, namespace: str) -> None:
+        if namespace not in self._namespaces:
+            raise NotFound(f"there is no namespace {namespace!r}", fix=f"mainstem namespace add {namespace}")
+
+    def forget_users(self, names: Iterable[str], namespace: str) -> None:
+        """They went with their namespace, which removed them from the metadata; who chose it among others stays."""
+        for name in names:
+            self.users.pop(name, None)
+        self.users |= {user.name: user for user in self.left_by(namespace)}
+        self.changed()
+
+    def left_by(self, namespace: str) -> list[User]:
+        """Those who may choose this namespace among others, as they are without it."""
+        return [
+            replace(user, also=[one for one in user.also if one != namespace])
+            for user in self.users.values()
+            if namespace in user.also
+        ]
+
+    def remove_user(self, name: str) -> Written:
+        user = self.user(name)
+        if user.admin and sum(other.admin for other in self.users.values()) == 1 and len(self.users) > 1:
+            raise InvalidArgument(f"{name} is the last admin; remove the other users first")
+        del self.users[name]
+        self.changed()
+        return self._store.delete_item(ItemKind.USER, "", name)
+
+    def add_rule(
+        self,
+        name: str,
+        *,
+        allow: bool,
+        actions: Iterable[str],
+        topic_filter: str,
+        kind: str = "topic",
+        match: str = PATTERN,
+    ) -> Written:
+        user = self.user(name)
+        rule = Rule.make(allow=allow, actions=actions, pattern=topic_filter, kind=kind, match=match)
+        return self._keep(replace(user, rules=_with_rule(user.rules, rule, f"user {name}")))
+
+    def remove_rules(self, name: str, topic_filter: str, kind: str = "topic") -> Written:
+        user = self.user(name)
+        rules = [rule for rule in user.rules if rule.filter != topic_filter or rule.kind != kind]
+        if len(rules) == len(user.rules):
+            raise NotFound(f"user {name} has no rule for {kind} {topic_filter}", fix=f"mainstem user describe {name}")
+        return self._keep(replace(user, rules=rules))
+
+    def set_rules(self, name: str, rules: list[Rule]) -> Written:
+        """All rules of a user."""
+        return self._keep(replace(self.user(name), rules=rules))
+
+    def set_roles(self, name: str, roles: Iterable[str]) -> Written:
+        wanted = sorted(set(roles) - {EVERYBODY})
+        for role in wanted:
+            self.role(role)
+        return self._keep(replace(self.user(name), roles=wanted))
+
+    def role(self, name: str) -> list[Rule]:
+        if name not in self.roles:
+            raise NotFound(f"there is no role {name}", fix="mainstem role ls")
+        return self.roles[name]
+
+    def put_role(self, name: str, rules: list[Rule]) -> Written:
+        """Made, or given other rules. `*` is everybody's."""
+        if name != EVERYBODY and not USER_NAME.fullmatch(name):
+            raise InvalidName(f"role name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
+        if name not in self.roles and len(self.roles) >= ROLES_MAX:
+            raise Overloaded(f"there are {ROLES_MAX} roles already", fix="mainstem role rm NAME")
+        self._store.check_room()
+        self.roles[name] = rules
+        self.changed()
+        return self._store.put_item(ItemKind.ROLE, "", name, {"rules": [rule.to_document() for rule in rules]})
+
+    def remove_role(self, name: str) -> Written:
+        self.role(name)
+        users = [user.name for user in self.users.values() if name in user.roles]
+        if users:
+            raise InvalidArgument(
+                f"role {name} is {users[0]}'s" + (f" and {len(users) - 1} others'" if len(users) > 1 else ""),
+                fix=f"mainstem user roles {users[0]}",
+            )
+        del self.roles[name]
+        self.changed()
+        return self._store.delete_item(ItemKind.ROLE, "", name)
+
+    def user(self, name: str) -> User:
+        user = self.users.get(name)
+        if user is None:
+            raise NotFound(f"there is no user {name}", fix="mainstem user ls")
+        return user
+
+    def _keep(self, user: User) -> Written:
+        self._store.check_room()
+        self.users[user.name] = user
+        self.changed()
+        return self._store.put_item(ItemKind.USER, "", user.name, user.to_document())
+
+    def changed(self) -> None:
+        """Whatever was decided is decided again, and who no longer holds has to leave."""
+        self.version += 1
+        self._decisions.clear()
+        self._coverages.clear()
+        for listener in self.listeners:
+            listener()
+
+
+def _hashed(password: str | Hashed) -> Hashed:
+    if password == "":
+        raise InvalidArgument("a password must have at least one character")
+    return make_credentials(password.encode()) if isinstance(password, str) else password
+
+
+def _user_of(item: Item) -> User:
+    body = item.body
+    rules = [Rule.of_document(rule) for rule in body["rules"]]
+    namespace, admin, credentials = body["user_namespace"], body["admin"], body["credentials"]
+    quota = Limits.of_document(body.get("quota") or {})
+    return User(item.name, namespace, admin, credentials, rules, body.get("roles", []), quota, body.get("also", []))
+
+
+def _with_rule(rules: list[Rule], rule: Rule, whose: str) -> list[Rule]:
+    kept = [*(one for one in rules if one != rule), rule]
+    if len(kept) > RULES_MAX:
+        raise Overloaded(f"{whose} has {RULES_MAX} rules already", fix="one rule with a wildcard may say as much")
+    return kept
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a listener on that host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
