@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from mainstem.model.errors import InvalidArgument, NotAuthorized
-from mainstem_pipeline.cli import CATALOG, URL, WAREHOUSE
+from mainstem_pipeline.command_options import CATALOG, URL, WAREHOUSE
 
 PROGRESS_AFTER_S = 1.0
 PROGRESS_EACH_S = 0.2

@@ -28,6 +28,7 @@ Permit = Callable[[bytes], bool]  # whether the caller may read this topic
 Told = Callable[[int], None]  # so many bytes more are read
 Finish = Callable[["pa.RecordBatch"], list["pa.RecordBatch"]]  # what is made of rows, in the thread that decoded them
 Piece = tuple[ScanTask, Mapping[str, Any]]
+Opened = Callable[[ScanTask, Mapping[str, Any], "pa.Schema", BrokerClient], SliceReader]
 
 
 class PermittedReader(SliceReader):
@@ -59,25 +60,25 @@ def read_pieces(
     schema: pa.Schema,
     finish: Finish,
     *,
-    permit: Permit | None = None,
+    opened: Opened,
     told: Told | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What `finish` makes of the rows of the pieces, in no particular order."""
+    """What `finish` makes of the rows of the pieces, each read by what `opened` makes for it, in no particular order."""
     threads = min(len(pieces), os.cpu_count() or 1, THREADS_MAX)
     if threads > 1:
-        yield from _Readers(pieces, schema, finish, permit, told).batches(threads)
+        yield from _Readers(pieces, schema, finish, opened, told).batches(threads)
     else:
-        yield from _read(pieces, schema, finish, permit, told)
+        yield from _read(pieces, schema, finish, opened, told)
 
 
 def _read(
-    pieces: Iterable[Piece], schema: pa.Schema, finish: Finish, permit: Permit | None, told: Told | None
+    pieces: Iterable[Piece], schema: pa.Schema, finish: Finish, opened: Opened, told: Told | None
 ) -> Iterator[pa.RecordBatch]:
     client: BrokerClient | None = None
     try:
         for task, piece in pieces:
             client = client or task.connection.client()
-            for rows in PermittedReader(task, piece, schema, client, permit).batches():
+            for rows in opened(task, piece, schema, client).batches():
                 yield from finish(rows)
             if told is not None:
                 told(int(piece["bytes"]))
@@ -92,11 +93,11 @@ class _Readers:
         pieces: Sequence[Piece],
         schema: pa.Schema,
         finish: Finish,
-        permit: Permit | None,
+        opened: Opened,
         told: Told | None,
     ) -> None:
         self._pieces, self._schema, self._finish = iter(pieces), schema, finish
-        self._permit, self._told = permit, told
+        self._opened, self._told = opened, told
         self._taking = threading.Lock()
         self._stopped = threading.Event()
         self._ready: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(QUEUED_MAX)
@@ -120,7 +121,7 @@ class _Readers:
 
     def _run(self) -> None:
         try:
-            rows = _read(self._each(), self._schema, self._finish, self._permit, self._told)
+            rows = _read(self._each(), self._schema, self._finish, self._opened, self._told)
             with contextlib.closing(rows) as batches:  # type: ignore[type-var]
                 for batch in batches:
                     if not self._put(batch):

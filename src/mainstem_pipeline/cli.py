@@ -15,7 +15,8 @@ import click
 
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument, MainstemError
-from mainstem_pipeline.client import DEFAULT_URL, BrokerClient
+from mainstem_pipeline.client import BrokerClient
+from mainstem_pipeline.command_options import CATALOG, URL, WAREHOUSE
 from mainstem_pipeline.deploy.commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -27,19 +28,6 @@ MASTER = click.option(
     "--master", default="local[*]", show_default=True, help="Spark master: local[N], spark://HOST:PORT, ..."
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON lines instead of text.")
-URL = click.option(
-    "--url", envvar="MAINSTEM_URL", default=DEFAULT_URL, show_default=True, help="The broker's HTTP address."
-)
-WAREHOUSE = click.option(
-    "--warehouse",
-    envvar="MAINSTEM_WAREHOUSE",
-    default="./lake",
-    show_default=True,
-    help="Folder or s3:// URL of the lake.",
-)
-CATALOG = click.option(
-    "--catalog", envvar="MAINSTEM_CATALOG", default="", help="SQL or REST catalog URL (default: SQLite)."
-)
 
 
 P = ParamSpec("P")

@@ -137,6 +137,24 @@ def test_a_damaged_index_hides_nothing_wherever_it_is_damaged(broker: Broker, mo
         assert [one["offset"] for one in hits(broker, "common word77", "damaged/log")] == wanted, size
 
 
+def test_an_index_that_is_damaged_cut_off_or_of_an_old_format_is_built_again(broker: Broker) -> None:
+    declare(broker, "again/log")
+    (part,) = fill(broker, "again/log", [b"common word%d" % n for n in range(200)])
+    path = index_path(part)
+    good = path.read_bytes()
+    in_filter = good[:-1] + bytes([good[-1] ^ 1])  # its head is whole: only who uses it can tell
+    for bad in (good[: len(good) // 2], good[:-1], b"MSSRCH01" + good[8:], in_filter, b""):
+        path.write_bytes(bad)
+        assert [one["offset"] for one in hits(broker, "common word77", "again/log")] == [77]
+        seal(broker, "again/log")
+        assert path.read_bytes() == good
+    path.write_bytes(good[:100])
+    assert broker.app is not None
+    broker.app.broker.search_indexing._whole.clear()  # as after a start, and nobody has asked yet
+    seal(broker, "again/log")
+    assert path.read_bytes() == good
+
+
 def test_an_index_goes_with_its_part_and_is_made_again_if_it_is_lost(broker: Broker) -> None:
     declare(broker, "gone/log")
     (part,) = fill(broker, "gone/log", [b"x%d" % n for n in range(50)])
@@ -184,6 +202,17 @@ def test_what_is_concluded_from_a_query_holds_for_all_that_it_means() -> None:
     assert asks("msg:re*", "msg") and not asks("msg:'re*'", "msg")
     assert asks("topic = nothing") and asks("header.x = y") and not asks("key = y") and asks("key > y")
     assert holds_all(b"", token_hashes(b"anything"))
+
+
+def test_headers_of_kafka_clients_are_indexed_and_those_of_others_are_not_concluded_from() -> None:
+    def asks(text: str, *held: str, crossed: bool = False) -> bool:
+        known = {one for word in held for one in token_hashes(word.encode())}
+        return may_hold(parse_query(text), lambda wanted: known.issuperset(wanted), escapes=False, crossed=crossed)
+
+    assert asks("header.region = eu", "region eu") and not asks("header.region = eu", "region us")
+    assert asks("header.region = eu", crossed=True) and asks("header.ms-topic = a")
+    assert asks("header.n = 5", "n") and asks("header.n > a", "n") and not asks("header.n:*", "m")
+    assert asks("header.n != a", "n") and asks("NOT header.n = a")
 
 
 def test_a_search_by_a_process_of_its_own_uses_it(broker: Broker) -> None:

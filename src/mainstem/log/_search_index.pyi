@@ -13,6 +13,7 @@ class BlockTokens:
     raw_bytes: int
     unknown: bool
     escapes: bool
+    crossed: bool
     first_offset: int
     end_offset: int
     first_stamp: int

@@ -7,11 +7,12 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from mainstem.codec._batch cimport (
-    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, get_u32, get_u64, read_record,
+    BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, get_u32, get_u64, next_header, read_record,
 )
 
 cdef enum:
     TOKEN_BYTES_MAX = 64
+    ORIGIN_KAFKA = 2
     LINE_BYTES = 64
     LINE_BITS = 512
     PROBES = 6
@@ -88,6 +89,7 @@ cdef class BlockTokens:
     cdef readonly Py_ssize_t raw_bytes
     cdef readonly bint unknown
     cdef readonly bint escapes
+    cdef readonly bint crossed
     cdef readonly int64_t first_offset, end_offset, first_stamp, time_min_ms, time_max_ms
 
     def __cinit__(self):
@@ -102,7 +104,7 @@ cdef class BlockTokens:
     cdef void _begin(self) noexcept:
         self.tokens = 0
         self.raw_bytes = 0
-        self.unknown = self.escapes = False
+        self.unknown = self.escapes = self.crossed = False
         self.first_offset = self.end_offset = self.first_stamp = -1
         self.time_min_ms, self.time_max_ms = (<int64_t>1 << 62), -(<int64_t>1 << 62)
 
@@ -141,6 +143,8 @@ cdef class BlockTokens:
         if size < FRAME_HEAD_SIZE + BATCH_HEAD_SIZE:
             self.unknown = True
             return False
+        if frame[6] != ORIGIN_KAFKA:
+            self.crossed = True
         if batch[22] & 7:
             return True
         with nogil:
@@ -175,6 +179,25 @@ cdef class BlockTokens:
                 self._words(parts.key, parts.key + parts.key_size)
             if parts.value_size > 0:
                 self._words(parts.value, parts.value + parts.value_size)
+            if parts.header_count and not self.crossed:
+                self._headers(&parts)
+            count -= 1
+
+    cdef void _headers(self, RecordParts* parts) noexcept nogil:
+        cdef const uint8_t* at = parts.headers
+        cdef const uint8_t* end = at + parts.headers_size
+        cdef const uint8_t* name
+        cdef const uint8_t* value
+        cdef Py_ssize_t name_size, value_size
+        cdef int count = parts.header_count
+        while count:
+            at = next_header(at, end, &name, &name_size, &value, &value_size)
+            if at == NULL:
+                self.unknown = True
+                return
+            self._words(name, name + name_size)
+            if value_size > 0:
+                self._words(value, value + value_size)
             count -= 1
 
     cdef inline void _time(self, int64_t ms) noexcept nogil:

@@ -1,14 +1,15 @@
 """What a sealed part cannot hold: a search reads only blocks that may have its words and its time.
 
 A part's frames are indexed in blocks of about BLOCK_BYTES. Of each block the file keeps where it lies, its first stamp, the
-times of its records, and a Bloom filter over the words in their keys and values: runs of letters, digits, `_` and bytes
-beyond ASCII, with ASCII letters in lower case, of which the first 64 bytes count. It says "not here" or "maybe", so a wrong
-index could hide records. Therefore everything in it has a checksum, it names the size of the part that it was made of
-(sealed parts never change; rewritten ones have another name), and one that does not fit is as good as none.
+times of its records, and a Bloom filter over the words in their keys and values, and in the headers of Kafka clients: runs
+of letters, digits, `_` and bytes beyond ASCII, with ASCII letters in lower case, of which the first 64 bytes count. It says
+"not here" or "maybe", so a wrong index could hide records. Therefore everything in it has a checksum, it names the size of
+the part that it was made of (sealed parts never change; rewritten ones have another name), and one that does not match is as
+good as none: who meets it deletes it, and it is built again.
 
     <data>/search/<log>/<name of the part>.search, little-endian
 
-     0   8  "MSSRCH01"
+     0   8  "MSSRCH02"
      8   8  bytes of the part that are indexed
     16   4  blocks
     20   4  CRC-32C of bytes 0 to 20 and of all zones
@@ -18,7 +19,8 @@ index could hide records. Therefore everything in it has a checksum, it names th
             32  8  earliest time of a record, ms      40  8  latest
             48  8  where its filter begins in this file
             56  4  lines of its filter (0: none, the block is always read)
-            60  4  flags: bit 0, JSON escapes (\\u) stand in it; bit 1, something in it could not be read
+            60  4  flags: bit 0, JSON escapes (\\u) stand in it; bit 1, something in it could not be read; bit 2, not all
+                   of it came by Kafka, and what readers see as headers is not in the filter
             64  4  CRC-32C of the filter              68  4  zero
          filters: lines of 64 bytes; a word sets six bits of one line
 
@@ -28,6 +30,7 @@ than 6 bits a word (binary data) there is none.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,15 +41,15 @@ from mainstem.codec.compression import inflate
 from mainstem.log._search_index import BlockTokens, holds_all, token_hashes
 from mainstem.model.errors import MainstemError
 
-__all__ = ["SearchIndex", "build_index", "holds_all", "index_path", "token_hashes"]
+__all__ = ["SearchIndex", "build_index", "holds_all", "index_path", "is_whole", "token_hashes"]
 
-MAGIC = b"MSSRCH01"
+MAGIC = b"MSSRCH02"
 HEAD_BYTES, ZONE_BYTES, LINE_BYTES = 24, 72, 64
 BLOCK_BYTES = 1 << 20
 FRAME_BYTES_MAX = 256 << 20
 INFLATED_BYTES_MAX = 64 << 20  # of one batch; beyond it the block has no filter
 BITS_A_WORD, BITS_A_WORD_MIN, SHARE_MAX = 16, 6, 20
-ESCAPES, UNKNOWN = 1, 2
+ESCAPES, UNKNOWN, CROSSED = 1, 2, 4
 SUFFIX = ".search"
 
 
@@ -80,6 +83,7 @@ class _Zone:
         )
         packed = b"".join(one.to_bytes(8, "little", signed=True) for one in numbers)
         flags = (ESCAPES if told.escapes else 0) | (UNKNOWN if told.unknown else 0)
+        flags |= CROSSED if told.crossed else 0
         small = (len(self.lines) // LINE_BYTES, flags, crc32c(self.lines), 0)
         return packed + b"".join(one.to_bytes(4, "little") for one in small)
 
@@ -172,6 +176,7 @@ class Zone:
     lines: int
     escapes: bool
     unknown: bool
+    crossed: bool
     checksum: int
 
     @property
@@ -182,8 +187,8 @@ class Zone:
 class SearchIndex:
     """An index whose zones were found whole, in memory (some 3 % of its part). Filters are checked when they are used."""
 
-    def __init__(self, data: bytes, zones: list[Zone], size: int) -> None:
-        self._data = memoryview(data)
+    def __init__(self, part: Path, data: bytes, zones: list[Zone], size: int) -> None:
+        self._part, self._data = part, memoryview(data)
         self.zones = zones
         self.size = size  # of the part
 
@@ -194,21 +199,51 @@ class SearchIndex:
             data = index_path(part).read_bytes()
         except OSError:
             return None
-        count = int.from_bytes(data[16:20], "little")
-        told = data[HEAD_BYTES : HEAD_BYTES + count * ZONE_BYTES]
-        if len(data) < HEAD_BYTES or data[:8] != MAGIC or len(told) != count * ZONE_BYTES:
+        zones = _zones_in(data)
+        if zones is None:
+            _discard(part)
             return None
-        if crc32c(told, crc32c(data[:20])) != int.from_bytes(data[20:24], "little"):
-            return None
-        zones = [_zone_of(told[at : at + ZONE_BYTES]) for at in range(0, len(told), ZONE_BYTES)]
-        return cls(data, zones, int.from_bytes(data[8:16], "little"))
+        return cls(part, data, zones, int.from_bytes(data[8:16], "little"))
 
     def filter_of(self, zone: Zone) -> memoryview:
         """Its lines; none where they cannot be trusted, and the block must be read."""
         lines = self._data[zone.filter_at : zone.filter_at + zone.lines * LINE_BYTES]
-        if zone.unknown or len(lines) != zone.lines * LINE_BYTES or crc32c(lines) != zone.checksum:
+        if zone.unknown:
+            return self._data[:0]
+        if len(lines) != zone.lines * LINE_BYTES or crc32c(lines) != zone.checksum:
+            _discard(self._part)
             return self._data[:0]
         return lines
+
+
+def is_whole(path: Path) -> bool:
+    """Whether an index has its format, its zones and its length. Filters are checked by who uses them."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            data = head + file.read(int.from_bytes(head[16:20], "little") * ZONE_BYTES)
+            size = file.seek(0, os.SEEK_END)
+    except OSError:
+        return False
+    zones = _zones_in(data)
+    return zones is not None and max((one.filter_at + one.lines * LINE_BYTES for one in zones), default=size) <= size
+
+
+def _zones_in(data: bytes) -> list[Zone] | None:
+    count = int.from_bytes(data[16:20], "little")
+    told = data[HEAD_BYTES : HEAD_BYTES + count * ZONE_BYTES]
+    if len(data) < HEAD_BYTES or data[:8] != MAGIC or len(told) != count * ZONE_BYTES:
+        return None
+    if crc32c(told, crc32c(data[:20])) != int.from_bytes(data[20:24], "little"):
+        return None
+    return [_zone_of(told[at : at + ZONE_BYTES]) for at in range(0, len(told), ZONE_BYTES)]
+
+
+def _discard(part: Path) -> None:
+    """So that it is built again, which takes the part: of one that lies in a store only, what is right of it is kept."""
+    with contextlib.suppress(OSError):
+        if part.exists():
+            index_path(part).unlink()
 
 
 def _zone_of(packed: bytes) -> Zone:
@@ -216,5 +251,5 @@ def _zone_of(packed: bytes) -> Zone:
         int.from_bytes(packed[place : place + 8], "little", signed=True) for place in range(0, 56, 8)
     )
     lines, flags, checksum = (int.from_bytes(packed[place : place + 4], "little") for place in (56, 60, 64))
-    escapes, unknown = bool(flags & ESCAPES), bool(flags & UNKNOWN)
-    return Zone(at, size, offset, stamp, time_min, time_max, filter_at, lines, escapes, unknown, checksum)
+    escapes, unknown, crossed = (bool(flags & flag) for flag in (ESCAPES, UNKNOWN, CROSSED))
+    return Zone(at, size, offset, stamp, time_min, time_max, filter_at, lines, escapes, unknown, crossed, checksum)

@@ -56,7 +56,8 @@ class Word:
     """Bytes to be found in value or key, with ASCII letters in lower case."""
 
     folded: bytes
-    prefix: bool = False
+    prefix: bool = False  # the last word of it may go on
+    suffix: bool = False  # the first may have begun before; no search says so, but `sql/wanted.py` does
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,10 @@ def required(node: Node) -> tuple[bytes, ...] | None:
         return (node.folded,)
     if isinstance(node, Compared):
         if node.field == "key" and node.op in ("=", ":") and node.literal.text:
-            return (_folded(node.literal.text),)
+            return (folded(node.literal.text),)
         names = [step for step in node.path if isinstance(step, str)]
         # JSON may write any letter of a name as an escape, so a batch with a backslash is looked into, too.
-        return (b'"' + _folded(names[-1]) + b'"', b"\\") if names and not node.field else None
+        return (b'"' + folded(names[-1]) + b'"', b"\\") if names and not node.field else None
     if isinstance(node, Both):
         known = [one for one in map(required, node.parts) if one is not None]
         return max(known, key=lambda one: min(map(len, one)), default=None)
@@ -155,7 +156,7 @@ def uses(node: Node) -> set[str]:
     return {name for part in parts for name in uses(part)}
 
 
-def _folded(text: str) -> bytes:
+def folded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape").translate(_LOWER)
 
 
@@ -240,10 +241,10 @@ class _Parser:
         return self._word(word.rstrip("*"), prefix=True) if word.endswith("*") else self._word(word, prefix=False)
 
     def _word(self, text: str, *, prefix: bool) -> Word:
-        folded = _folded(text)
-        if not folded:
+        found = folded(text)
+        if not found:
             raise self.wrong("an empty word is in every record")
-        return Word(folded, prefix)
+        return Word(found, prefix)
 
     def _compared(self, name: str) -> Compared:
         op = self.token

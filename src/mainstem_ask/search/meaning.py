@@ -184,7 +184,7 @@ def _cost(node: Node) -> int:
 
 
 def _with_word(node: Word, batch: Batch) -> Marks:
-    start = bool(_EDGE.match(node.folded[:1]))
+    start = bool(_EDGE.match(node.folded[:1])) and not node.suffix
     end = bool(_EDGE.match(node.folded[-1:])) and not node.prefix
     found = batch.marked("value", node.folded, start=start, end=end)
     return found | batch.marked("key", node.folded, start=start, end=end)

@@ -3,7 +3,8 @@
 What is concluded from a query must hold for every record that it means, or records would be hidden: `NOT` says nothing, OR
 all its sides, a prefix nothing of its last word. Words of a query are looked for in bytes as they are stored. A field of
 JSON is compared after its escapes are undone, so names and texts with a character that JSON must escape are not used, and
-none at all in a block where letters stand as \\u escapes.
+none at all in a block where letters stand as \\u escapes. Headers are used in blocks that only Kafka clients wrote: those of
+other protocols are translated for who reads them, and names that begin with `ms-` are the broker's.
 """
 
 from __future__ import annotations
@@ -14,30 +15,37 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mainstem.log.search_index import SearchIndex, Zone, holds_all, token_hashes
-from mainstem_ask.search.language import Both, Compared, Either, Node, Not, Word
+from mainstem_ask.search.language import HEADER, Both, Compared, Either, Node, Not, Word
 
 KEPT_MAX = 8  # indexes in memory, a few MiB each; the slices of a part follow each other
 Holds = Callable[[list[int]], bool]
 Span = tuple[int, int]
 
 
-def may_hold(node: Node, holds: Holds, *, escapes: bool) -> bool:
+def may_hold(node: Node, holds: Holds, *, escapes: bool, crossed: bool = True) -> bool:
     """Whether a block may hold a record that the query means, given which words the block may hold."""
     if isinstance(node, Word):
-        return holds(_words(node.folded, prefix=node.prefix))
+        return holds(_words(node.folded, prefix=node.prefix, suffix=node.suffix))
     if isinstance(node, Compared):
-        return _may_compare(node, holds, escapes=escapes)
+        return _may_compare(node, holds, escapes=escapes, crossed=crossed)
     if isinstance(node, Both):
-        return all(may_hold(part, holds, escapes=escapes) for part in node.parts)
+        return all(may_hold(part, holds, escapes=escapes, crossed=crossed) for part in node.parts)
     if isinstance(node, Either):
-        return any(may_hold(part, holds, escapes=escapes) for part in node.parts)
+        return any(may_hold(part, holds, escapes=escapes, crossed=crossed) for part in node.parts)
     assert isinstance(node, Not)
     return True
 
 
-def _may_compare(node: Compared, holds: Holds, *, escapes: bool) -> bool:
+def _may_compare(node: Compared, holds: Holds, *, escapes: bool, crossed: bool) -> bool:
+    if node.field == "key":
+        return node.op not in ("=", ":") or holds(_literal_words(node))
+    if node.field.startswith(HEADER):
+        name = node.field[len(HEADER) :]
+        if crossed or name.startswith("ms-") or "\ufffd" in name + node.literal.text:
+            return True
+        return holds(_words(name.encode()) + (_literal_words(node) if node.op in ("=", ":") else []))
     if node.field:
-        return node.field != "key" or node.op not in ("=", ":") or holds(_literal_words(node))
+        return True
     if escapes:
         return True
     names = [word for step in node.path if isinstance(step, str) and _plain(step) for word in _words(step.encode())]
@@ -60,9 +68,11 @@ def _plain(text: str) -> bool:
     return not any(one < " " or one in '"\\' for one in text)
 
 
-def _words(text: bytes, *, prefix: bool = False) -> list[int]:
+def _words(text: bytes, *, prefix: bool = False, suffix: bool = False) -> list[int]:
+    """Those that are whole: of what is a prefix the last may go on."""
     found = token_hashes(text)
-    return found[:-1] if prefix and found and token_hashes(text[-1:]) else found
+    first = 1 if suffix and token_hashes(text[:1]) else 0
+    return found[first : len(found) - (1 if prefix and token_hashes(text[-1:]) else 0)]
 
 
 class Indexes:
@@ -119,7 +129,7 @@ class Indexes:
         if zone.time_max_ms < self._since_ms or zone.time_min_ms >= self._before_ms:
             return False
         lines = index.filter_of(zone)
-        return may_hold(self._node, lambda hashes: holds_all(lines, hashes), escapes=zone.escapes)
+        return may_hold(self._node, lambda hashes: holds_all(lines, hashes), escapes=zone.escapes, crossed=zone.crossed)
 
 
 def _joined(spans: Iterator[Span]) -> Iterator[Span]:

@@ -28,6 +28,7 @@ class Bounds:
     first: int = 0  # offsets
     end: int = OFFSET_MAX
     time_us: int = 0  # nothing older
+    time_last_us: int = TIME_US_MAX  # nothing newer
     topic: str | None = None  # only this one, as Kafka spells it
     canonical: str | None = None  # or as MQTT does
     asked: Asked | None = None
@@ -62,8 +63,10 @@ def bounds_of(condition: Any, schema: pa.Schema = SCANNED) -> Bounds:
     first = _least(asked, lambda at: offset < pa.scalar(at, pa.int64()), OFFSET_MAX)
     last = _most(asked, lambda at: offset > pa.scalar(at, pa.int64()), OFFSET_MAX)
     time_us = _least(asked, lambda at: time < pa.scalar(at, TIME), TIME_US_MAX)
+    time_last_us = _most(asked, lambda at: time > pa.scalar(at, TIME), TIME_US_MAX)
     named = {name: _named(asked, name) for name in ("topic", "canonical_topic")}
-    return Bounds(first, min(last + 1, OFFSET_MAX), time_us, named["topic"], named["canonical_topic"], asked)
+    end = min(last + 1, OFFSET_MAX)
+    return Bounds(first, end, time_us, time_last_us, named["topic"], named["canonical_topic"], asked)
 
 
 def _least(asked: Asked, below: Any, most: int) -> int:

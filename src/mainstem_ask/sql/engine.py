@@ -20,10 +20,12 @@ from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit
 from mainstem_ask.rights import Rights
+from mainstem_ask.search.language import EVERYTHING
 from mainstem_ask.sql.columns import SHOWN, Fields
 from mainstem_ask.sql.relation import LakeRelation, Relation
 from mainstem_ask.sql.sources import ColdTable, HotLog, LakeTable, Source
 from mainstem_ask.sql.statement import admitted, names_in, said, with_fields
+from mainstem_ask.sql.wanted import Wanted, wanted_of
 from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.options import Connection, Given, read_options
 from mainstem_pipeline.query.naming import Names, Selection, column_names, may_hold, normal_source
@@ -41,6 +43,9 @@ THREADS_MAX = 4
 BATCH_ROWS = 10_000  # of an answer
 ANSWERS_MAX = 3  # attempts, when data moves from the log to a table while it is read
 SCHEMA_PARTS_MAX = 2
+# header_of(headers, 'region'): of several with the name the first, as text; null if there is none, or it is no text.
+HEADER_OF = """create macro header_of(all_headers, header_name) as
+    try(decode(list_filter(all_headers, lambda one: one.key = header_name)[1].value))"""
 
 
 class OutOfMemory(MainstemError):
@@ -229,12 +234,13 @@ class Engine:
         import duckdb
 
         with duckdb.connect(":memory:") as fresh:
+            fresh.execute(HEADER_OF)
             sql = admitted(fresh, statement)
-            names = names_in(fresh, sql)
+            names, wanted = names_in(fresh, sql), wanted_of(fresh, sql)
         for attempt in range(1, ANSWERS_MAX + 1):
             tables = Tables(self._place, self.progress)
             try:
-                self._run(sql, names, tables, take)
+                self._run(sql, names, wanted, tables, take)
                 self.notices = notices(tables.serialised.taken())
                 return
             except DataLoss as error:
@@ -242,12 +248,14 @@ class Engine:
                     error.fix = "read what is there with --accept-loss"
                     raise
 
-    def _run(self, sql: str, names: list[list[str]], tables: Tables, take: Callable[[Answer], None]) -> None:
+    def _run(
+        self, sql: str, names: list[list[str]], wanted: Wanted, tables: Tables, take: Callable[[Answer], None]
+    ) -> None:
         import duckdb
 
         failures: list[BaseException] = []
         with duckdb.connect(":memory:") as database:
-            sql = self._register(database, sql, names, tables, failures)
+            sql = self._register(database, sql, names, wanted, tables, failures)
             self._lock(database)
             self._running = database
             try:
@@ -265,6 +273,7 @@ class Engine:
         database: duckdb.DuckDBPyConnection,
         sql: str,
         names: list[list[str]],
+        wanted: Wanted,
         tables: Tables,
         failures: list[BaseException],
     ) -> str:
@@ -283,15 +292,18 @@ class Engine:
                 raise InvalidArgument(f"{'.'.join(parts)} has too many parts", fix=f"write it as '{'.'.join(parts)}'")
             found = tables.relation(parts)
             found.failures = failures
+            if isinstance(found, Relation):
+                found.wanted = wanted.get(tuple(part.lower() for part in parts), EVERYTHING)
             relations.append((f"#{at}", parts, found))
             if len(parts) == SCHEMA_PARTS_MAX:
                 database.execute(f"create schema if not exists {_quoted(parts[0])}")
+        database.execute(HEADER_OF)
         _show(database, relations, {})
         if not fields or not all(isinstance(found, Relation) for _, _, found in relations):
             return sql
-        wanted = _described(database, sql)
+        columns = _described(database, sql)
         _show(database, relations, fields)
-        if wanted is not None and _described(database, shorter) == wanted:
+        if columns is not None and _described(database, shorter) == columns:
             return shorter
         _show(database, relations, {})
         return sql

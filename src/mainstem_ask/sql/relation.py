@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from mainstem_ask.sql.bounds import Bounds, bounds_of
+from mainstem_ask.search.language import EVERYTHING, Node, without_paths
+from mainstem_ask.sql.bounds import bounds_of
 from mainstem_ask.sql.columns import Fields, scanned_with, stored_of, with_made
 from mainstem_ask.sql.sources import LakeTable, Source
 from mainstem_pipeline.serialised import Serialised
@@ -21,6 +22,7 @@ class Relation(ds.Dataset):  # type: ignore[misc]
         self._sources, self._serialised = sources, serialised
         self.failures: list[BaseException] = []  # DuckDB tells only their text
         self.fields: Fields = {}
+        self.wanted: Node = EVERYTHING  # what the statement says of all of its rows
 
     @property
     def schema(self) -> pa.Schema:
@@ -39,7 +41,11 @@ class Relation(ds.Dataset):  # type: ignore[misc]
             return list(_chosen(with_made(batch, needed, self.fields, self._serialised), names, condition))
 
         for source in self._sources:
-            yield from source.batches(stored, bounds, finish)
+            yield from source.batches(stored, bounds, self._spelled(), finish)
+
+    def _spelled(self) -> Node:
+        """Of values that a serialiser of the registry wrote, the bytes spell no field."""
+        return without_paths(self.wanted) if self._serialised.has_binary else self.wanted
 
 
 class LakeRelation(ds.Dataset):  # type: ignore[misc]
@@ -57,7 +63,7 @@ class LakeRelation(ds.Dataset):  # type: ignore[misc]
         names = list(columns) if columns else [self.schema.names[0]]
         needed = [*names, *(name for name in _named_in(filter, self.schema) if name not in names)]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        rows = self._source.batches(schema, Bounds(), lambda batch: list(_chosen(batch, names, filter)))
+        rows = self._source.batches(schema, lambda batch: list(_chosen(batch, names, filter)))
         return Scanned(pa.schema([self.schema.field(name) for name in names]), _told(rows, self.failures))
 
 

@@ -13,8 +13,11 @@ import pyarrow.dataset as ds
 from mainstem.model.condition import parse_condition
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter, matches
-from mainstem_ask.reading import Finish, Permit, Told, pieces_of, read_pieces
-from mainstem_ask.sql.bounds import OFFSET_MAX, Bounds
+from mainstem_ask.reading import Finish, Opened, Permit, PermittedReader, Told, pieces_of, read_pieces
+from mainstem_ask.search.language import EVERYTHING, Node, required
+from mainstem_ask.search.reading import SearchedSlice
+from mainstem_ask.search.skipping import Indexes
+from mainstem_ask.sql.bounds import OFFSET_MAX, TIME_US_MAX, Bounds
 from mainstem_pipeline.offsets import Offsets
 from mainstem_pipeline.options import Clip, ReadOptions
 from mainstem_pipeline.scans import STEM, Scan
@@ -27,8 +30,8 @@ SLICE_BYTES = 8 << 20
 
 
 class Source(Protocol):
-    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
-        """What `finish` makes of rows in the columns of the schema: at least of all that the bounds mean."""
+    def batches(self, schema: pa.Schema, bounds: Bounds, wanted: Node, finish: Finish) -> Iterator[pa.RecordBatch]:
+        """What `finish` makes of rows in the columns of the schema: at least of all that the bounds and `wanted` mean."""
 
 
 class HotLog:
@@ -43,14 +46,23 @@ class HotLog:
         finally:
             scan.close()
 
-    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, bounds: Bounds, wanted: Node, finish: Finish) -> Iterator[pa.RecordBatch]:
         pieces = pieces_of(self._planned(bounds))
         kept = bounds.possible([_known(piece) for _, piece in pieces])
         chosen = [pieces[at] for at in kept]
         total = sum(int(piece["bytes"]) for _, piece in chosen)
         self._told(0, total)
         told: Told = lambda size: self._told(size, 0)  # noqa: E731
-        yield from read_pieces(chosen, schema, finish, permit=self._permit, told=told)
+        yield from read_pieces(chosen, schema, finish, opened=self._reader(bounds, wanted), told=told)
+
+    def _reader(self, bounds: Bounds, wanted: Node) -> Opened:
+        """What no row can be wanted of is passed over, by its time or by what it holds."""
+        permit = self._permit
+        if wanted == EVERYTHING and bounds.time_us == 0 and bounds.time_last_us == TIME_US_MAX:
+            return lambda task, piece, schema, client: PermittedReader(task, piece, schema, client, permit)
+        needles = required(wanted) or ()
+        indexes = Indexes(wanted, bounds.time_us // 1000, bounds.time_last_us // 1000 + 1)
+        return lambda task, piece, schema, client: SearchedSlice(task, piece, schema, client, permit, needles, indexes)
 
     def _planned(self, bounds: Bounds) -> list[ScanTask]:
         clip = Clip(
@@ -134,16 +146,16 @@ class ColdTable:
         self._snapshot_id = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
         self._planned = planned_files
 
-    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, bounds: Bounds, wanted: Node, finish: Finish) -> Iterator[pa.RecordBatch]:
         from mainstem_pipeline.lake.reading import file_batches
         from mainstem_pipeline.query.naming import COLD
 
-        wanted = {COLD[field.name] or "topic" for field in schema} | {"flags"}
+        needed = {COLD[field.name] or "topic" for field in schema} | {"flags"}
         if self._filter is not None or self._permit is not None:
-            wanted.add("topic")
+            needed.add("topic")
         if self._condition is not None:
-            wanted |= {"key", "headers"}
-        now = [name for name in map(self._names.get, sorted(wanted)) if name is not None]
+            needed |= {"key", "headers"}
+        now = [name for name in map(self._names.get, sorted(needed)) if name is not None]
         columns = self._table.schema().select(*now)
         for file in self._planned(self._table, self._row_filter(bounds), self._snapshot_id):
             for batch in file_batches(self._table.io, file, columns):
@@ -217,7 +229,7 @@ class LakeTable:
         self._table, self._files = table, planned_files(table)
         self.schema = pa.schema([field.remove_metadata() for field in written_schema(table.schema())])
 
-    def batches(self, schema: pa.Schema, bounds: Bounds, finish: Finish) -> Iterator[pa.RecordBatch]:
+    def batches(self, schema: pa.Schema, finish: Finish) -> Iterator[pa.RecordBatch]:
         from mainstem_pipeline.lake.reading import file_batches
 
         columns = self._table.schema().select(*schema.names)

@@ -20,10 +20,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLAUSE = re.compile(r"\s+(\d|\?|\$)")  # LIMIT 5 OFFSET 3
-_PATH = r"(?:\$(?:\.[A-Za-z_]\w*|\[\d{1,6}\]){1,16}|[A-Za-z_]\w*)"
+PATH = r"(?:\$(?:\.[A-Za-z_]\w*|\[\d{1,6}\]){1,16}|[A-Za-z_]\w*)"
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _FIELD = re.compile(
-    rf"json\s*->>\s*'(?P<arrow>{_PATH})' | json_extract_string\s*\(\s*json\s*,\s*'(?P<call>{_PATH})'\s*\)",
+    rf"json\s*->>\s*'(?P<arrow>{PATH})' | json_extract_string\s*\(\s*json\s*,\s*'(?P<call>{PATH})'\s*\)",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _BEFORE = re.compile(r"(?:[(,]|\b(?:select|by|distinct))\s*$", re.IGNORECASE)
@@ -86,7 +86,7 @@ def with_fields(sql: str) -> tuple[str, dict[str, Field]]:
         if made is not None and (made["call"] or _stands_alone(sql, made)):
             path = made["call"] or made["arrow"]
             name = f"json_extract_string(json, '{path}')" if made["call"] else f"(json ->> '{path}')"
-            fields[name] = Field(_steps(path), f"try_cast(text as json)->>'{path}'")
+            fields[name] = Field(steps_of(path), f"try_cast(text as json)->>'{path}'")
             places.append((made.start(), made.end(), name))
         elif word in _OTHER_WORDS and not (places and places[-1][0] <= found.start() < places[-1][1]):
             return sql, {}
@@ -100,7 +100,7 @@ def _stands_alone(sql: str, made: re.Match[str]) -> bool:
     return bool(_BEFORE.search(sql[: made.start()]) and _BEHIND.match(sql, made.end()))
 
 
-def _steps(path: str) -> tuple[str | int, ...]:
+def steps_of(path: str) -> tuple[str | int, ...]:
     if not path.startswith("$"):
         return (path,)
     return tuple(name or int(index) for name, index in _STEP.findall(path))

@@ -2,8 +2,9 @@
 
 One thread of lowest priority reads each part once, newest first; compiled code does most of it without the interpreter's
 lock. What it has not reached yet is searched all the same, only slower, so nobody waits for it: not a stop, not a deletion.
-Indexes of parts that are gone are deleted in the next round. A part that leaves for the object store leaves its index here,
-so that a search fetches only what it must: who drops it has it indexed first. A topic with `search_index = "off"` has none.
+Indexes of parts that are gone are deleted in the next round; one that is cut off or of an older format is built again. What
+leaves for the object store leaves its index here, so that a search fetches only what it must: who drops it has it
+indexed first. A topic with `search_index = "off"` has none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.log.log import Log
-from mainstem.log.search_index import SUFFIX, build_index, index_path
+from mainstem.log.search_index import SUFFIX, build_index, index_path, is_whole
 from mainstem.storage.engine import FileParts, Part, Stat
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
@@ -41,6 +42,7 @@ class SearchIndexing:
         self._thread = ThreadPoolExecutor(1, "search-index", initializer=_lower_priority)
         self._stopping = threading.Event()
         self._failed: set[Path] = set()
+        self._whole: dict[int, set[str]] = {}  # indexes of each log that were looked at by this process
         self.parts = 0  # indexed by this process
         self.read_bytes = 0  # of parts, for that
         self.written_bytes = 0  # of indexes
@@ -94,6 +96,7 @@ class SearchIndexing:
             for folder in root.iterdir():
                 if folder.name not in kept and not self._stopping.is_set():
                     shutil.rmtree(folder, ignore_errors=True)
+        self._whole = {log: names for log, names in self._whole.items() if str(log) in kept}
 
     def _index_log(self, log: Log, engine: FileParts, stat: Stat, folder: Path) -> None:
         assert stat.path is not None
@@ -102,11 +105,16 @@ class SearchIndexing:
         named = {part.name for part in parts} | {part.name for part in log.engine.stat().parts}
         for name in known - {f"{Path(one).stem}{SUFFIX}" for one in named}:
             (folder / name).unlink(missing_ok=True)
+        seen = self._whole.get(log.id, set()) & known
+        self._whole[log.id] = seen
         for part in reversed(parts):
             if self._stopping.is_set() or log.removed:
                 return
-            if f"{Path(part.name).stem}{SUFFIX}" not in known:
+            name = f"{Path(part.name).stem}{SUFFIX}"
+            if name not in known or (name not in seen and not is_whole(folder / name)):
                 self._index_part(log, engine, Path(stat.path) / part.name, part)
+            else:
+                seen.add(name)
 
     def index_before(self, log: Log, engine: SegmentEngine, before_offset: int) -> None:
         """Parts that are about to leave this disk, if they are not indexed yet. In a thread that may wait; the work is
