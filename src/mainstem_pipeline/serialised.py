@@ -64,9 +64,9 @@ class Serialised:
         import pyarrow.compute as pc
 
         marks = is_framed(values)
-        framed = pc.filter(values, marks)
-        if not len(framed):
+        if not marks.true_count:
             return values
+        framed = pc.filter(values, marks)
         texts = (self.text(one) for one in framed.to_pylist())
         made = pa.array([text.encode() if text is not None else None for text in texts], pa.binary())
         return pc.replace_with_mask(values, marks, made)
@@ -126,10 +126,18 @@ class Serialised:
             client.close()
 
 
-def is_framed(values: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
+def is_framed(values: pa.Array) -> pa.BooleanArray:
+    """Of each value whether its first byte is the serialisers', looked up as the bytes lie."""
+    import numpy as np
+    import pyarrow as pa
 
-    return pc.fill_null(pc.starts_with(values, pattern=bytes([MAGIC])), False)
+    _, offsets, data = values.buffers()
+    marks = np.zeros(len(values), bool)
+    if data is not None and data.size:
+        ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+        held = ends[1:] > ends[:-1]  # of a null there are no bytes
+        marks = held & (np.frombuffer(data, np.uint8)[np.where(held, ends[:-1], 0)] == MAGIC)
+    return pa.array(marks)
 
 
 def notices(counts: Counts, *, at_most: bool = False) -> list[str]:

@@ -26,7 +26,7 @@ logger = logging.getLogger("mainstem.mqtt")
 class Subscriptions:
     """All subscriptions of a connected client. Those of a persistent session are journaled before they are answered."""
 
-    __slots__ = ("_connection", "_retained", "_saved", "_session", "_broker_subscriptions", "by_filter")
+    __slots__ = ("_broker_subscriptions", "_connection", "_retained", "_saved", "_session", "by_filter")
 
     def __init__(self, connection: MqttConnection, session: MqttSession, saved: Session | None) -> None:
         self._connection = connection
