@@ -15,6 +15,7 @@ FILE_LINES_MAX = 600
 COMPILED_LINES_MAX = 650  # a hot loop and what it inlines stay in one file
 FUNCTION_LINES_MAX = 70
 COMPILED_FUNCTION_LINES_MAX = 80
+METHODS_MAX = 59
 BY_NAME = {
     "mainstem.admin.api_reference",  # python -m: writes docs/http-api.md
     "mainstem.admin.metrics.reference",  # python -m: writes docs/metrics.md
@@ -128,3 +129,21 @@ def test_the_architecture_names_every_folder() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     folders = [path.name for path in (ROOT / "src" / "mainstem").iterdir() if path.is_dir() and path.name[0] != "_"]
     assert not [name for name in folders if f"`{name}/`" not in text]
+
+
+@pytest.mark.parametrize("drawing", ["way-of-a-message.svg"])
+def test_every_file_that_a_drawing_names_exists(drawing: str) -> None:
+    named = re.findall(r">([\w/]+\.pyx?)<", (ROOT / "docs/img" / drawing).read_text())
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "src/mainstem" / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_a_class_has_one_subject(path: Path) -> None:
+    crowded = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
+            if methods > METHODS_MAX:
+                crowded.append(f"{node.name}: {methods} methods")
+    assert crowded == []
