@@ -11,7 +11,7 @@ from mainstem.cursor.queue_journal import Change, Op
 
 if TYPE_CHECKING:
     from mainstem.cursor.key_order import KeyOrder
-    from mainstem.cursor.queue import Dead
+    from mainstem.cursor.queue_places import Dead
 
 
 class QueueCore:

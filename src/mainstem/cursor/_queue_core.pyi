@@ -3,8 +3,8 @@ from collections.abc import Sequence
 
 from mainstem.cursor._leases import Leases
 from mainstem.cursor.key_order import KeyOrder
-from mainstem.cursor.queue import Dead
 from mainstem.cursor.queue_journal import Change, Op
+from mainstem.cursor.queue_places import Dead
 
 class QueueCore:
     exceptions_max: int

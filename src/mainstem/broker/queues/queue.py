@@ -16,24 +16,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.live import RecordRef
-from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
+from mainstem.broker.queues.contents import QueueContents
 from mainstem.broker.queues.counting import count_history, resume_count
 from mainstem.broker.queues.dead_letters import LettersOnTheWay
-from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
+from mainstem.broker.queues.lane import Lane, Taker, may_expire
 from mainstem.broker.queues.levels import Level, load_indexes, stored_records
 from mainstem.broker.queues.limits import HeadLimits
-from mainstem.broker.queues.properties import priority_of
 from mainstem.broker.queues.pulling import Collector, Taken, first_dead, first_ready
 from mainstem.broker.queues.serving import Serving
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.queues.totals import Totals
 from mainstem.log.gather import Ticket
-from mainstem.model.condition import parse_condition
-from mainstem.model.crossing import headers_for_conditions
-from mainstem.model.errors import Overloaded
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.registry import Queues
@@ -54,22 +50,14 @@ class Outcome(Enum):
     UNTOUCHED = "untouched"  # it was never delivered: no attempt
 
 
-class Queue:
+class Queue(QueueContents):
     def __init__(
         self, queues: Queues, queue_id: int, name: str, settings: QueueSettings, created: int, condition: str = ""
     ) -> None:
-        self.queues = queues
-        self.namespace = queues.namespace
-        self.id = queue_id
-        self.name = name
-        self.declared = settings  # as asked for; `settings` is what it obeys, with its policy
-        self.settings = settings = queues.policies.effective(name, settings)
-        self.created = created
+        super().__init__(queues, queue_id, name, settings, created, condition)
+        self.lane = Lane(self.namespace, queue_id, self)
         self.owner: object | None = None  # of an exclusive queue: its connection
         self.exclusive_taker: Taker | None = None
-        self.condition = parse_condition(condition)
-        self.reaches = Reaches()
-        self.lane = Lane(self.namespace, queue_id, self)
         self.takers: list[Taker] = []
         self.had_takers = False
         self.deleted = False
@@ -77,14 +65,30 @@ class Queue:
         self.ready_bytes = 0
         self.used_ms, self.letters = queues.now_ms(), LettersOnTheWay()
         self.numbers: StreamNumbers | None = None  # of a declared stream
-        self._levels: dict[int, Level] = {}
         self._holders: dict[int, object] = {}  # pulled records: who may settle them
         self._watchers: list[Callable[[], None]] = []
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
         self.lane.inspect = self.picky
         self._first = self.recovered_level(0, created)
-        self.timeless, self._limited = settings.timeless, settings.limited
+        self.timeless, self._limited = self.settings.timeless, self.settings.limited
+
+    # -- priorities
+
+    def level(self, priority: int) -> Level:
+        found = self._levels.get(priority)
+        if found is None:
+            start = max((level.cursor.head for level in self._levels.values()), default=self.created)
+            found = self.recovered_level(priority, start)
+            found.cursor.note_start()
+        return found
+
+    def recovered_level(self, priority: int, start: int = 0) -> Level:
+        """A level that the journal knows: it tells where it begins."""
+        found = self._levels.get(priority)
+        if found is None:
+            found = self._levels[priority] = Level(self, priority, start)
+        return found
 
     # -- its life
 
@@ -149,141 +153,6 @@ class Queue:
             level.backlog.clear()
             if level.index is not None:
                 level.index.remove()
-
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "created": self.created,
-            "settings": self.declared.to_document(),
-            "condition": self.condition.text if self.condition is not None else "",
-            "reaches": [
-                {"kind": r.kind, "filter": r.filter.decode(), "exchange": r.exchange, "start": r.start, "end": r.end}
-                for r in self.reaches.all
-            ],
-        }
-
-    # -- what it is
-
-    @property
-    def picky(self) -> bool:
-        """Whether more than topic and exchange decides what enters, or where."""
-        return self.condition is not None or self.settings.priority_max > 0
-
-    @property
-    def levels(self) -> list[Level]:
-        """Highest priority first."""
-        if len(self._levels) == 1:
-            return list(self._levels.values())
-        return [self._levels[priority] for priority in sorted(self._levels, reverse=True)]
-
-    def level(self, priority: int) -> Level:
-        found = self._levels.get(priority)
-        if found is None:
-            start = max((level.cursor.head for level in self._levels.values()), default=self.created)
-            found = self.recovered_level(priority, start)
-            found.cursor.note_start()
-        return found
-
-    def recovered_level(self, priority: int, start: int = 0) -> Level:
-        """A level that the journal knows: it tells where it begins."""
-        found = self._levels.get(priority)
-        if found is None:
-            found = self._levels[priority] = Level(self, priority, start)
-        return found
-
-    @property
-    def ready(self) -> int:
-        if len(self._levels) == 1:
-            return self._first.cursor.ready
-        return sum(level.cursor.ready for level in self._levels.values())
-
-    @property
-    def unacked(self) -> int:
-        return sum(level.cursor.leased for level in self._levels.values())
-
-    @property
-    def dead_count(self) -> int:
-        return sum(len(level.cursor.dead) for level in self._levels.values())
-
-    @property
-    def head_stamp(self) -> int:
-        return self.queues.ticker.head_stamp
-
-    def settled_stamp(self) -> int:
-        """Everything below it is settled here."""
-        if (
-            self.ready
-            or self.unacked
-            or self.dead_count
-            or any(level.cursor.delayed for level in self._levels.values())
-        ):
-            return min(level.cursor.floor for level in self._levels.values())
-        return self.head_stamp
-
-    def held_stamp(self) -> int | None:
-        """What retention must keep for this queue: from here on. None: nothing."""
-        if not self.settings.durable or not (self.ready or self.unacked or self.dead_count):
-            return None
-        return min(level.cursor.floor for level in self._levels.values() if level.cursor.floor < level.cursor.head)
-
-    # -- ways in
-
-    @property
-    def filters(self) -> list[bytes]:
-        return self.reaches.filters()
-
-    def add_reach(self, reach: Reach) -> bool:
-        """From `reach.start` on; False if it is there already."""
-        if self.reaches.find_open(reach) is not None:
-            return False
-        self.reaches.forget_before(self.settled_stamp())
-        if len(self.reaches.all) >= FILTERS_MAX:
-            raise Overloaded(
-                f"queue {self.name!r} has {FILTERS_MAX} bindings; the limit is per queue",
-                fix="bind it once with a wildcard",
-            )
-        self.reaches.add(reach)
-        self._subscribe(reach.filter)
-        self._forget_read()
-        return True
-
-    def end_reach(self, wanted: Reach, stamp: int) -> Reach | None:
-        """What entered before `stamp` stays."""
-        reach = self.reaches.find_open(wanted)
-        if reach is not None:
-            self.reaches.close(reach, stamp)
-            self._subscribe(reach.filter)
-            self._forget_read()
-        return reach
-
-    def _subscribe(self, topic_filter: bytes) -> None:
-        entries = [reach.entry() for reach in self.reaches.open_ones() if reach.filter == topic_filter]
-        if entries:
-            entry = entries[0] if len(entries) == 1 else self.lane.merge(entries)
-            self.namespace.subscribe(topic_filter, self.lane, entry)
-        else:
-            self.namespace.unsubscribe(topic_filter, self.lane)
-
-    def _forget_read(self) -> None:
-        for level in self._levels.values():
-            level.backlog.forget_entries()
-            level.forget_read()
-
-    def entry_of(self, topic: bytes, stamp: int) -> Entry | None:
-        return self.reaches.entry_of(topic, stamp)
-
-    def takes(self, record: RecordRef) -> bool:
-        """The whole predicate on a stored record."""
-        entry = self.entry_of(record.topic, record.stamp)
-        return entry is not None and self.lane.accepts(record, entry) and self.holds(record)
-
-    def holds(self, record: RecordRef) -> bool:
-        return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.copy()))
-
-    def priority_of(self, record: RecordRef) -> int:
-        if not self.settings.priority_max:
-            return 0
-        return min(priority_of(record.copy()) or 0, self.settings.priority_max)
 
     # -- what the lane asks
 
