@@ -15,7 +15,7 @@ FILE_LINES_MAX = 600
 COMPILED_LINES_MAX = 650  # a hot loop and what it inlines stay in one file
 FUNCTION_LINES_MAX = 70
 COMPILED_FUNCTION_LINES_MAX = 80
-METHODS_MAX = 52
+METHODS_MAX = 51  # properties are not counted
 BY_NAME = {
     "mainstem.admin.api_reference",  # python -m: writes docs/http-api.md
     "mainstem.admin.metrics.reference",  # python -m: writes docs/metrics.md
@@ -143,7 +143,11 @@ def test_a_class_has_one_subject(path: Path) -> None:
     crowded = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef):
-            methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
+            methods = sum(
+                isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+                and not any(isinstance(mark, ast.Name) and mark.id == "property" for mark in item.decorator_list)
+                for item in node.body
+            )
             if methods > METHODS_MAX:
                 crowded.append(f"{node.name}: {methods} methods")
     assert crowded == []
