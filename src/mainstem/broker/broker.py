@@ -225,7 +225,7 @@ class Broker(Declaring):
             work.append(self.search_indexing.run())
         if self.logs.tier is not None:
             work.append(self.tiering.run())
-        work += [self.removal.finish(), self.quotas.run(), self.tracer.run(), self.audit.run()]
+        work += [self.removal.finish(), self.quotas.run(), self.tracer.run(), self.tracer.kept.run(), self.audit.run()]
         self._background = [loop.create_task(one) for one in work]
 
     async def close(self) -> None:

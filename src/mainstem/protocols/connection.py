@@ -51,6 +51,11 @@ BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 class Ticker(Protocol):
     """The part of broker.ticker that a connection uses."""
 
+    on_turn: Callable[[], None] | None  # someone follows a message
+
+    def note_turn(self) -> None:
+        """A socket is read, and a tick follows, while there is `on_turn`."""
+
     def mark_dirty(self, connection: Any) -> None:
         """Call `connection.flush()` once, after this turn's log writes."""
 
@@ -516,6 +521,8 @@ class Connection(asyncio.Protocol):
         server = self.server
         self.heard_second = server.deadlines.second
         server.counters.bytes_in += len(data)
+        if server.ticker.on_turn is not None:
+            server.ticker.note_turn()
         self.on_data(data)
         if self.meter is not None:
             self.meter.read(len(data))

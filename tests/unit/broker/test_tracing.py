@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,10 +14,12 @@ from confluent_kafka import Consumer
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mainstem.broker.topics.policy import Policy
+from mainstem.broker.tracing import tracer
 from mainstem.broker.tracing.tracer import EVERYTHING, OPEN_MAX, threshold_of
 from mainstem.broker.tracing.traces import TRACES_MAX, Trace, Traces, trace_ids
 from mainstem.model.errors import InvalidArgument
 from mainstem.testing import Broker
+from mainstem.testing.process import BrokerProcess
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -27,14 +30,14 @@ def broker() -> Any:
         yield broker
 
 
-def traces(broker: Broker, **asked: str) -> list[dict[str, Any]]:
+def traces(broker: Any, **asked: str) -> list[dict[str, Any]]:
     answer = httpx.get(f"{broker.http_url}/v1/traces", params=asked)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["items"]
     return found
 
 
-def ended(broker: Broker, **asked: str) -> dict[str, Any]:
+def ended(broker: Any, **asked: str) -> dict[str, Any]:
     deadline = time.monotonic() + 45
     while not (found := traces(broker, **asked)) or found[0]["open"]:
         assert time.monotonic() < deadline, found
@@ -95,6 +98,61 @@ def test_a_message_is_followed_from_its_publisher_to_everyone_who_got_and_acked_
     ):
         assert any(one[: len(wanted)] == wanted for one in told), (wanted, told)
     assert all(one["after_us"] >= 0 for one in trace["steps"])
+
+
+def test_acks_are_seen_in_the_turn_that_read_them(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks from time to time: only the turn that reads an ack can tell."""
+    monkeypatch.setattr(tracer, "LOOK_S", 3_600.0)
+    httpx.post(f"{broker.http_url}/v1/queues", json={"name": "turns", "filter": "traced/#"}).raise_for_status()
+    listener, publisher = client(broker, "hears"), client(broker, "says")
+    try:
+        subscribed(listener, "traced/turn", 1)
+        publisher.publish("traced/turn", b"hello", qos=1).wait_for_publish(30)
+        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+            channel = connection.channel()
+            deadline = time.monotonic() + 30
+            while (got := channel.basic_get("turns"))[0] is None:
+                assert time.monotonic() < deadline
+            channel.basic_ack(got[0].delivery_tag)
+        trace = ended(broker, topic="traced/turn")
+    finally:
+        for one in (listener, publisher):
+            one.loop_stop()
+            one.disconnect()
+    acked = [one for one in trace["steps"] if one["what"] == "acked"]
+    assert {one["who"] for one in acked} == {"hears", "turns"}
+    assert all(one["within_us"] <= one["after_us"] for one in acked)
+
+
+def test_the_ways_of_messages_outlive_a_stop_and_a_kill(tmp_path: Path) -> None:
+    policy = "policies.traced/#.trace=100%"
+    with BrokerProcess(tmp_path / "data", policy) as first:
+        publish(first, "traced/first")
+        before = ended(first, topic="traced/first")
+    with BrokerProcess(tmp_path / "data", policy) as second:
+        publish(second, "traced/second")
+        ended(second, topic="traced/second")
+        assert restored(second, "traced/first") == before
+        second.kill()
+    with BrokerProcess(tmp_path / "data", policy) as third:
+        assert restored(third, "traced/first") == before
+        assert restored(third, "traced/second")["steps"]
+        publish(third, "traced/third")
+        ended(third, topic="traced/third")
+        assert [one["topic"] for one in traces(third)] == ["traced/third", "traced/second", "traced/first"]
+        assert "$traces" not in httpx.get(f"{third.http_url}/v1/topics").text
+
+
+def publish(broker: Any, topic: str) -> None:
+    httpx.post(f"{broker.http_url}/v1/messages", json={"topic": topic, "value": "x"}).raise_for_status()
+
+
+def restored(broker: Any, topic: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while not (found := traces(broker, topic=topic)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found[0]
 
 
 def test_topics_without_the_policy_are_not_followed_and_one_may_be_switched_on(broker: Broker) -> None:

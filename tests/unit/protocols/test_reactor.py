@@ -32,6 +32,10 @@ class Ticker:
         self.dirty.append(connection)
         self.loop.call_soon(self.end_turn)
 
+    on_turn = None
+
+    def note_turn(self) -> None: ...
+
     def request(self) -> None: ...
 
     def begin_turn(self) -> bool:

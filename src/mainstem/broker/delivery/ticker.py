@@ -89,6 +89,8 @@ class Ticker:
         self._sync_later: set[Log] = set()  # of durability interval: a sync is due
         self._undelivered: list[Appended] = []  # written while a tick delivered
         self.on_durable: Callable[[], None] | None = None  # whoever follows messages, while there are some
+        self.on_turn: Callable[[], None] | None = None  # the same, after each turn in which a socket was read
+        self.turn_ns = 0  # while there is one: when what was read since it was last called began to be read
         self.ack_ns = times_histogram()  # from a tick that wrote until what it wrote was durable: acks leave then
         self.deliver_ns = times_histogram()  # from a tick that wrote until the live ones had it in their sockets
         self._began_ns = self._written_ns = 0  # monotonic: of this tick, of the oldest write that is not delivered
@@ -105,6 +107,8 @@ class Ticker:
 
     def begin_turn(self) -> bool:
         """True: whoever reads many sockets in one call of the loop's ticks itself, at its end (`end_turn`)."""
+        if self.on_turn is not None:
+            self.turn_ns = self.turn_ns or time.monotonic_ns()
         if self._requested:
             return False
         self._requested = True
@@ -118,8 +122,15 @@ class Ticker:
     def end_turn(self) -> None:
         if self._has_more:
             self.tick()
-        else:
-            self._requested = False
+            return
+        self._requested = False
+        if self.on_turn is not None:
+            self.on_turn()
+
+    def note_turn(self) -> None:
+        """A socket is about to be read, and someone wants to know what comes of it."""
+        self.turn_ns = self.turn_ns or time.monotonic_ns()
+        self.request()
 
     def add_log(self, log: Log) -> None:
         """A log has something to write (its `on_dirty`)."""
@@ -187,6 +198,8 @@ class Ticker:
             self._flush()
         if appended or self._written_ns:
             self._time_delivery(delivered)
+        if self.on_turn is not None:
+            self.on_turn()
 
     def _time_delivery(self, delivered: int) -> None:
         """Once all that was written is with those who listen; slices of a large one are one delivery."""

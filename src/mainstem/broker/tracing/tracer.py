@@ -1,12 +1,13 @@
 """Writing down the way of some messages while they go it: those of topics whose policy says `trace`, or a share of them.
 
 A traced topic has one more live listener, which looks at each record and keeps the sampled ones. Nothing else of the broker
-knows: topics without the policy cost nothing. Who else listened is read off the route once the tick has delivered; what
-becomes of the record then (taken, acked, given back, dead, committed) is looked for every LOOK_S, so these steps are known
-to within that time, which each says. MQTT publishers of traced topics say who they are, as for No Local.
+knows: topics without the policy cost nothing. Who else listened is read off the route once the tick has delivered. What
+becomes of the record then (taken, acked, given back, dead, committed) is looked for after each turn of the loop that read
+sockets, so an ack is known to within that turn; what timers do is looked for every LOOK_S. Each step says how exactly it is
+known. MQTT publishers of traced topics say who they are, as for No Local.
 
 Limits: OPEN_MAX followed at once and SAMPLES_PER_S_MAX begun each second (more are counted, not kept), each for OPEN_S at
-most; a look takes LOOK_NS_MAX.
+most; a look takes LOOK_NS_MAX, and looks after turns a share of 1 / (1 + REST) of the time: turns beyond it are passed over.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.queues.lane import Lane
+from mainstem.broker.tracing.kept import KeptTraces
 from mainstem.broker.tracing.stations import describe, groups_of_record, listeners, queue_state
 from mainstem.broker.tracing.traces import TEXT_BYTES_MAX, Step, Trace, Traces, trace_ids
 from mainstem.log.log import Log
@@ -41,9 +43,11 @@ SAMPLES_PER_S_MAX = 100
 OPEN_S = 30.0
 LOOK_S = 0.01
 LOOK_NS_MAX = 1_000_000
-GROUPS_EVERY = 10  # looks
+REST = 19  # times as long as a look took, no turn is looked at
+GROUPS_NS = 10_000_000  # between two looks at groups: there may be many
 FLIGHT_MAX = 1_000  # of a client with more in flight its acks are not followed
 EVERYTHING = 1 << 32
+LONGEST_NS = 1 << 62
 _MIX, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFF
 _ENDED = frozenset({"acked", "dead"})
 
@@ -62,8 +66,9 @@ class _Followed:
     sinks: list[Sink]
     states: dict[Any, str] = field(default_factory=dict)  # of queues, clients and groups that are not done with it
     durable: bool = False
-    looks: int = 0
     looked_ns: int = 0
+    groups_ns: int = 0  # when groups were looked at last
+    grouped: bool = False  # whether they were
 
 
 class _Watch(Sink):
@@ -93,6 +98,7 @@ class Tracer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.traces = Traces()
+        self.kept = KeptTraces(broker)
         self.skipped = 0  # sampled, and not followed for want of room
         self.exporters: list[Callable[[Trace], None]] = []
         self._watches: dict[str, _Watch] = {}
@@ -100,6 +106,8 @@ class Tracer:
         self._fresh: list[_Followed] = []
         self._second = self._begun = 0
         self._wake = asyncio.Event()
+        self._rest_until_ns = 0  # monotonic
+        self._passed_over = False  # a turn was, since the last look at all that are open
 
     # -- what is traced
 
@@ -205,10 +213,10 @@ class Tracer:
                     one.trace.add(Step(now_ns, "delivered", name, kind, protocol))
                     if _in_flight(sink, one.trace.stamp):
                         one.states[sink] = "delivered"
-            one.looked_ns = now_ns
+            one.looked_ns = one.groups_ns = now_ns
         self._open.extend(fresh)
         ticker = self._broker.ticker
-        ticker.on_durable = self._durable
+        ticker.on_durable, ticker.on_turn = self._durable, self._turn
         self._durable()
         ticker.loop.call_soon(self._look)  # queues have told their cursors then
         self._wake.set()
@@ -219,33 +227,62 @@ class Tracer:
             if not one.durable and one.log.stable > one.trace.offset:
                 one.durable = True
                 one.trace.add(Step(now_ns, "durable", str(one.log.id), "log"))
+                self.kept.write(one.trace)
 
     # -- following
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            while self._open:
-                await asyncio.sleep(LOOK_S)
-                self._look()
-            self._wake.clear()
+        try:
+            self.traces.restore(await self.kept.restored())
+        except Exception:
+            logger.exception("traces of before this start cannot be read")
+        try:
+            while True:
+                await self._wake.wait()
+                while self._open:
+                    await asyncio.sleep(LOOK_S)
+                    self._look()
+                self._wake.clear()
+        finally:
+            for one in self._open:  # the broker stops: as far as they came
+                self.kept.write(one.trace)
 
-    def _look(self) -> None:
+    def _turn(self) -> None:
+        """Sockets were read: whatever they said of the records was said since `turn_ns`."""
+        ticker, now_ns = self._broker.ticker, time.monotonic_ns()
+        if now_ns < self._rest_until_ns:
+            self._passed_over = True
+            return
+        began_ns = ticker.turn_ns
+        try:
+            self._look(turn_ns=now_ns - began_ns if began_ns and not self._passed_over else 0)
+        except Exception:  # nobody's turn ends because of it
+            logger.exception("messages could not be followed")
+            ticker.on_turn = None
+        ended_ns = time.monotonic_ns()
+        self._rest_until_ns = ended_ns + REST * (ended_ns - now_ns)
+
+    def _look(self, turn_ns: int = 0) -> None:
+        """At each that is open, for LOOK_NS_MAX. With `turn_ns`: nothing happened before that long ago."""
         until_ns = time.monotonic_ns() + LOOK_NS_MAX
-        for _ in range(len(self._open)):
+        left = len(self._open)
+        while left:
+            left -= 1
             one = self._open.popleft()
-            if self._is_done(one):
+            if self._is_done(one, turn_ns):
                 self._end(one)
             else:
                 self._open.append(one)
             if time.monotonic_ns() > until_ns:
                 break
+        ticker = self._broker.ticker
+        ticker.turn_ns, self._passed_over = 0, left > 0
         if not self._open:
-            self._broker.ticker.on_durable = None
+            ticker.on_durable = ticker.on_turn = None
 
-    def _is_done(self, one: _Followed) -> bool:
+    def _is_done(self, one: _Followed, turn_ns: int) -> bool:
         now_ns = self._broker.clock.now_ns()
-        within_us = (now_ns - one.looked_ns) // 1_000
+        within_us = min(now_ns - one.looked_ns, turn_ns or LONGEST_NS) // 1_000
         one.looked_ns = now_ns
         for sink, state in list(one.states.items()):
             if isinstance(sink, Lane):
@@ -254,9 +291,9 @@ class Tracer:
                 kind, name, protocol = describe(sink)
                 one.trace.add(Step(now_ns, "acked", name, kind, protocol, within_us=within_us))
                 del one.states[sink]
-        if one.looks % GROUPS_EVERY == 0:
-            self._look_at_groups(one, now_ns, within_us * GROUPS_EVERY)
-        one.looks += 1
+        if now_ns - one.groups_ns >= GROUPS_NS or not one.grouped:
+            self._look_at_groups(one, now_ns, (now_ns - one.groups_ns) // 1_000)
+            one.groups_ns, one.grouped = now_ns, True
         waits = any(isinstance(key, Sink) or state == "waiting" for key, state in one.states.items())
         return (one.durable and not waits) or time.monotonic() - one.began_s > OPEN_S
 
@@ -289,6 +326,7 @@ class Tracer:
 
     def _end(self, one: _Followed) -> None:
         one.trace.open = False
+        self.kept.write(one.trace)
         for export in self.exporters:
             try:
                 export(one.trace)

@@ -7,7 +7,7 @@ or text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,13 @@ class Traces:
         self._by_stamp[trace.stamp] = trace
         while len(self._by_stamp) > TRACES_MAX:
             del self._by_stamp[next(iter(self._by_stamp))]
+
+    def restore(self, older: Sequence[Trace]) -> None:
+        """What was kept over a restart, before those that were begun since."""
+        begun = self._by_stamp
+        self._by_stamp = {}
+        for trace in (*(one for one in older if one.stamp not in begun), *begun.values()):
+            self.add(trace)
 
     def get(self, stamp: int) -> Trace | None:
         return self._by_stamp.get(stamp)
