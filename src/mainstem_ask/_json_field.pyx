@@ -17,10 +17,22 @@ cdef extern from "_json_scan.h":
         size_t size
     void ask_json(const uint8_t* p, size_t size, ask_seek* seek) nogil
     double ask_double(const uint8_t* p, size_t size) nogil
-    int ASK_NUMBER
+    int ASK_STRANGE, ASK_MISSING, ASK_NULL, ASK_NUMBER, ASK_NESTED
 
 cdef enum:
     STEPS_MAX = 16
+
+
+cdef int _steps(tuple path, ask_step* steps) except -1:
+    cdef int number
+    if len(path) > STEPS_MAX:
+        raise ValueError("the path does not fit")
+    for number, step in enumerate(path):
+        if isinstance(step, bytes):
+            steps[number].name, steps[number].size = <const uint8_t*><bytes>step, len(step)
+        else:
+            steps[number].name, steps[number].size, steps[number].index = NULL, 0, step
+    return <int>len(path)
 
 
 def find_fields(
@@ -31,23 +43,46 @@ def find_fields(
     cdef ask_seek seek
     cdef const uint8_t* base = &data[0] if data.shape[0] else <const uint8_t*>b""
     cdef Py_ssize_t row
-    cdef int number
     if rows < 0 or offsets.shape[0] < rows + 1 or kinds.shape[0] < rows or starts.shape[0] < rows or sizes.shape[0] < rows:
         raise ValueError("the buffers do not fit")
-    if len(path) > STEPS_MAX or (rows and offsets[rows] > data.shape[0]):
-        raise ValueError("the path or the buffers do not fit")
-    for number, step in enumerate(path):
-        if isinstance(step, bytes):
-            steps[number].name, steps[number].size = <const uint8_t*><bytes>step, len(step)
-        else:
-            steps[number].name, steps[number].size, steps[number].index = NULL, 0, step
-    seek.steps, seek.count = steps, <int>len(path)
+    if rows and offsets[rows] > data.shape[0]:
+        raise ValueError("the buffers do not fit")
+    seek.steps, seek.count = steps, _steps(path, steps)
     with nogil:
         for row in range(rows):
             ask_json(base + offsets[row], offsets[row + 1] - offsets[row], &seek)
             kinds[row] = <uint8_t>seek.kind
             starts[row] = <int32_t>(seek.at - base)
             sizes[row] = <int32_t>seek.size
+
+
+def take_texts(
+    const uint8_t[::1] data, const int32_t[::1] offsets, Py_ssize_t rows, tuple path,
+    uint8_t[::1] kinds, int32_t[::1] ends, uint8_t[::1] valid, uint8_t[::1] made,
+):
+    """While a row is at hand: its field is copied, which is what a scan over all rows afterwards would wait for."""
+    cdef ask_step steps[STEPS_MAX]
+    cdef ask_seek seek
+    cdef const uint8_t* base = &data[0] if data.shape[0] else <const uint8_t*>b""
+    cdef Py_ssize_t row, left = 0
+    cdef int32_t end = 0
+    if rows < 0 or offsets.shape[0] < rows + 1 or kinds.shape[0] < rows or ends.shape[0] < rows + 1:
+        raise ValueError("the buffers do not fit")
+    if valid.shape[0] * 8 < rows or made.shape[0] < data.shape[0] or (rows and offsets[rows] > data.shape[0]):
+        raise ValueError("the buffers do not fit")
+    seek.steps, seek.count = steps, _steps(path, steps)
+    with nogil:
+        for row in range(rows):
+            ask_json(base + offsets[row], offsets[row + 1] - offsets[row], &seek)
+            kinds[row] = <uint8_t>seek.kind
+            if seek.kind == ASK_STRANGE or seek.kind == ASK_NESTED:
+                left += 1
+            elif seek.kind != ASK_MISSING and seek.kind != ASK_NULL:
+                valid[row >> 3] |= <uint8_t>(1 << (row & 7))
+                memcpy(&made[0] + end, seek.at, seek.size)
+                end += <int32_t>seek.size
+            ends[row + 1] = end
+    return left
 
 
 def numbers(const uint8_t[::1] data, const uint8_t[::1] kinds, const int32_t[::1] starts, const int32_t[::1] sizes, double[::1] made):

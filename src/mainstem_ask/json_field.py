@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mainstem_ask._json_field import find_fields, gather, numbers
+from mainstem_ask._json_field import find_fields, gather, numbers, take_texts
 
 Path = tuple[str | int, ...]
 PATH_STEPS_MAX = 16
@@ -60,12 +60,36 @@ class Fields:
 def fields_at(values: pa.Array, path: Path) -> Fields:
     """`values` is a binary or string column that begins at the start of its buffers, as decoded ones do."""
     rows = len(values)
+    held, ends = _laid_out(values)
+    kinds, starts, sizes = (np.zeros(rows, kind) for kind in (np.uint8, np.int32, np.int32))
+    if rows and len(ends) and len(path) <= PATH_STEPS_MAX:
+        find_fields(held, ends, rows, _spelled(path), kinds, starts, sizes)
+    return Fields(kinds, held, starts, sizes)
+
+
+def texts_at(values: pa.Array, path: Path) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
+    """The field of each value as text, null where it is missing or null; and which rows are left to a whole parser, because
+    they are strange or nested (None: no row is). One pass over the values."""
+    rows = len(values)
+    held, ends = _laid_out(values)
+    if not rows or not len(ends) or len(path) > PATH_STEPS_MAX:
+        return pa.nulls(rows, pa.string()), np.ones(rows, bool) if rows else None
+    kinds, places = np.zeros(rows, np.uint8), np.zeros(rows + 1, np.int32)
+    valid, made = np.zeros((rows + 7) // 8, np.uint8), np.empty(len(held), np.uint8)
+    left = take_texts(held, ends, rows, _spelled(path), kinds, places, valid, made)
+    buffers = [pa.py_buffer(one) for one in (valid, places, made[: places[rows]])]
+    found = pa.Array.from_buffers(pa.string(), rows, buffers)
+    return found, (kinds == Kind.STRANGE) | (kinds == Kind.NESTED) if left else None
+
+
+def _spelled(path: Path) -> tuple[bytes | int, ...]:
+    return tuple(step.encode("utf-8", "surrogatepass") if isinstance(step, str) else step for step in path)
+
+
+def _laid_out(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bytes and where each value ends."""
     if values.offset:
         values = pa.array(values.to_pylist(), values.type)
     _, offsets, data = values.buffers()
-    kinds, starts, sizes = (np.zeros(rows, kind) for kind in (np.uint8, np.int32, np.int32))
-    steps = tuple(step.encode("utf-8", "surrogatepass") if isinstance(step, str) else step for step in path)
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    if rows and offsets is not None and len(path) <= PATH_STEPS_MAX:
-        find_fields(held, np.frombuffer(offsets, np.int32)[: rows + 1], rows, steps, kinds, starts, sizes)
-    return Fields(kinds, held, starts, sizes)
+    return held, np.frombuffer(offsets, np.int32)[: len(values) + 1] if offsets is not None else np.zeros(0, np.int32)

@@ -42,6 +42,8 @@ class Told:
 
     def batch(self, flow: FlowProgress) -> None: ...
 
+    def within(self, flow: FlowProgress) -> None: ...
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -52,6 +52,7 @@ from mainstem.broker.upkeep.archives import Archives
 from mainstem.broker.upkeep.maintenance import Maintenance
 from mainstem.broker.upkeep.search_indexing import SearchIndexing
 from mainstem.broker.upkeep.tiering import Tiering
+from mainstem.broker.upkeep.works import Works
 from mainstem.log.away import reads_may_wait
 from mainstem.log.log import Log
 from mainstem.log.logs import LogLimits, Logs, rebuild_index
@@ -190,6 +191,7 @@ class Broker(Declaring):
         self.streams.load(catalog.items)
         self.delayed = Delayed(self)
         self.tracer = Tracer(self)
+        self.works = Works()
         for namespace in self.namespaces.values():
             self.note_traced(namespace)
             for topic in namespace.topics.values():

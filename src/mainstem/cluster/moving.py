@@ -23,7 +23,7 @@ from mainstem.metadata.sqlite import SqliteStore
 from mainstem.metadata.store import Put
 from mainstem.metadata.tables import TABLES
 from mainstem.model.errors import ConfigError
-from mainstem.storage.backup import METADATA, STAGING, STAMPS, STATE, make_empty, sync_tree
+from mainstem.storage.backup import METADATA, STAGING, STAMPS, STATE, Progress, make_empty, sync_tree
 from mainstem.storage.directory import DataDirectory
 from mainstem.storage.engines import ENGINES
 from mainstem.storage.segment.segment import parse_name
@@ -33,8 +33,9 @@ from mainstem.storage.tier.store import StoreSettings
 ROWS_AT_ONCE = 500
 
 
-def import_directory(dsn: str, store: StoreSettings, data: Path) -> int:
-    """How many files were taken. The broker of the directory must be stopped, the cluster new."""
+def import_directory(dsn: str, store: StoreSettings, data: Path, progress: Progress | None = None) -> int:
+    """How many files were taken. The broker of the directory must be stopped, the cluster new. `progress` is told bytes that
+    were stored, and bytes in all."""
     directory = DataDirectory(data)
     try:
         _check_movable(directory.path)
@@ -45,7 +46,7 @@ def import_directory(dsn: str, store: StoreSettings, data: Path) -> int:
             session.close()
         files = _files_of(directory.path)
         with borrow_cell(dsn, "it was imported") as epoch:
-            _store_image(dsn, store, epoch, directory.path, files)
+            _store_image(dsn, store, epoch, directory.path, files, progress)
             _copy_metadata(directory.path / METADATA, CellStore(dsn, FIRST_CELL, epoch, lambda reason: None))
         return len(files)
     finally:
@@ -115,10 +116,27 @@ def _files_of(root: Path) -> dict[str, File]:
     return files
 
 
-def _store_image(dsn: str, store: StoreSettings, epoch: int, root: Path, files: dict[str, File]) -> None:
+class _ToldObjects(CellObjects):
+    """Tells how much was put."""
+
+    def __init__(self, store: StoreSettings, progress: Progress, total: int) -> None:
+        super().__init__(store, FIRST_CELL)
+        self._progress, self._total, self._done = progress, total, 0
+
+    def put(self, kind: str, data: bytes) -> str:
+        key = super().put(kind, data)
+        self._done += len(data)
+        self._progress(min(self._done, self._total), self._total)
+        return key
+
+
+def _store_image(
+    dsn: str, store: StoreSettings, epoch: int, root: Path, files: dict[str, File], progress: Progress | None
+) -> None:
     lost = threading.Event()
     wal = CellWal(dsn, FIRST_CELL, epoch, 0, 0, lambda reason: lost.set())
-    objects = CellObjects(store, FIRST_CELL)
+    size = sum(file.size for file in files.values())
+    objects = _ToldObjects(store, progress or (lambda done, total: None), size)
     disk = CellDisk(root, wal, objects, files)
     try:
         ImageMaker(dsn, FIRST_CELL, epoch, root, wal, disk, objects).run()

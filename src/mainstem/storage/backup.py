@@ -22,7 +22,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,7 @@ ATTEMPTS_MAX = 10  # of one log, when retention takes files away meanwhile
 REMOVAL_S_MAX = 5.0  # from the moment a log is closed until its directory is gone
 COPY_BYTES = 4 << 20
 STAMP_MAX = (1 << 63) - 1
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,13 @@ def backup(
     stamp: int = STAMP_MAX,
     ends: Mapping[int, int] | None = None,
     engines: Mapping[int, Engine] | None = None,
+    progress: Progress | None = None,
 ) -> BackupReport:
     """Copy `data` to the new directory `target`: every frame whose stamp is at most `stamp`.
 
     A running broker gives the stamp it had between two ticks, `ends` (of each log its stable offset by then: nothing
-    beyond is copied) and its open `engines`. Without a stamp, of a stopped directory everything is copied.
+    beyond is copied) and its open `engines`. Without a stamp, of a stopped directory everything is copied. `progress` is
+    told bytes of logs done, and of all logs as they were at the start.
     """
     check_format(data)
     make_empty(target)
@@ -79,12 +82,13 @@ def backup(
         shutil.copytree(data / STATE, target / STATE, copy_function=_copy_if_there)
     _copy_if_there(data / SNAPSHOT_1, target / SNAPSHOT_1)  # of format 1
     copied: list[_Copied] = []
+    told = _Told(progress, sum(map(_size_of, (data / LOGS).glob("*/*"))))
     for source in sorted((data / LOGS).glob("*")):
         if source.name.isdigit():
             log_id = int(source.name)
             end = None if ends is None else ends.get(log_id, 0)
             engine = None if engines is None else engines.get(log_id)
-            if (one := _copy_log(source, target / LOGS / source.name, stamp, end, engine)) is not None:
+            if (one := _copy_log(source, target / LOGS / source.name, stamp, end, engine, told)) is not None:
                 copied.append(one)
     for name in (METADATA, TIER, CATALOG):
         copy_database(data / name, target / name)
@@ -100,9 +104,10 @@ def backup(
     return BackupReport(taken, len(copied), len(files), sum(files.values()), damage)
 
 
-def restore(source: Path, target: Path) -> BackupReport:
+def restore(source: Path, target: Path, progress: Progress | None = None) -> BackupReport:
     """Make a data directory of a backup. `target` must be empty or not there yet."""
     manifest = _read_manifest(source)
+    told = _Told(progress, sum(manifest["files"].values()))
     make_empty(target)
     write_format(target)
     for name, size in manifest["files"].items():
@@ -112,6 +117,7 @@ def restore(source: Path, target: Path) -> BackupReport:
         REAL_DISK.make_dir((target / name).parent)
         shutil.copyfile(path, target / name)
         (target / name).chmod(0o600)
+        told.add(size)
     sync_tree(target)
     logs = {name.split("/")[1] for name in manifest["files"] if name.startswith(f"{LOGS}/")}
     sizes = manifest["files"].values()
@@ -138,6 +144,25 @@ def make_empty(target: Path) -> None:
 # Logs
 
 
+class _Told:
+    """How far it is, for whoever wants to know."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def add(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # trimmed meanwhile
+        return 0
+
+
 class _Copied(NamedTuple):
     """Of a log: the stamp of its last frame, and what of it is damaged."""
 
@@ -154,10 +179,12 @@ class _Taken(NamedTuple):
     stamp: int
 
 
-def _copy_log(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> _Copied | None:
+def _copy_log(
+    source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None, told: _Told
+) -> _Copied | None:
     """None if it was removed meanwhile."""
     try:
-        return _copy_files(source, target, stamp, end, engine)
+        return _copy_files(source, target, stamp, end, engine, told)
     except (FileNotFoundError, StorageFault):
         if end is None or not _is_removed(source):
             raise
@@ -173,7 +200,7 @@ def _is_removed(source: Path) -> bool:
     return not source.is_dir()
 
 
-def _copy_files(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None) -> _Copied:
+def _copy_files(source: Path, target: Path, stamp: int, end: int | None, engine: Engine | None, told: _Told) -> _Copied:
     REAL_DISK.make_dir(target)
     for path in source.iterdir():  # the reservation, and what the log above keeps here
         if path.is_file() and not _is_engines(path.name):
@@ -185,7 +212,7 @@ def _copy_files(source: Path, target: Path, stamp: int, end: int | None, engine:
         return _Copied(0, [])
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return _copy_segments(source, target, stamp, end)
+            return _copy_segments(source, target, stamp, end, told)
         except FileNotFoundError:  # trimmed or rewritten meanwhile: begin again
             if attempt == ATTEMPTS_MAX - 1:
                 raise
@@ -201,7 +228,7 @@ def _is_engines(name: str) -> bool:
     return parse_name(name) is not None or name.endswith(suffixes) or name.startswith((CHECKPOINT_NAME, CLEAN_NAME))
 
 
-def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _Copied:
+def _copy_segments(source: Path, target: Path, stamp: int, end: int | None, told: _Told) -> _Copied:
     log_id, damage = log_id_of(source), list[Damage]()
     paths = segment_paths(REAL_DISK, source)
     checkpoint, _ = Checkpoint.read(REAL_DISK, source)
@@ -215,6 +242,7 @@ def _copy_segments(source: Path, target: Path, stamp: int, end: int | None) -> _
             break
         taken = None if path == paths[-1] else _link_sealed(path, target, stamp, end)
         taken = taken or _copy_prefix(path, target, log_id, stamp, end, damage, last=path == paths[-1])
+        told.add(_size_of(path))
         if taken is not None:
             last = taken
         elif path.stat().st_size:

@@ -27,7 +27,7 @@ from mainstem.model.topic_filter import is_pattern
 from mainstem_ask.reading import Permit, Piece, pieces_of
 from mainstem_ask.search.language import Node, parse_path, parse_query, required, uses, without_paths
 from mainstem_ask.search.meaning import Batch, meant, values_at
-from mainstem_ask.search.reading import COLUMNS, HEADERS, STAMP_MAX, SearchedSlice
+from mainstem_ask.search.reading import STAMP_MAX, SearchedSlice, columns_of
 from mainstem_ask.search.skipping import Indexes
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.offsets import Offsets
@@ -82,8 +82,7 @@ class Search:
         self._serialised = Serialised(connection)
         self._look_for(self._node)
         self._path = parse_path(asked.top) if asked.top else ()
-        with_headers = any(name.startswith("header.") for name in uses(self._node))
-        self._schema = COLUMNS.append(HEADERS) if with_headers else COLUMNS
+        self._schema = columns_of(uses(self._node) | ({"value"} if self._path else set()), hits=asked.limit > 0)
         self._clients = threading.local()
         self._opened: list[BrokerClient] = []
         self._stopped = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from mainstem.codec.batch import FRAME_HEAD_SIZE
 from mainstem.model.errors import CorruptFrame
 from mainstem_ask.reading import Permit, PermittedReader
+from mainstem_ask.search.language import HEADER
 from mainstem_ask.search.matcher import keep_frames
 from mainstem_ask.search.skipping import Indexes
 from mainstem_pipeline.client import BrokerClient
@@ -30,7 +31,20 @@ COLUMNS = pa.schema(
         ("stamp", pa.int64()),
     ]
 )
+_COLUMN_OF = {name: name for name in ("key", "value", "origin", "partition", "offset")} | {
+    "time": "timestamp",
+    "size": "value",
+}
 HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def columns_of(fields: Iterable[str], *, hits: bool) -> pa.Schema:
+    """What is decoded: for hits everything that is shown; for counts the time, and what the query looks at."""
+    wanted = {"timestamp"}
+    for name in fields:
+        wanted.add(_COLUMN_OF.get(name) or ("headers" if name.startswith(HEADER) else "canonical_topic"))
+    columns = [field for field in COLUMNS if hits or field.name in wanted]
+    return pa.schema([*columns, *([HEADERS] if "headers" in wanted else [])])
 
 
 class SearchedSlice(PermittedReader):

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem_ask.json_field import Kind, Path, fields_at
+from mainstem_ask.json_field import Path, texts_at
 from mainstem_pipeline.serialised import Serialised
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -82,22 +82,23 @@ def with_made(batch: pa.RecordBatch, names: Sequence[str], fields: Fields, seria
     """With the columns that are not stored."""
     if "text" in names:
         batch = batch.append_column("text", text_of(batch.column("value")))
-    of_json = [name for name in names if name in fields or name == "json_text"]
-    values = serialised.plain(batch.column("value")) if of_json else None
-    for name in of_json:
-        batch = batch.append_column(name, field_of(values, fields[name]) if name in fields else text_of(values))
+    for name in names:
+        if name in fields:
+            batch = batch.append_column(name, field_of(batch.column("value"), fields[name], serialised))
+        elif name == "json_text":
+            batch = batch.append_column(name, text_of(serialised.plain(batch.column("value"))))
     return batch
 
 
-def field_of(values: pa.Array, field: Field) -> pa.Array:
-    found = fields_at(values, field.path)
-    left = (found.kinds == Kind.STRANGE) | (found.kinds == Kind.NESTED)
-    made = found.texts(~left & (found.kinds != Kind.MISSING) & (found.kinds != Kind.NULL))
-    if not left.any():
+def field_of(values: pa.Array, field: Field, serialised: Serialised | None = None) -> pa.Array:
+    """What a serialiser wrote begins with a byte that is no JSON, so it is among what the scanner leaves."""
+    made, left = texts_at(values, field.path)
+    if left is None:
         return made
     import duckdb
 
-    rows = pa.table({"text": text_of(values.take(pa.array(np.flatnonzero(left))))})
+    taken = values.take(pa.array(np.flatnonzero(left)))
+    rows = pa.table({"text": text_of(serialised.plain(taken) if serialised is not None else taken)})
     with duckdb.connect(":memory:") as aside:
         aside.register("rows", rows)
         parsed = aside.execute(f"select {field.sql} from rows").to_arrow_table().column(0).combine_chunks()

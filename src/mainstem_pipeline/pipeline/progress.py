@@ -17,6 +17,7 @@ from mainstem_pipeline.offsets import without_ids
 
 REPORT_EVERY_S = 5.0
 REPORT_RETRY_S = 0.5
+WITHIN_EVERY_S = 5.0  # lines within a batch
 
 
 @dataclass(slots=True)
@@ -36,6 +37,13 @@ class FlowProgress:
     restarts: int = 0
     error: str = ""
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    tasks_done: int = 0  # of the batch that runs
+    tasks: int = 0
+    left_s: float | None = None  # until nothing is left to read, as far as can be told
+
+    def later_s(self) -> float:
+        """What the batches after this one will take, at the speed of the last."""
+        return self.lag / self.rows_per_s if self.rows_per_s else 0.0
 
     def take(self, progress: Mapping[str, Any]) -> None:
         """Note a batch as Spark tells of it."""
@@ -48,6 +56,7 @@ class FlowProgress:
         for source in progress["sources"]:
             self.ends = _offsets(source.get("endOffset")) or self.ends
         self.state = "running" if self.rows else "waiting"
+        self.tasks_done = self.tasks = 0
 
     def correct(self, rows: int) -> None:
         """The flow's own count of the batch, where Spark counts something else."""
@@ -65,6 +74,9 @@ def _offsets(value: Any) -> dict[str, dict[str, int]]:
 
 class Display(Protocol):
     def batch(self, flow: FlowProgress) -> None: ...
+    def within(self, flow: FlowProgress) -> None:
+        """A batch runs, and is so far."""
+
     def note(self, text: str) -> None: ...
     def close(self, flows: list[FlowProgress], seconds: float) -> None: ...
 
@@ -75,12 +87,21 @@ class Lines:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self._told: dict[str, int] = {}
+        self._within_s = time.monotonic()
 
     def batch(self, flow: FlowProgress) -> None:
         is_new = self._told.get(flow.flow) != flow.batch
         if (flow.rows and is_new) or flow.state in ("failed", "restarting"):
             self.note(_line(flow))
         self._told[flow.flow] = flow.batch
+
+    def within(self, flow: FlowProgress) -> None:
+        now_s = time.monotonic()
+        if now_s - self._within_s >= WITHIN_EVERY_S:
+            self._within_s = now_s
+            self.note(
+                f"{flow.flow}: batch {flow.batch + 1}  {flow.tasks_done} of {counted(flow.tasks, 'task')}{_left(flow)}"
+            )
 
     def note(self, text: str) -> None:
         self._out.write(text + "\n")
@@ -95,6 +116,10 @@ class Lines:
             )
 
 
+def _left(flow: FlowProgress) -> str:
+    return f", about {flow.left_s:,.0f} s left" if flow.left_s is not None else ""
+
+
 def _line(flow: FlowProgress) -> str:
     if flow.state in ("failed", "restarting"):
         return f"{flow.flow}: {flow.state}: {flow.error}"
@@ -106,10 +131,20 @@ def _line(flow: FlowProgress) -> str:
 
 
 class JsonLines:
-    """One JSON object a batch on standard output, and one at the end."""
+    """One JSON object a batch on standard output, one now and then within a long one, and one at the end."""
+
+    def __init__(self) -> None:
+        self._within_s = time.monotonic()
 
     def batch(self, flow: FlowProgress) -> None:
         self._print({"event": "batch", **asdict(flow)})
+
+    def within(self, flow: FlowProgress) -> None:
+        now_s = time.monotonic()
+        if now_s - self._within_s >= WITHIN_EVERY_S:
+            self._within_s = now_s
+            told = {"flow": flow.flow, "batch": flow.batch + 1, "tasks_done": flow.tasks_done, "tasks": flow.tasks}
+            self._print({"event": "progress", **told, "left_s": flow.left_s})
 
     def note(self, text: str) -> None:
         self._print({"event": "note", "text": text})
@@ -140,13 +175,15 @@ class LiveTable:
 
         self._flows[flow.flow] = flow
         table = Table(box=None, pad_edge=False)
-        for name in ("flow", "state", "batch", "rows", "rows/s", "lag", "bad", "ms"):
+        for name in ("flow", "state", "batch", "tasks", "left", "rows", "rows/s", "lag", "bad", "ms"):
             table.add_column(name, justify="left" if name in ("flow", "state") else "right")
         for one in self._flows.values():
             table.add_row(
                 one.flow,
                 one.state,
                 str(one.batch),
+                f"{one.tasks_done} of {one.tasks}" if one.tasks else "",
+                f"{one.left_s:,.0f} s" if one.left_s is not None else "",
                 f"{one.rows_total:,}",
                 f"{one.rows_per_s:,.0f}",
                 f"{one.lag:,}",
@@ -154,6 +191,9 @@ class LiveTable:
                 str(one.batch_ms),
             )
         self._live.update(table, refresh=True)
+
+    def within(self, flow: FlowProgress) -> None:
+        self.batch(flow)
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

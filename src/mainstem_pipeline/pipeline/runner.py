@@ -14,6 +14,7 @@ from mainstem.model.errors import ConfigError, MainstemError, NotFound
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.offsets import Offsets, without_ids
 from mainstem_pipeline.options import Given, read_options
+from mainstem_pipeline.pipeline.estimate import Estimate
 from mainstem_pipeline.pipeline.failures import DONE, exit_code, is_transient, understood
 from mainstem_pipeline.pipeline.flows import FlowRun, parse_progress, time_ms
 from mainstem_pipeline.pipeline.loops import check_loops, nodes_of, told_topics, views_of
@@ -65,6 +66,7 @@ class Watched:
         self.failures = 0  # in a row
         self.resume_s = 0.0
         self.archived_ends: Offsets = {}
+        self.estimate = Estimate()
         self._seen = -1
 
     @property
@@ -320,6 +322,8 @@ class Runner:
         query = flow.query
         assert query is not None
         if query.isActive:
+            if flow.estimate.look(flow.run.session, str(query.runId), flow.progress):
+                self._display.within(flow.progress)
             return
         error = query.exception()
         if error is None:

@@ -1,4 +1,4 @@
-"""/v1/overview, /v1/config, /v1/logs, /v1/backup: the broker as a whole."""
+"""/v1/overview, /v1/config, /v1/logs, /v1/backup, /v1/work: the broker as a whole."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mainstem.storage.backup import BackupReport, backup
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
+    from mainstem.broker.upkeep.works import Work
 
 
 EVENT_WATCHERS_MAX = 20
@@ -42,8 +43,9 @@ async def back_up(call: Call) -> Any:
     if not target.is_absolute() or "\0" in call.body["directory"]:
         raise InvalidArgument(f"{str(target)!r} must be an absolute path on the broker's machine")
     try:
-        async with broker.maintenance.pause():
-            report = await _back_up(broker, target)
+        with broker.works.begin("backup", str(target), call.principal.name) as work:
+            async with broker.maintenance.pause():
+                report = await _back_up(broker, target, work)
     except OSError as error:
         raise InvalidArgument(
             f"{target} cannot be written: {error.strerror or error}",
@@ -52,13 +54,20 @@ async def back_up(call: Call) -> Any:
     return asdict(report)
 
 
-async def _back_up(broker: Broker, target: Path) -> BackupReport:
+async def _back_up(broker: Broker, target: Path, work: Work) -> BackupReport:
     await broker.store.flush()
     logs = dict(broker.logs.by_id)
     stamp = broker.stamps.next - 1
     ends = {log_id: log.stable for log_id, log in logs.items()}
     engines = {log_id: log.engine for log_id, log in logs.items()}
-    return await asyncio.to_thread(backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines)
+    return await asyncio.to_thread(
+        backup, broker.options.data, target, stamp=stamp, ends=ends, engines=engines, progress=work.set
+    )
+
+
+async def list_work(call: Call) -> Any:
+    """The caller's own; an admin sees everybody's."""
+    return page(call.running.broker.works.of(None if call.principal.admin else call.principal.name))
 
 
 async def follow_events(call: Call) -> Any:
@@ -96,6 +105,13 @@ OPERATIONS = (
         "What happens, live: connections, refusals, rebalances, topics made, moved and deleted (server-sent events).",
         "events.read",
         streams=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/work",
+        list_work,
+        "Long work under way that the caller began (erasing, a backup): bytes done, in all, and seconds left.",
+        "work.list",
     ),
     Operation("GET", "/v1/logs", list_logs, "The logs on disk: engine, offsets, segments, bytes.", "log.list"),
 )

@@ -107,8 +107,9 @@ async def delete_topic(call: Call) -> Any:
 
 async def erase_topic(call: Call) -> Any:
     """Not only out of sight: its sealed parts are rewritten without it, offsets kept."""
-    name = call.path["name"].encode()
-    records = await call.running.broker.erase_topic(call.namespace, name)
+    name, broker = call.path["name"].encode(), call.running.broker
+    with broker.works.begin("erase", call.path["name"], call.principal.name) as work:
+        records = await broker.erase_topic(call.namespace, name, work)
     return {"erased": call.path["name"], "records": records}
 
 

@@ -168,6 +168,7 @@ TABLE = (
     Need("config.read", _BROKER),
     Need("log.list", _BROKER),
     Need("backup.make", _BROKER),
+    Need("work.list", Scope.LOGIN),
     Need("node.read", Scope.LOGIN),
     Need("aliveness.test", _OWN, _MANAGE, _NAMESPACE),
 )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mainstem.broker.topics.deletion import Deletion
     from mainstem.broker.transactions.coordinator import Coordinator
     from mainstem.broker.upkeep.maintenance import Maintenance
+    from mainstem.broker.upkeep.works import Work
     from mainstem.log.logs import Logs
     from mainstem.log.stamps import Stamps
 
@@ -431,9 +432,9 @@ class Declaring:
         """Hide a partition's records below an offset (-1: all that are stable)."""
         return self.deletion.delete_records(namespace, topic, topic.partitions[partition], before_offset)
 
-    async def erase_topic(self, namespace: Namespace, name: bytes) -> int:
+    async def erase_topic(self, namespace: Namespace, name: bytes, work: Work | None = None) -> int:
         """Take a topic's records off the disk; returns how many."""
-        return await self.deletion.erase_topic(namespace, name)
+        return await self.deletion.erase_topic(namespace, name, work)
 
     # -- views -----------------------------------------------------------------------------------------------------
 

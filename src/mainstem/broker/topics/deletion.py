@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.topics.commits import Commit
 from mainstem.broker.topics.topic import Partition, Topic
+from mainstem.broker.upkeep.works import Work
 from mainstem.log.log import Log
 from mainstem.log.rewriting import keep_records, stored_frames
 from mainstem.metadata.store import Written
@@ -158,7 +159,7 @@ class Deletion:
 
     # -- erasing ---------------------------------------------------------------------------------------------------
 
-    async def erase_topic(self, namespace: Namespace, name: bytes) -> int:
+    async def erase_topic(self, namespace: Namespace, name: bytes, work: Work | None = None) -> int:
         """Take all records the topic has, or had before it was deleted, off the disk; returns how many went.
 
         The topic itself stays if it was declared. What is published meanwhile stays, too.
@@ -183,15 +184,18 @@ class Deletion:
         if topic is not None:
             for partition in topic.partitions:
                 await self.delete_records(namespace, topic, partition, HIGH_WATERMARK)
-        loop, erased = asyncio.get_running_loop(), 0
+        loop, erased, work = asyncio.get_running_loop(), 0, work or Work("erase", "", "")
+        work.set(0, sum(part.size_bytes for log in (*stems, *own) for part in log.engine.stat().parts))
         async with broker.maintenance.rewriting:
             for stem in stems:
                 assert stem.low_marks is not None
                 stem.engine.roll()
-                erased += await loop.run_in_executor(None, _erase_from_stem, stem, name, stem.low_marks.of(name))
+                erased += await loop.run_in_executor(None, _erase_from_stem, stem, name, stem.low_marks.of(name), work)
             for log in own:
                 log.engine.roll()
+                size = log.engine.stat().size_bytes
                 erased += await loop.run_in_executor(None, _erase_log, log)
+                work.done += size
         return erased
 
 
@@ -209,7 +213,7 @@ def _check_marks(stems: list[Log], topic: bytes) -> None:
             stem.low_marks.check(topic)
 
 
-def _erase_from_stem(log: Log, topic: bytes, mark: int) -> int:
+def _erase_from_stem(log: Log, topic: bytes, mark: int, work: Work) -> int:
     """Rewrite the sealed parts that hold the topic's records below the mark."""
     index, erased = log.index, 0
     assert index is not None
@@ -221,6 +225,7 @@ def _erase_from_stem(log: Log, topic: bytes, mark: int) -> int:
             if gone:
                 log.engine.replace(part, frames)
                 erased += gone
+        work.done += part.size_bytes
     return erased
 
 

@@ -15,7 +15,7 @@ import click
 from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
 from mainstem.server.cli.failures import EX_FAILED
-from mainstem.server.cli.output import json_option, print_rows
+from mainstem.server.cli.output import Progress, json_option, print_rows
 from mainstem.server.cli.settings import default_file
 
 if TYPE_CHECKING:
@@ -196,7 +196,8 @@ def import_command(
     config = _config(url, file, store)
     settings = _store(config)
     join(config.cluster.postgres, settings, single_postgres=single_postgres or config.cluster.single_postgres)
-    count = import_directory(config.cluster.postgres, settings, directory)
+    with Progress("import", 0, unit="B") as progress:
+        count = import_directory(config.cluster.postgres, settings, directory, progress.set)
     click.echo(f"imported {counted(count, 'file')} of {directory}: start brokers with --cluster")
 
 

@@ -12,6 +12,7 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import DamagedLog, NotFound
 from mainstem.server.cli.api import Api, url_option
 from mainstem.server.cli.output import Progress, json_option, print_facts, print_rows, show_bytes
+from mainstem.server.cli.working import WORK_S_MAX, followed
 
 data_option = click.option(
     "--data", default="./mainstem-data", show_default=True, metavar="DIR", help="The data directory."
@@ -191,7 +192,8 @@ def log_repair(which: str, quarantine: bool, data: str) -> None:
     data, log_id = _log_named(which, data)
     directory = DataDirectory(_existing(data))
     try:
-        with Progress(f"log {log_id}", 0, unit="B") as progress:
+        size = sum(path.stat().st_size for path in _log_directory(data, log_id).glob("*") if path.is_file())
+        with Progress(f"log {log_id}", size, unit="B") as progress:
             done = repair(_log_directory(data, log_id), quarantine=quarantine, progress=progress.set)
     finally:
         directory.release()
@@ -219,11 +221,13 @@ def backup(target: Path, data: str | None, as_json: bool, url: str) -> None:
     running broker writes TARGET itself, so it must be a path on its machine.
     """
     if data is None:
-        facts = Api(url, timeout_s=3600).post("/v1/backup", {"directory": str(target.resolve())})
+        api, place = Api(url, timeout_s=WORK_S_MAX), str(target.resolve())
+        facts = followed(api, "backup", place, lambda: api.post("/v1/backup", {"directory": place}))
     else:
         from mainstem.storage.backup import backup as back_up
 
-        facts = _report(back_up(_existing(data), target))
+        with Progress("backup", 0, unit="B") as progress:
+            facts = _report(back_up(_existing(data), target, progress=progress.set))
     _print_report(f"backed up to {target}", facts, as_json)
 
 
@@ -244,7 +248,9 @@ def restore(source: str, target: Path, endpoint: str, region: str, as_json: bool
         return
     from mainstem.storage.backup import restore as bring_back
 
-    _print_report(f"restored to {target}", _report(bring_back(Path(source), target)), as_json)
+    with Progress("restore", 0, unit="B") as progress:
+        facts = _report(bring_back(Path(source), target, progress.set))
+    _print_report(f"restored to {target}", facts, as_json)
 
 
 def _restore_store(source: str, target: Path, endpoint: str, region: str, as_json: bool) -> None:

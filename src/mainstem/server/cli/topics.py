@@ -12,6 +12,7 @@ from mainstem.server.cli.api import Api, segment, url_option
 from mainstem.server.cli.asking import confirm, yes_option
 from mainstem.server.cli.infer import infer
 from mainstem.server.cli.output import json_option, print_done, print_facts, print_rows, show, show_time_ns
+from mainstem.server.cli.working import WORK_S_MAX, followed
 from mainstem.server.protocols import by_name
 from mainstem.storage.engines import ENGINES
 
@@ -185,7 +186,8 @@ def rm(name: str, yes: bool, url: str) -> None:
 def erase(name: str, yes: bool, url: str) -> None:
     """Take a topic's records off the disk, also those it had before it was removed. Other topics keep their offsets."""
     confirm(f"Erase all records of {name} from the disk?", yes)
-    facts = Api(url).delete(f"/v1/stored/{segment(name)}")
+    api = Api(url, timeout_s=WORK_S_MAX)
+    facts = followed(api, "erase", name, lambda: api.delete(f"/v1/stored/{segment(name)}"))
     click.echo(f"erased {counted(facts['records'], 'record')} of {name}")
 
 

@@ -1,0 +1,53 @@
+"""How far the batch that runs is: tasks of its jobs that Spark has finished, and the time that the rest will take."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mainstem_pipeline.pipeline.progress import FlowProgress
+
+LOOK_S = 1.0
+
+
+class Estimate:
+    """Of one flow. Spark runs the jobs of a query in a group that has the name of its run."""
+
+    def __init__(self) -> None:
+        self._batch_began_s = 0.0
+        self._looked_s = 0.0
+
+    def look(self, spark: SparkSession, run_id: str, flow: FlowProgress) -> bool:
+        """Note it; True if there is something to tell."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now_s
+        done, total = tasks_of(spark, run_id)
+        if not total:
+            self._batch_began_s = 0.0
+        elif not self._batch_began_s:
+            self._batch_began_s = now_s
+        seconds = now_s - self._batch_began_s
+        flow.tasks_done, flow.tasks = done, total
+        flow.left_s = round(seconds * (total - done) / done + flow.later_s(), 1) if total and done else None
+        return bool(total)
+
+
+def tasks_of(spark: SparkSession, run_id: str) -> tuple[int, int]:
+    """Finished and all tasks of the jobs that run now; of a stage that is not known yet none are counted."""
+    try:
+        tracker: Any = spark.sparkContext.statusTracker()
+    except Exception:  # Spark Connect has no context here
+        return 0, 0
+    stages = [
+        tracker.getStageInfo(stage)
+        for job in tracker.getJobIdsForGroup(run_id)
+        if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
+        for stage in info.stageIds
+    ]
+    known = [one for one in stages if one is not None]
+    return sum(one.numCompletedTasks for one in known), sum(one.numTasks for one in known)
