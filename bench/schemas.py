@@ -1,4 +1,4 @@
-"""Publishing by Kafka to a topic with a schema beside one without: JSON Schema and Avro."""
+"""Publishing by Kafka to a topic with a schema beside one without, and archives of its values decoded beside raw."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from confluent_kafka import Producer
 
+from bench.schemas_archive import archive_rates
 from mainstem.broker.schemas.records import Schema
 from mainstem.broker.schemas.values import compiled
 from mainstem.testing.process import BrokerProcess
@@ -113,6 +114,8 @@ def main() -> None:
     by_json = checks_per_s("JSON", json.dumps(SHAPE), bare, False)
     print(f"\nthe libraries alone, without the quick look: JSON Schema {by_json:,.0f}/s, ", end="")
     print(f"Avro {checks_per_s('AVRO', json.dumps(AVRO), framed[5:], True):,.0f}/s")
+    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data") as broker:
+        print("\n".join(archive_rates(broker, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -359,11 +359,16 @@ def lake() -> None:
 @click.option("--state", help="Folder or URL where the archive's position is kept (default: in the lake).")
 @click.option("--trigger", default="60s", show_default=True, help="How often the table is brought up to date.")
 @click.option("--accept-loss", is_flag=True, help="Go on without what retention removed before it was archived.")
-@click.option("--decode", type=click.Choice(["auto"]), help="Keep a table of the values' fields beside the raw one.")
+@click.option(
+    "--decode",
+    type=click.Choice(["auto", "only"]),
+    help="Keep a table of the values' fields: beside the raw one (auto), or in its place (only).",
+)
 @click.option("--decode-table", help="Its name; by default decoded.<topic>.")
 @click.option(
     "--partition", multiple=True, help="Of the decoded table: day(_timestamp), bucket(16, device), device. Repeatable."
 )
+@click.option("--sort", multiple=True, help="Of the decoded table: device, or '_timestamp desc'. Repeatable.")
 @URL
 @WAREHOUSE
 @CATALOG
@@ -380,6 +385,7 @@ def archive(
     decode: str | None,
     decode_table: str | None,
     partition: tuple[str, ...],
+    sort: tuple[str, ...],
     url: str,
     warehouse: str,
     catalog: str,
@@ -394,13 +400,17 @@ def archive(
     trigger_ms = duration_ms(trigger)
     if trigger_ms is None:
         raise InvalidArgument(f"--trigger {trigger!r} is no duration", fix="--trigger 60s")
-    if decode is None and (decode_table or partition):
-        raise InvalidArgument("--decode-table and --partition are of a decoded table", fix="--decode auto")
+    if decode is None and (decode_table or partition or sort):
+        raise InvalidArgument("--decode-table, --partition and --sort are of a decoded table", fix="--decode auto")
+    if decode == "only" and table:
+        raise InvalidArgument("--decode only keeps no raw table to be called by --table", fix="--decode-table NAME")
     made = archive_pipeline(
         source,
         table,
         decoded=(decode_table or f"decoded.{table_name(source)}") if decode else "",
+        decoded_only=decode == "only",
         partition=partition,
+        sort=sort,
         url=url,
         warehouse=warehouse,
         catalog=catalog,
@@ -442,7 +452,7 @@ def decode(
 
     place = identifier(raw)
     name = table or f"decoded.{place[-1]}"
-    made = Decoded(LakeOptions(warehouse, catalog), ".".join(place), name, url, partition, sort)
+    made = Decoded(LakeOptions(warehouse, catalog), ".".join(place), name, {"url": url}, partition, sort)
     if again:
         made.begin_again()
     click.echo(f"{made.catch_up():,} rows decoded into {name}")

@@ -59,6 +59,32 @@ def test_the_examples_have_no_problems(name: str) -> None:
     assert load_pipeline(EXAMPLES / name / "pipeline.yaml").name == name
 
 
+ARCHIVE = """
+name: kept
+lake: {warehouse: ./lake}
+flows:
+  - name: all
+    archive: {filter: "sensors/#", TABLES}
+"""
+
+
+def test_an_archive_flow_keeps_a_raw_table_a_decoded_one_or_both(tmp_path: Path) -> None:
+    def made(tables: str) -> Any:
+        return loaded(tmp_path, ARCHIVE.replace("TABLES", tables)).flows[0].archive
+
+    decode = "decode: {table: decoded.s, partition: ['day(_timestamp)', 'bucket(16, device)'], sort: device}"
+    both = made(f"table: raw.s, {decode}")
+    assert (both.table, both.decoded, both.decoded_only) == ("raw.s", "decoded.s", False)
+    assert both.partition == ("day(_timestamp)", "bucket(16, device)") and both.sort == ("device",)
+    only = made(decode)
+    assert (only.table, only.decoded, only.decoded_only) == ("decoded.s", "", True)
+    assert made("table: raw.s").decoded == ""
+    (told,) = problems(tmp_path, ARCHIVE.replace("TABLES", "decode: {table: decoded.s, partition: ['week(x)']}"))
+    assert "week(x)" in told
+    (told,) = problems(tmp_path, ARCHIVE.replace("TABLES", "decode: {}"))
+    assert "table" in told
+
+
 def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     found = problems(
         tmp_path,

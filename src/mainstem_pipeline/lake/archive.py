@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from mainstem_pipeline.lake.commits import (
     next_offsets_of,
     remove_files,
 )
+from mainstem_pipeline.lake.data_files import packed, unpacked
 from mainstem_pipeline.lake.maintain import expire, listed, referenced
 from mainstem_pipeline.lake.raw import Place, write_task
 from mainstem_pipeline.lake.room import room_in
@@ -42,10 +43,11 @@ from mainstem_pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-FILE_SCHEMA = "path string, rows bigint, size_bytes bigint, offsets string"
+FILE_SCHEMA = "file binary, offsets string"
 SNAPSHOTS_MAX = 100  # each commit costs more with every snapshot kept
 GRACE_S = 3_600.0
 TASK_BYTES = 128 << 20  # of the log; one file each, as a rule, of a fifth of that
@@ -66,24 +68,31 @@ class Archived:
 class Archive:
     """One raw table and its only committer."""
 
+    source_property = SOURCE
+
     def __init__(self, lake: LakeOptions, table: str, source: str = "") -> None:
         """`source` ("filter:sensors/#", "subscribe:orders") lets SQL over that name find this table."""
         self.lake, self.name = lake, table
         self._catalog = open_catalog(lake)
-        made = ensure_table(
-            self._catalog, table, iceberg_schema(), partition_spec(), {SOURCE: source}, order=sort_order()
-        )
-        known = made.properties.get(SOURCE)
+        made = self._made({self.source_property: source})
+        known = made.properties.get(self.source_property)
         if known != source:
             raise ConfigError(
                 f"table {table} is {f'the archive of {known}' if known else 'no archive'}, not of {source}",
                 fix="give this archive a table of its own: --table NAMESPACE.NAME",
             )
-        if made.current_snapshot() is None and FIELDS not in made.properties:
-            self._note_fields(made)
         with room_in(made.location()):
             self.epoch = Committer(self._catalog, table, "").take_over()
         self._remove_leftovers()
+
+    def _made(self, properties: dict[str, str]) -> Table:
+        """The table, made if it is not there yet."""
+        made = ensure_table(
+            self._catalog, self.name, iceberg_schema(), partition_spec(), properties, order=sort_order()
+        )
+        if made.current_snapshot() is None and FIELDS not in made.properties:
+            self._note_fields(made)
+        return made
 
     @staticmethod
     def _note_fields(table: Table) -> None:
@@ -115,24 +124,30 @@ class Archive:
         table = committer.table()
         if committer.committed() >= batch:
             return Archived(batch, ends=next_offsets_of(table))
-        place = Place(
-            table.location(),
-            self.lake.file_properties(),
-            f"e{self.epoch:06d}-{query[:8]}-{batch}",
-            current_columns(table),
-        )
-        told = frame.select("task", "offsets").mapInArrow(writer(place), FILE_SCHEMA).collect()  # a row a file
-        files = [one for one in told if one["path"] is not None]
-        offsets = json.loads(next(one["offsets"] for one in told if one["offsets"] is not None))
+        files, offsets = self._written(table, frame.select("task", "offsets"), f"e{self.epoch:06d}-{query[:8]}-{batch}")
         # Without files too: the table's end moves past what others wrote, and the log need not be kept for its sake.
         progress = Progress(offsets["start"], offsets["end"])
         with room_in(table.location()):
-            committer.commit(batch, [one["path"] for one in files], progress=progress)
+            committer.commit(batch, files, progress=progress)
         table = committer.table()
         if len(table.metadata.snapshots) > SNAPSHOTS_MAX:
             expire(self._catalog, self.name, SNAPSHOTS_MAX // 2, GRACE_S)
-        rows, size = (sum(one[name] for one in files) for name in ("rows", "size_bytes"))
+        rows, size = sum(one.record_count for one in files), sum(one.file_size_in_bytes for one in files)
         return Archived(batch, len(files), rows, size, next_offsets_of(table))
+
+    def _written(self, table: Table, tasks: DataFrame, prefix: str) -> tuple[list[DataFile], dict[str, Any]]:
+        """A batch's descriptors as files, and the range that it is."""
+        place = Place(
+            table.location(), self.lake.file_properties(), prefix, current_columns(table), table.metadata_location
+        )
+        told = tasks.mapInArrow(writer(place), FILE_SCHEMA).collect()  # a row a file
+        return unpacked(told), range_of(told)
+
+
+def range_of(told: Iterable[Any]) -> dict[str, Any]:
+    """Start and end of a batch, which goes through one of its tasks."""
+    found: dict[str, Any] = json.loads(next(one["offsets"] for one in told if one["offsets"] is not None))
+    return found
 
 
 def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -141,9 +156,7 @@ def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        schema = pa.schema(
-            [("path", pa.string()), ("rows", pa.int64()), ("size_bytes", pa.int64()), ("offsets", pa.string())]
-        )
+        schema = pa.schema([("file", pa.binary()), ("offsets", pa.string())])
         for batch in batches:
             told: list[dict[str, Any]] = []
             for row in batch.to_pylist():
@@ -152,7 +165,7 @@ def writer(place: Place) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
                     continue
                 with room_in(place.location):
                     written = write_task(pickle.loads(row["task"]), place)
-                told += [{"path": one.path, "rows": one.rows, "size_bytes": one.size_bytes} for one in written]
+                told += [{"file": packed(one)} for one in written]
             if told:
                 yield pa.RecordBatch.from_pylist(told, schema=schema)
         settle()

@@ -37,11 +37,16 @@ def archive_pipeline(
     trigger_ms: int = TRIGGER_MS,
     accept_loss: bool = False,
     decoded: str = "",
+    decoded_only: bool = False,
     partition: tuple[str, ...] = (),
+    sort: tuple[str, ...] = (),
 ) -> Pipeline:
-    """A pipeline of one archive flow, for the command line."""
+    """A pipeline of one archive flow, for the command line.
+
+    `decoded`: the table of the values' fields, beside the raw one; with `decoded_only` in its place.
+    """
     kind = "filter" if is_pattern(source.encode()) else "topics"
-    name = table or f"raw.{table_name(source)}"
+    name = decoded if decoded_only else table or f"raw.{table_name(source)}"
     identifier(name)
     lake = LakeOptions(warehouse, catalog)
     if state is None:
@@ -61,7 +66,7 @@ def archive_pipeline(
         dead_letters=DeadLetters(""),
         trigger_ms=trigger_ms,
         rows_per_batch_max=ROWS_PER_BATCH_MAX,
-        archive=ArchiveTo(chosen, name, accept_loss, decoded, partition),
+        archive=ArchiveTo(chosen, name, accept_loss, "" if decoded_only else decoded, decoded_only, partition, sort),
     )
     return Pipeline(Path("lake archive"), name.replace(".", "_"), (flow,), {"url": url}, lake, str(state))
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,11 +35,11 @@ if TYPE_CHECKING:
 COMMITS_MAX = 20  # attempts against others' commits
 CATALOG_CALLS_MAX = 10
 QUERIES_MAX = 100  # whose last batch a table remembers
-FOOTER_THREADS = 8
 FORMAT_MAX = 2  # of tables that pyiceberg can write
 PREFIX = "mainstem."
 NEXT, EPOCH, BATCH = "mainstem.next", "mainstem.epoch", "mainstem.batch."
 SOURCE = "mainstem.source"  # of a raw table: what it archives
+DECODED_SOURCE = "mainstem.decoded.source"  # of a decoded table without a raw one: what it archives
 CARRIED = "mainstem.carried"  # table property: a copy of the newest snapshot's properties
 ANCESTORS_MAX = 1_000  # snapshots of others on top of our newest
 TABLE_PROPERTIES = {
@@ -130,6 +128,11 @@ def carried(table: Table, snapshot_id: int | None = None) -> dict[str, str]:
     return dict(json.loads(table.properties.get(CARRIED, "{}")))
 
 
+def archive_source(table: Table) -> str | None:
+    """What an archive's only table holds, raw or decoded; None: it is another kind of table."""
+    return table.properties.get(SOURCE, table.properties.get(DECODED_SOURCE))
+
+
 def check_writable(table: Table) -> None:
     """ConfigError for a table whose format is newer than what can be written here."""
     if table.format_version > FORMAT_MAX:
@@ -144,17 +147,6 @@ def check_writable(table: Table) -> None:
 def next_offsets_of(table: Table, snapshot_id: int | None = None) -> Offsets:
     """Where the table's data ends, by topic and partition."""
     return dict(json.loads(carried(table, snapshot_id).get(NEXT, "{}")))
-
-
-def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
-    """What manifests say of the files, read from their footers."""
-    from pyiceberg.io.pyarrow import parquet_file_to_data_file
-
-    if not paths:
-        return []
-    logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each column without statistics
-    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        return list(pool.map(lambda path: parquet_file_to_data_file(table.io, table.metadata, path), paths))
 
 
 class Committer:
@@ -189,7 +181,7 @@ class Committer:
         """The query's last batch in the table, -1 for none."""
         return int(carried(self.table()).get(BATCH + self._query, "-1"))
 
-    def commit(self, batch: int, paths: Sequence[str], *, progress: Progress | None = None) -> bool:
+    def commit(self, batch: int, files: Sequence[DataFile], *, progress: Progress | None = None) -> bool:
         """Add the files as batch `batch`; False, and the files removed, if the table holds that batch already."""
 
         def append(table: Table, properties: dict[str, str]) -> bool:
@@ -198,16 +190,16 @@ class Committer:
             note_batch(properties, BATCH + self._query, batch)
             if progress is not None:
                 properties[NEXT] = json.dumps(self._moved(json.loads(properties.get(NEXT, "{}")), progress))
-            _append(table, properties, paths)
+            _append(table, properties, files)
             return True
 
         try:
             done = self.attempt(append)
         except Fenced:
-            remove_files(self.table(), paths)
+            remove_files(self.table(), [one.file_path for one in files])
             raise
         if not done:
-            remove_files(self.table(), paths)
+            remove_files(self.table(), [one.file_path for one in files])
         return done
 
     def _moved(self, ends: Offsets, progress: Progress) -> Offsets:
@@ -259,8 +251,7 @@ class Committer:
             )
 
 
-def _append(table: Table, properties: dict[str, str], paths: Sequence[str]) -> None:
-    files = data_files(table, paths)
+def _append(table: Table, properties: dict[str, str], files: Sequence[DataFile]) -> None:
     with table.transaction() as transaction:
         transaction.set_properties({CARRIED: json.dumps(properties)})
         with transaction.update_snapshot(snapshot_properties=properties).merge_append() as update:

@@ -11,6 +11,7 @@ long. Files that no snapshot names any more are removed; those that none has nam
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from mainstem.codec.raw_table import LOG_ID, OFFSET_ID, current_columns, parquet_writer
-from mainstem_pipeline.lake.commits import SOURCE, Committer, check_writable, data_files, remove_files
+from mainstem_pipeline.lake.commits import SOURCE, Committer, check_writable, remove_files
+from mainstem_pipeline.lake.data_files import SCHEMA, described, packed, told, unpacked
 from mainstem_pipeline.lake.deletes import PlannedFile, planned, planned_tasks
 from mainstem_pipeline.lake.raw import ROW_GROUP_ROWS
 from mainstem_pipeline.lake.reading import file_batches, written_schema
@@ -114,11 +116,13 @@ def _compact_some(
     if not groups:
         return 0, 0
     joining = [[deletes[one.file_path] for one in group] for group in groups]
-    rows = [(number, [(one.path, list(one.deletes)) for one in group]) for number, group in enumerate(joining)]
+    rows = [
+        (packed((first.spec_id, first.partition)), [(one.path, list(one.deletes)) for one in group])
+        for (first, *_), group in zip(groups, joining, strict=True)
+    ]
     spread = spark.sparkContext.parallelize(rows, len(rows))  # a task each
-    frame = spark.createDataFrame(spread, f"number int, files array<struct<{PLANNED_FIELDS}>>")
-    joined = frame.mapInArrow(joiner(table.metadata_location, properties), "path string").collect()
-    made = [row["path"] for row in joined if row["path"] is not None]
+    frame = spark.createDataFrame(spread, f"place binary, files array<struct<{PLANNED_FIELDS}>>")
+    made = unpacked(frame.mapInArrow(joiner(table.metadata_location, properties), SCHEMA).collect())
     replaced = {one.path: one for group in joining for one in group}
 
     def swap(current: Table, carried: dict[str, str]) -> bool:
@@ -131,7 +135,7 @@ def _compact_some(
             update = ChangedFiles(transaction, carried, is_replace=True)
             for path in replaced:
                 update.delete_data_file(now[path].file)
-            for one in data_files(current, made):
+            for one in made:
                 update.append_data_file(one)
             needed = {one.file_path for path, task in now.items() if path not in replaced for one in task.delete_files}
             update.drop_deletes(
@@ -141,7 +145,7 @@ def _compact_some(
         return True
 
     if not committer.attempt(swap):
-        remove_files(table, made)
+        remove_files(table, [one.file_path for one in made])
         return len(groups), 0
     return len(groups), sum(one.file_size_in_bytes for group in groups for one in group)
 
@@ -155,32 +159,38 @@ def joiner(
     """
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
         from pyiceberg.table import StaticTable
 
         table = StaticTable.from_metadata(metadata, dict(properties))
         for batch in batches:
             for row in batch.to_pylist():
                 files = [PlannedFile(one["path"], pairs_of(one["deletes"])) for one in row["files"]]
-                yield pa.RecordBatch.from_arrays([pa.array([join_files(table, files)], pa.string())], names=["path"])
+                yield from told([join_files(table, files, row["place"])])
 
     return join
 
 
-def join_files(table: Table, files: Sequence[PlannedFile]) -> str | None:
-    """A file with all rows of these, under the table's schema as it is now; None if there are none."""
+def join_files(table: Table, files: Sequence[PlannedFile], place: bytes) -> DataFile | None:
+    """A file with all rows of these, under the table's schema as it is now; None if there are none.
+
+    `place`: the id of their partition spec, and their partition in it, packed.
+    """
     path = f"{table.location().rstrip('/')}/data/compacted-{uuid.uuid4().hex}.parquet"
     schema = written_schema(table.schema())
     columns = current_columns(table) if SOURCE in table.properties else None
     read = (rows for one in files for rows in file_batches(table.io, one, table.schema()))
-    batches = (rows.cast(schema) for rows in read if rows.num_rows)
+    batches = (rows for rows in read if rows.num_rows)
     first = next(batches, None)
     if first is None:
         return None
-    with table.io.new_output(path).create() as out, parquet_writer(out, schema, columns, first) as writer:
-        for rows in chain([first], batches):
-            writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
-    return path
+    output = table.io.new_output(path)
+    with output.create() as out:
+        with parquet_writer(out, schema, columns, first) as writer:
+            for rows in chain([first], batches):
+                writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
+        footer = writer.writer.metadata
+    spec_id, partition = pickle.loads(place)
+    return described(table.metadata, output.location, len(output), footer, partition=partition, spec_id=spec_id)
 
 
 def expire(catalog: Catalog, name: str, keep: int, grace_s: float) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem_pipeline.lake.commits import BATCH, CARRIED, Committer, note_batch, remove_files
+from mainstem_pipeline.lake.data_files import SCHEMA, packed, unpacked
 from mainstem_pipeline.lake.deletes import PlannedFile, deleted_rows, planned, planned_tasks
 from mainstem_pipeline.lake.maintain import join_files
 from mainstem_pipeline.lake.reading import file_batches
@@ -161,18 +162,17 @@ class Merging:
 
     def _rewritten(self, table: Table, cut: Mapping[str, FileScanTask], found: Found) -> dict[str, DataFile]:
         """The files without the rows that go, written by tasks; one that has no other rows has no successor."""
-        from mainstem_pipeline.lake.commits import data_files
-
         if not cut:
             return {}
-        given = [((one.path, list(one.deletes)), found.rows[one.path]) for one in map(planned, cut.values())]
+        given = [
+            ((one.path, list(one.deletes)), found.rows[one.path], packed((task.file.spec_id, task.file.partition)))
+            for task, one in ((task, planned(task)) for task in cut.values())
+        ]
         spread = self._spark.sparkContext.parallelize(given, len(given))
-        frame = self._spark.createDataFrame(spread, f"file struct<{PLANNED_FIELDS}>, rows array<bigint>")
-        told = frame.mapInArrow(
-            rewriter(table.metadata_location, self._properties), "path string, made string"
-        ).collect()
-        made = {row["path"]: row["made"] for row in told if row["made"] is not None}
-        return dict(zip(made, data_files(table, list(made.values())), strict=True))
+        frame = self._spark.createDataFrame(spread, f"old struct<{PLANNED_FIELDS}>, rows array<bigint>, place binary")
+        made = frame.mapInArrow(rewriter(table.metadata_location, self._properties), f"path string, {SCHEMA}").collect()
+        kept = [row for row in made if row["file"] is not None]
+        return dict(zip((row["path"] for row in kept), unpacked(kept), strict=True))
 
 
 def finder(
@@ -252,12 +252,14 @@ def rewriter(
         from pyiceberg.table import StaticTable
 
         table = StaticTable.from_metadata(metadata, dict(properties))
-        schema = pa.schema([("path", pa.string()), ("made", pa.string())])
+        schema = pa.schema([("path", pa.string()), ("file", pa.binary())])
         for batch in batches:
             for row in batch.to_pylist():
-                one = row["file"]
-                made = join_files(table, [PlannedFile(one["path"], pairs_of(one["deletes"]), tuple(row["rows"]))])
-                yield pa.RecordBatch.from_pylist([{"path": one["path"], "made": made}], schema=schema)
+                one = row["old"]
+                old = PlannedFile(one["path"], pairs_of(one["deletes"]), tuple(row["rows"]))
+                made = join_files(table, [old], row["place"])
+                told = {"path": one["path"], "file": packed(made) if made is not None else None}
+                yield pa.RecordBatch.from_pylist([told], schema=schema)
 
     return rewrite
 

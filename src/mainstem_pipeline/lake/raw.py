@@ -6,13 +6,17 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.codec.raw_table import APPENDED_ID, Columns, LogRows, parquet_writer
+from mainstem_pipeline.lake.data_files import described
 from mainstem_pipeline.slices import ScanTask, read_task
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 32 << 20  # of Arrow data, held by a task until they are written
@@ -28,20 +32,12 @@ class Place:
     properties: Mapping[str, str]
     prefix: str
     columns: Columns
+    metadata: str  # the table's, then
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A Parquet file that no snapshot names yet."""
-
-    path: str
-    rows: int
-    size_bytes: int
-
-
-def write_task(task: ScanTask, place: Place) -> list[WrittenFile]:
-    """A task's slices as Parquet files, one log and one day a file."""
-    written: list[WrittenFile] = []
+def write_task(task: ScanTask, place: Place) -> list[DataFile]:
+    """A task's slices as Parquet files that no snapshot names yet, one log and one day a file."""
+    written: list[DataFile] = []
     files: RawFiles | None = None
     rows: LogRows | None = None
     try:
@@ -80,19 +76,20 @@ class RawFiles:
     """One log's rows into files of a day and about FILE_BYTES each."""
 
     def __init__(self, place: Place, log: int, schema: pa.Schema) -> None:
-        from pyiceberg.io import load_file_io
+        from pyiceberg.table import StaticTable
 
         self.log = log
-        self._io = load_file_io(dict(place.properties), place.location)
+        self._table = StaticTable.from_metadata(place.metadata, dict(place.properties))
+        self._io = self._table.io
         self._place, self._schema = place, schema
         self._appended = schema.get_field_index(place.columns[APPENDED_ID][1])
         self._writer: pq.ParquetWriter | None = None
         self._output: Any = None
         self._stream: Any = None
-        self._day = self._rows = self._bytes = 0
+        self._day = self._bytes = 0
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
-        self._done: list[WrittenFile] = []
+        self._done: list[DataFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         for day, rows in by_day(batch, self._appended):
@@ -114,7 +111,6 @@ class RawFiles:
         assert self._writer is not None
         if self._held:
             self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=self._held_rows)
-        self._rows += self._held_rows
         self._bytes += self._held_bytes
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
@@ -124,26 +120,27 @@ class RawFiles:
         self._output = self._io.new_output(path)
         self._stream = self._output.create(overwrite=False)
         self._writer = parquet_writer(self._stream, self._schema, place.columns, first)
-        self._day, self._rows, self._bytes = day, 0, 0
+        self._day, self._bytes = day, 0
 
     def _close(self) -> None:
         assert self._writer is not None
         self._flush()
         self._writer.close()
         self._stream.close()
-        self._done.append(WrittenFile(self._output.location, self._rows, len(self._output)))
+        footer = self._writer.writer.metadata
+        self._done.append(described(self._table.metadata, self._output.location, len(self._output), footer))
         self._writer = None
 
-    def finish(self) -> list[WrittenFile]:
+    def finish(self) -> list[DataFile]:
         if self._writer is not None:
             self._close()
         return self._done
 
-    def drop(self, others: list[WrittenFile]) -> None:
+    def drop(self, others: list[DataFile]) -> None:
         """A failed task leaves no files behind, as far as it can."""
         if self._writer is not None:
             with contextlib.suppress(OSError):  # what is still to be written may be what failed
                 self._stream.close()
             self._io.delete(self._output.location)
         for one in (*self._done, *others):
-            self._io.delete(one.path)
+            self._io.delete(one.file_path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mainstem_pipeline.lake.deletes import PlannedFile, deleted_rows
+from mainstem_pipeline.lake.arrays import by_id, by_name, projected, projected_batch, small
+from mainstem_pipeline.lake.deletes import PlannedFile, UnreadableTable, deleted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,22 +22,23 @@ def file_batches(io: FileIO, planned: PlannedFile, schema: Schema) -> Iterator[p
     Without those that are deleted.
     """
     import pyarrow.parquet as pq
-    from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
-    from pyiceberg.schema import Schema
 
-    numbers = {one.field_id for one in schema.fields}
+    wanted = written_schema(schema)
+    numbers = {by_id(one) for one in wanted}
     deleted = deleted_rows(io, planned) if planned.deletes or planned.more else None
     row = 0
     with io.new_input(planned.path).open() as stream:
         file = pq.ParquetFile(stream)
-        stored = pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
-        known = Schema(*(one for one in stored.fields if one.field_id in numbers))
-        for batch in file.iter_batches(READ_ROWS, columns=[one.name for one in known.fields]):
+        if any(not by_id(one) for one in file.schema_arrow):
+            raise UnreadableTable(
+                f"{planned.path} has columns without Iceberg's field ids: it was not written for this table",
+                fix="rewrite the table with the engine that added the file",
+            )
+        names = [one.name for one in file.schema_arrow if by_id(one) in numbers]
+        for batch in file.iter_batches(READ_ROWS, columns=names):
             if deleted is not None:
                 row, batch = row + batch.num_rows, _without(batch, row, deleted)
-            yield _with_nulls(
-                _to_requested_schema(schema, known, batch, downcast_ns_timestamp_to_us=True), batch, schema, known
-            )
+            yield projected_batch(batch, wanted, by_id)
 
 
 def _without(batch: pa.RecordBatch, first: int, deleted: Any) -> pa.RecordBatch:
@@ -52,31 +54,17 @@ def _without(batch: pa.RecordBatch, first: int, deleted: Any) -> pa.RecordBatch:
     return batch.filter(pa.array(kept))
 
 
-def _with_nulls(projected: pa.RecordBatch, batch: pa.RecordBatch, schema: Schema, known: Schema) -> pa.RecordBatch:
-    """pyiceberg's projection makes an empty list of a list that is null: say null again."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    arrays = list(projected.columns)
-    for at, one in enumerate(schema.fields):
-        name = known.find_column_name(one.field_id)
-        source = batch.column(name) if name is not None else None
-        if source is not None and source.null_count and arrays[at].null_count != source.null_count:
-            arrays[at] = pc.if_else(source.is_valid(), arrays[at], pa.scalar(None, arrays[at].type))
-    return pa.RecordBatch.from_arrays(arrays, schema=projected.schema)
-
-
 def written_schema(schema: Schema) -> pa.Schema:
     """How files of this schema are written: Iceberg's field ids with every column."""
+    import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    made: pa.Schema = schema_to_pyarrow(schema)
-    return made
+    return pa.schema([one.with_type(small(one.type)) for one in schema_to_pyarrow(schema)])
 
 
 def fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """The batch in exactly these Arrow types, as Spark compares them."""
     import pyarrow as pa
 
-    columns = [batch.column(at).cast(one.type) for at, one in enumerate(wanted)]
+    columns = [projected(batch.column(at), one.type, by_name) for at, one in enumerate(wanted)]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)

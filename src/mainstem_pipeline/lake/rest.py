@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg import exceptions as iceberg
 
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
-from mainstem_pipeline.lake.commits import EPOCH, PREFIX, SOURCE
+from mainstem_pipeline.lake.commits import EPOCH, PREFIX, archive_source
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -198,10 +198,8 @@ class Rest:
 
     def _drop(self, space: str, name: str) -> Answer:
         table = self._catalog.load_table((*_space(space), name))
-        if SOURCE in table.properties:
-            raise PermissionError(
-                f"{space}.{name} is the archive of {table.properties[SOURCE]}: only its archive drops it"
-            )
+        if (source := archive_source(table)) is not None:
+            raise PermissionError(f"{space}.{name} is the archive of {source}: only its archive drops it")
         self._catalog.drop_table((*_space(space), name))
         return 204, None
 
@@ -288,7 +286,7 @@ class Rest:
     # -- what others may not do
 
     def _check_updates(self, request: CommitTableRequest, current: Table | None) -> None:
-        source = current.properties.get(SOURCE) if current is not None else None
+        source = archive_source(current) if current is not None else None
         for update in request.updates:
             told = update.model_dump(by_alias=True)
             match told["action"]:

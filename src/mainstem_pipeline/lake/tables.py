@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
-from mainstem_pipeline.lake.commits import SOURCE, next_offsets_of
+from mainstem_pipeline.lake.commits import archive_source, next_offsets_of
 from mainstem_pipeline.lake.deletes import PlannedFile, planned_files
 from mainstem_pipeline.lake.reading import file_batches, fitted
 
@@ -33,7 +33,7 @@ def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
     lake = LakeOptions(options.warehouse or LakeOptions().warehouse, options.catalog, options.lake_properties)
     name, _, snapshot = name.partition("@")
     table = load_table(open_catalog(lake), name)
-    if SOURCE not in table.properties:
+    if archive_source(table) is None:
         raise InvalidArgument(
             f"table {name} is no archive of a topic, so no position in the log belongs to its end",
             fix="name a table made by `mainstem lake archive` or an archive flow",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.topic_filter import check_filter
 from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.layout import check_layout
 from mainstem_pipeline.lake.merge import COPY_ON_WRITE, MERGE_ON_READ, Merge
 from mainstem_pipeline.pipeline.document import Place
 from mainstem_pipeline.pipeline.flows import time_ms
@@ -115,7 +116,7 @@ class FlowChecks:
         )
 
     def _archive_flow(self, told: dict[str, Any], place: Place, name: str) -> Flow | None:
-        """Log slices to a raw table: nothing is decoded, so nothing else may be said."""
+        """Log slices to a raw table, to a decoded one, or to both: no row is transformed, so nothing else may be said."""
         checks, at = self._checks, (*place, "archive")
         for word in (
             "from",
@@ -131,10 +132,7 @@ class FlowChecks:
         ):
             if word in told:
                 checks.problem((*place, word), f"an archive flow has no {word!r}", "it keeps records as they are")
-        archive = checks.mapping(told["archive"], at, (*SOURCES[:-1], "to", "table"))
-        table = checks.text(archive.get("table"), (*at, "table"), required=True)
-        if table:
-            checks.needs_lake(self._lake, (*at, "table"), table)
+        archive = checks.mapping(told["archive"], at, (*SOURCES[:-1], "to", "table", "decode"))
         source = self._source({k: v for k, v in archive.items() if k in SOURCES[:-1]}, at)
         return Flow(
             name=name,
@@ -147,8 +145,30 @@ class FlowChecks:
             dead_letters=DeadLetters(""),
             trigger_ms=self._trigger(told.get("trigger", "60s"), (*place, "trigger")),
             rows_per_batch_max=self._rows_max(told, place),
-            archive=ArchiveTo(source, table),
+            archive=self._archive_to(source, archive, at),
         )
+
+    def _archive_to(self, source: Source, archive: dict[str, Any], at: Place) -> ArchiveTo:
+        checks = self._checks
+        table = checks.text(archive.get("table"), (*at, "table"), required="decode" not in archive)
+        if table:
+            checks.needs_lake(self._lake, (*at, "table"), table)
+        if "decode" not in archive:
+            return ArchiveTo(source, table)
+        inside = (*at, "decode")
+        told = checks.mapping(archive["decode"], inside, ("table", "partition", "sort"))
+        decoded = checks.text(told.get("table"), (*inside, "table"), required=True)
+        if decoded:
+            checks.needs_lake(self._lake, (*inside, "table"), decoded)
+        layout = {name: self._words(told.get(name), (*inside, name)) for name in ("partition", "sort")}
+        checks.checked(inside, lambda: check_layout(layout["partition"], layout["sort"]))
+        is_only = not table
+        return ArchiveTo(source, table or decoded, False, "" if is_only else decoded, is_only, **layout)
+
+    def _words(self, value: Any, place: Place) -> tuple[str, ...]:
+        """One text, or a list of them."""
+        given = value if isinstance(value, list) else [value] if value is not None else []
+        return tuple(self._checks.text(one, place) for one in given)
 
     # -- reading
 

@@ -343,12 +343,18 @@ class FlowRun:
 
     def _archive(self) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         from mainstem_pipeline.lake.archive import TASK_BYTES, Archive
+        from mainstem_pipeline.lake.decoded_archive import DecodedArchive
 
         archive, lake = self.flow.archive, self.pipeline.lake
         assert archive is not None
         assert lake is not None
         (kind, value), *_ = archive.source.options().items()
-        target = Archive(lake, archive.table, f"{kind}:{value}")
+        source = f"{kind}:{value}"
+        if archive.decoded_only:
+            broker, layout = self.pipeline.broker, (archive.partition, archive.sort)
+            target: Archive = DecodedArchive(lake, archive.table, source, broker, *layout)
+        else:
+            target = Archive(lake, archive.table, source)
         start = target.position or self.flow.start  # without a checkpoint it goes on where the table ends
         options = {
             **self.pipeline.broker,
@@ -373,13 +379,21 @@ class FlowRun:
 
     def _decoded(self, archive: ArchiveTo) -> Decoded | None:
         """The decoded table beside an archive, where one is wanted: brought to where the raw table is."""
+        from mainstem_pipeline.lake.decode_tasks import in_spark
         from mainstem_pipeline.lake.decoded import Decoded
 
         if not archive.decoded:
             return None
         assert self.pipeline.lake is not None
-        url = self.pipeline.broker["url"]
-        made = Decoded(self.pipeline.lake, archive.table, archive.decoded, url, archive.partition)
+        made = Decoded(
+            self.pipeline.lake,
+            archive.table,
+            archive.decoded,
+            self.pipeline.broker,
+            archive.partition,
+            archive.sort,
+            run=in_spark(self.session),
+        )
         made.catch_up()
         return made
 

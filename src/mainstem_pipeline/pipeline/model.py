@@ -135,7 +135,9 @@ class ArchiveTo:
     table: str
     accept_loss: bool = False  # go on without what retention removed before it was archived
     decoded: str = ""  # a table beside it, of the values' fields
-    partition: tuple[str, ...] = ()  # of that table
+    decoded_only: bool = False  # `table` itself is of the values' fields: there is no raw one
+    partition: tuple[str, ...] = ()  # of the decoded table
+    sort: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, MainstemError
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, open_catalog
 from mainstem_pipeline.lake.commits import Committer, ensure_table
+from mainstem_pipeline.lake.data_files import SCHEMA, told, unpacked
 from mainstem_pipeline.lake.merge import GONE, VALID_FROM, VALID_TO, Merge, Merging
 from mainstem_pipeline.options import Given
 from mainstem_pipeline.pipeline.failures import SinkFailed, is_transient, reason_of
@@ -176,7 +177,7 @@ class Sinks:
             self._merge(sink.merge, frame, committer, batch, f"{batch.query}.{sink.name}")
             return
         writer = table_writer(metadata, self._lake.file_properties())
-        files = [row["path"] for row in frame.mapInArrow(writer, "path string").collect()]
+        files = unpacked(frame.mapInArrow(writer, SCHEMA).collect())
         if files:
             committer.commit(batch.batch, files)
 
@@ -297,7 +298,7 @@ def templated(target: str) -> Column | None:
 def table_writer(
     metadata: str, properties: Mapping[str, str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: rows in, the names of the data files they became out."""
+    """For `mapInArrow`: rows in, what the data files they became are out."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -306,10 +307,9 @@ def table_writer(
 
         table = StaticTable.from_metadata(metadata, dict(properties))
 
-        def files(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+        def files(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = pa.Table.from_batches(held)
-            made = _dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io)
-            return pa.RecordBatch.from_arrays([pa.array([one.file_path for one in made], pa.string())], names=["path"])
+            yield from told(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
 
         held: list[pa.RecordBatch] = []
         size = 0
@@ -318,10 +318,10 @@ def table_writer(
                 held.append(batch)
                 size += batch.nbytes
             if size >= FILE_BYTES:
-                yield files(held)
+                yield from files(held)
                 held, size = [], 0
         if held:
-            yield files(held)
+            yield from files(held)
 
     return write
 
