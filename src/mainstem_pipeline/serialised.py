@@ -84,6 +84,11 @@ class Serialised:
             found, self.counts = self.counts, Counter()
         return found
 
+    def look_again(self) -> None:
+        """The next unknown id is asked for: whoever calls this has values that came after the list of ids was asked for."""
+        with self._lock:
+            self._asked_s = float("-inf")
+
     def _count(self, what: str, schema_id: int) -> None:
         with self._lock:
             known = (what, schema_id) in self.counts or len(self.counts) < COUNTED_MAX

@@ -298,3 +298,57 @@ def test_a_raw_table_is_decoded_sorted_and_decoded_again_once_its_schema_is_know
     assert "0 rows decoded" in run()
     assert "3 rows decoded" in run("--again")
     assert sorted(rows_now()) == [("a", 2, None), ("b", 1, None), ("c", 3, None)]
+
+
+def test_tables_are_renamed_and_registered_and_namespaces_have_properties(broker: Broker, warehouse: Path) -> None:
+    catalog = rest(broker)
+    catalog.create_namespace("iot", {"owner": "ann"})
+    table = catalog.create_table("iot.numbers", NUMBERS)
+    table.append(rows(1, 2))
+    catalog.rename_table("iot.numbers", "iot.figures")
+    assert catalog.list_tables("iot") == [("iot", "figures")]
+    location = catalog.load_table("iot.figures").metadata_location
+    own = open_catalog(LakeOptions(str(warehouse)))
+    own.drop_table("iot.figures")
+    assert len(catalog.register_table("iot.again", location).scan().to_arrow()) == 2
+    done = catalog.update_namespace_properties("iot", removals={"owner", "none"}, updates={"room": "7"})
+    assert (done.removed, done.updated, done.missing) == (["owner"], ["room"], ["none"])
+    assert catalog.load_namespace_properties("iot") == {"room": "7"}
+
+
+def test_what_would_give_an_archive_another_name_or_reach_outside_is_refused(broker: Broker, warehouse: Path) -> None:
+    own = open_catalog(LakeOptions(str(warehouse)))
+    own.create_namespace("iot")
+    kept = ensure_table(own, "raw.t", iceberg_schema(), properties={SOURCE: "filter:x/#"})
+
+    def asked(path: str, body: Any) -> tuple[int, str, str]:
+        found = httpx.post(f"{broker.http_url}/iceberg/v1/{path}", json=body, timeout=60)
+        told = found.json().get("error", {}) if found.content else {}
+        return found.status_code, told.get("type", ""), told.get("message", "")
+
+    def rename(source: str, target: str) -> tuple[int, str, str]:
+        sides = {"source": source, "destination": target}
+        return asked(
+            "tables/rename",
+            {side: {"namespace": [one.split(".")[0]], "name": one.split(".")[1]} for side, one in sides.items()},
+        )
+
+    assert rename("raw.t", "iot.t")[:2] == (403, "ForbiddenException")
+    assert rename("iot.none", "iot.t")[:2] == (404, "NoSuchTableException")
+    own.create_table("iot.a", NUMBERS)
+    own.create_table("iot.b", NUMBERS)
+    assert rename("iot.a", "iot.b") == (409, "AlreadyExistsException", "Table already exists: iot.b")
+    assert rename("iot.a", "none.b") == (404, "NoSuchNamespaceException", "Namespace does not exist: none")
+    copy = {"name": "copy", "metadata-location": kept.metadata_location}
+    assert asked("namespaces/iot/register", copy)[:2] == (403, "ForbiddenException")
+    outside = {"name": "copy", "metadata-location": "/etc/passwd"}
+    assert asked("namespaces/iot/register", outside)[:2] == (400, "BadRequestException")
+    gone = {"name": "copy", "metadata-location": f"{warehouse}/iot/none.metadata.json"}
+    assert asked("namespaces/iot/register", gone)[:2] == (404, "NotFoundException")
+    chosen = {"updates": {"py-io-impl": "evil.IO"}}
+    assert asked("namespaces/iot/properties", chosen)[:2] == (403, "ForbiddenException")
+    both = {"removals": ["a"], "updates": {"a": "1"}}
+    assert asked("namespaces/iot/properties", both)[:2] == (422, "UnprocessableEntityException")
+    listed = httpx.get(f"{broker.http_url}/iceberg/v1/namespaces", params={"parent": "none"}, timeout=60)
+    assert listed.status_code == 404 and listed.json()["error"]["message"] == "Namespace does not exist: none"
+    assert sorted(own.list_tables("iot")) == [("iot", "a"), ("iot", "b")]

@@ -30,6 +30,9 @@ ROOT = "/iceberg/v1"
 NAMESPACE = "/"
 ANSWER_S_MAX = 60.0
 READS = ("GET", "HEAD")
+ASKED = (
+    "parent",
+)  # of a query; pages are not made: `pageToken` is answered with everything, as the specification allows
 
 
 def iceberg_routes(running: Running) -> list[Route]:
@@ -88,7 +91,7 @@ async def _asked(process: LineProcess, request: Request, *, keys: bool) -> tuple
     path = [unquote(part) for part in raw.removeprefix(ROOT).strip("/").split("/")]
     try:
         data = await request.body() if request.method == "POST" else b""
-        body = msgspec.json.decode(data) if data else {}
+        body = msgspec.json.decode(data) if data else _query(request)
     except ClientDisconnect:
         return 413, _error(413, "BadRequestException", "the body is longer than [http] body_bytes_max allows")
     except (msgspec.DecodeError, RecursionError) as error:
@@ -103,6 +106,10 @@ async def _asked(process: LineProcess, request: Request, *, keys: bool) -> tuple
         hint = "" if isinstance(why, Late) else "; is mainstem[lake] installed, and can [lake] warehouse be opened?"
         return status, _error(status, kind, f"the catalog's process did not answer: {why}{hint}")
     return int(found["status"]), found["body"]
+
+
+def _query(request: Request) -> dict[str, str]:
+    return {name: request.query_params[name] for name in ASKED if name in request.query_params}
 
 
 async def _token(running: Running, request: Request) -> Response:

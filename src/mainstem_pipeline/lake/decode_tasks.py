@@ -165,7 +165,9 @@ class _Work:
         self._table, self._target = table, target
         self._schema = written_schema(table.schema())
         shape = fields_of(table.schema(), target.fixed)
-        self._decoder = Decoder(shape, in_this_process(target.connection), learns=target.learns)
+        serialised = in_this_process(target.connection)
+        serialised.look_again()  # its ids are older than this task's values, which stay without fields if one is not known
+        self._decoder = Decoder(shape, serialised, learns=target.learns)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._done = Outcome()

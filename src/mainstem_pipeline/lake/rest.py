@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ ENDPOINTS = [
     "GET /v1/{prefix}/namespaces/{namespace}",
     "HEAD /v1/{prefix}/namespaces/{namespace}",
     "DELETE /v1/{prefix}/namespaces/{namespace}",
+    "POST /v1/{prefix}/namespaces/{namespace}/properties",
     "GET /v1/{prefix}/namespaces/{namespace}/tables",
     "POST /v1/{prefix}/namespaces/{namespace}/tables",
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
@@ -54,6 +56,8 @@ ENDPOINTS = [
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+    "POST /v1/{prefix}/namespaces/{namespace}/register",
+    "POST /v1/{prefix}/tables/rename",
     "POST /v1/{prefix}/transactions/commit",
 ]
 ERRORS: tuple[tuple[type[Exception], int, str], ...] = (  # the first that fits
@@ -64,6 +68,7 @@ ERRORS: tuple[tuple[type[Exception], int, str], ...] = (  # the first that fits
     (iceberg.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
     (iceberg.CommitFailedException, 409, "CommitFailedException"),
     (PermissionError, 403, "ForbiddenException"),
+    (FileNotFoundError, 404, "NotFoundException"),
     (iceberg.ValidationException, 400, "BadRequestException"),
     (iceberg.ValidationError, 400, "BadRequestException"),
     (ValueError, 400, "BadRequestException"),
@@ -82,11 +87,11 @@ class Rest:
         self._keys = keys
         try:
             handler, names = self._found(method, path)
-            return handler(*names, body) if method == "POST" else handler(*names)
+            return handler(*names, body) if method == "POST" or path == ["namespaces"] else handler(*names)
         except Exception as error:
             for kind, status, name in ERRORS:
                 if isinstance(error, kind):
-                    return status, problem(status, name, str(error) or type(error).__name__)
+                    return status, problem(status, name, icebergs_words(str(error)) or type(error).__name__)
             # Whether a commit happened is not known: the client must look before it tries again.
             name = "CommitStateUnknownException" if method == "POST" else "InternalServerError"
             return 500, problem(500, name, f"{type(error).__name__}: {error}")
@@ -103,6 +108,12 @@ class Rest:
                 return self._namespace, [space]
             case "DELETE", "namespaces", space:
                 return self._drop_namespace, [space]
+            case "POST", "namespaces", space, "properties":
+                return self._change_namespace, [space]
+            case "POST", "namespaces", space, "register":
+                return self._register, [space]
+            case "POST", "tables", "rename":
+                return self._rename, []
             case "GET", "namespaces", space, "tables":
                 return self._tables, [space]
             case "POST", "namespaces", space, "tables":
@@ -124,8 +135,11 @@ class Rest:
     def _config(self) -> Answer:
         return 200, {"defaults": {}, "overrides": {}, "endpoints": ENDPOINTS}
 
-    def _namespaces(self) -> Answer:
-        return 200, {"namespaces": [list(one) for one in self._catalog.list_namespaces()]}
+    def _namespaces(self, body: Any) -> Answer:
+        parent = _space(str(body["parent"])) if body.get("parent") else ()
+        if parent:
+            self._catalog.load_namespace_properties(parent)  # or there is no such namespace
+        return 200, {"namespaces": [list(one) for one in self._catalog.list_namespaces(parent)]}
 
     def _namespace(self, space: str) -> Answer:
         return 200, {
@@ -163,6 +177,14 @@ class Rest:
         self._catalog.create_namespace(space, properties)
         return 200, {"namespace": list(space), "properties": properties}
 
+    def _change_namespace(self, space: str, body: Any) -> Answer:
+        removals, updates = set(body.get("removals") or ()), dict(body.get("updates") or {})
+        self._check_properties(updates)
+        if both := removals & set(updates):
+            return 422, problem(422, "UnprocessableEntityException", f"{', '.join(sorted(both))}: removed and updated")
+        done = self._catalog.update_namespace_properties(_space(space), removals, updates)
+        return 200, {"updated": done.updated, "removed": done.removed, "missing": done.missing}
+
     def _drop_namespace(self, space: str) -> Answer:
         self._catalog.drop_namespace(_space(space))
         return 204, None
@@ -181,7 +203,7 @@ class Rest:
             self._check_place(asked.location)
         place = (*_space(space), asked.name)
         if self._catalog.table_exists(place):
-            raise iceberg.TableAlreadyExistsError(f"table {'.'.join(place)} already exists")
+            raise iceberg.TableAlreadyExistsError(f"Table already exists: {'.'.join(place)}")
         make: Any = self._catalog._create_staged_table if asked.stage_create else self._catalog.create_table
         made = make(
             place,
@@ -197,11 +219,39 @@ class Rest:
         return 200, found
 
     def _drop(self, space: str, name: str) -> Answer:
-        table = self._catalog.load_table((*_space(space), name))
-        if (source := archive_source(table)) is not None:
-            raise PermissionError(f"{space}.{name} is the archive of {source}: only its archive drops it")
+        self._check_free((*_space(space), name), "drops")
         self._catalog.drop_table((*_space(space), name))
         return 204, None
+
+    def _rename(self, body: Any) -> Answer:
+        source, target = (
+            (*(str(one) for one in body[side]["namespace"]), str(body[side]["name"]))
+            for side in ("source", "destination")
+        )
+        self._check_free(source, "renames")
+        self._catalog.rename_table(source, target)
+        return 204, None
+
+    def _register(self, space: str, body: Any) -> Answer:
+        """A table whose metadata lies in the warehouse; it must be nobody else's under another name."""
+        from pyiceberg.table import StaticTable
+
+        place, location = (*_space(space), str(body["name"])), str(body["metadata-location"])
+        if body.get("overwrite"):
+            raise ValueError("a table is registered under a name that is free: overwrite is not taken")
+        self._check_place(location)
+        if self._catalog.namespace_exists(place[:-1]) and self._catalog.table_exists(place):
+            raise iceberg.TableAlreadyExistsError(f"Table already exists: {'.'.join(place)}")
+        found = StaticTable.from_metadata(location, self._lake.file_properties())
+        self._check_format(found.format_version)
+        self._check_place(found.location())
+        if (source := archive_source(found)) is not None:
+            raise PermissionError(f"{location} is the archive of {source}: it has one name")
+        return 200, self._told(self._catalog.register_table(place, location))
+
+    def _check_free(self, place: tuple[str, ...], does: str) -> None:
+        if (source := archive_source(self._catalog.load_table(place))) is not None:
+            raise PermissionError(f"{'.'.join(place)} is the archive of {source}: only its archive {does} it")
 
     def _commit(self, space: str, name: str, body: Any) -> Answer:
         identifier = {"namespace": list(_space(space)), "name": name}
@@ -324,6 +374,37 @@ class Rest:
     def _check_format(version: Any) -> None:
         if int(version) > FORMAT_MAX:
             raise ValueError(f"tables of format version {version} cannot be committed here, up to {FORMAT_MAX} can")
+
+
+# pyiceberg's texts → those of Iceberg's own catalogs, by which clients and people know them.
+WORDS = tuple(
+    (re.compile(theirs), ours)
+    for theirs, ours in (
+        (r"^Namespace (\S+) does not exists?$", r"Namespace does not exist: \1"),
+        (r"^Namespace \('([^']*)',?\) already exists$", r"Namespace already exists: \1"),
+        (r"^Namespace does not exist: \('([^']*)',?\)$", r"Namespace does not exist: \1"),
+        (r"^Table (\S+) already exists$", r"Table already exists: \1"),
+        (r"^Table already exists$", "Requirement failed: table already exists"),
+        (r"^Cannot open file, does not exist: ", "Failed to open input stream for file: "),
+        (r"^Table UUID does not match: (\S+) != (\S+)$", r"Requirement failed: UUID does not match: expected \2 != \1"),
+        (
+            r"(last assigned (?:field|partition) id) has changed: expected (\d+), found (\d+)",
+            r"\1 changed: expected id \2 != \3",
+        ),
+        (
+            r"current schema id has changed: expected (\d+), found (\d+)",
+            r"current schema changed: expected id \1 != \2",
+        ),
+        (r"default spec id has changed: expected (\d+), found", r"default partition spec changed: expected id \1 !="),
+        (r"default sort order id has changed: expected (\d+), found", r"default sort order changed: expected id \1 !="),
+    )
+)
+
+
+def icebergs_words(text: str) -> str:
+    for theirs, ours in WORDS:
+        text = theirs.sub(ours, text)
+    return text
 
 
 def _request(body: Any) -> CommitTableRequest:
