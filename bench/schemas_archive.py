@@ -102,7 +102,9 @@ def _fill(broker: BrokerProcess, topic: str, ready: list[bytes], rows: int) -> i
 
 
 def _archive(spark: SparkSession, broker: BrokerProcess, lake: Path, topic: str, options: dict[str, Any]) -> None:
-    named = {name: value.format(topic) if isinstance(value, str) else value for name, value in options.items()}
+    named: dict[str, Any] = {
+        name: value.format(topic) if isinstance(value, str) else value for name, value in options.items()
+    }
     made = archive_pipeline(topic, None, url=broker.http_url, warehouse=str(lake), catalog="", state=None, **named)
     run = FlowRun(made, replace(made.flows[0], rows_per_batch_max=1 << 40), spark, State(made), print)
     assert run.start(once=True, run="bench").awaitTermination(600)

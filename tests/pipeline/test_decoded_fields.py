@@ -169,7 +169,7 @@ def _hollow(value: Any) -> bool:
 
 def test_projection_keeps_nulls_apart_from_what_is_empty() -> None:
     kind = pa.struct([("a", pa.int32()), ("l", pa.list_(pa.struct([("k", pa.int64())])))])
-    rows = [{"a": 1, "l": [{"k": 1}, None]}, None, {"a": 2, "l": None}, {"a": 3, "l": []}]
+    rows: list[Any] = [{"a": 1, "l": [{"k": 1}, None]}, None, {"a": 2, "l": None}, {"a": 3, "l": []}]
     wanted = pa.struct([("l", pa.large_list(pa.struct([("new", pa.string()), ("k", pa.int64())]))), ("a", pa.int64())])
     for array, meant in ((pa.array(rows, kind), rows), (pa.array(rows, kind)[1:], rows[1:])):
         found = projected(array, wanted, by_name).to_pylist()
