@@ -1,9 +1,14 @@
-"""kill -9 under JetStream: no PubAck, no ack and no revision is taken back, and no sequence is given twice."""
+"""kill -9 and power cuts under JetStream: no PubAck, no ack and no revision is taken back, no sequence is given twice.
+
+MAINSTEM_KILL_ROUNDS=50 runs it longer; each round is two kills or cuts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,11 @@ import pytest
 from nats.js.errors import APIError
 
 from mainstem.testing.ledger import Ledger, OffsetMemory
+from mainstem.testing.power_cut import PowerCutMount, why_not
 from mainstem.testing.process import BrokerProcess
 
 WAIT_S = 20
-ROUNDS = 3
+ROUNDS = int(os.environ.get("MAINSTEM_KILL_ROUNDS", "3"))
 IN_FLIGHT = 20
 AT_LEAST = 150  # acked before each kill
 
@@ -24,8 +30,9 @@ AT_LEAST = 150  # acked before each kill
 class Run:
     """What clients were told, across kills."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.broker = broker
+    def __init__(self, broker: BrokerProcess, end: Callable[[], None]) -> None:
+        """`end` takes the broker away without a warning."""
+        self.broker, self._end = broker, end
         self.ledger = Ledger("js")
         self.sequences = OffsetMemory()
         self.acked: dict[int, bytes] = {}  # by sequence
@@ -44,10 +51,11 @@ class Run:
         while len(self.acked) < enough:
             assert not any(one.done() for one in work), "a client stopped before the kill"
             await asyncio.sleep(0.01)
-        self.broker.kill()
+        self._end()
         for one in work:
             one.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        for ended in await asyncio.gather(*work, return_exceptions=True):
+            assert not isinstance(ended, AssertionError), ended
         with contextlib.suppress(Exception):
             await client.close()
 
@@ -113,19 +121,37 @@ class Run:
             assert (entry.revision, entry.value) == (revision, value) or entry.revision > revision
         await client.close()
 
+    async def rounds(self) -> None:
+        client = await nats.connect(self.broker.nats_url, connect_timeout=WAIT_S)
+        await client.jetstream().add_stream(name="k", subjects=["k.>"])
+        await client.jetstream().create_key_value(bucket="b", history=2)
+        await client.close()
+        for _ in range(ROUNDS):
+            await self.until_killed()
+            self.broker.start()
+            await self.check()
+            self._end()  # again, with nothing but recovery between
+            self.broker.start()
+            await self.check()
+
 
 @pytest.mark.slow
 async def test_what_was_acked_is_there_after_each_of_several_kills(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
-        client = await nats.connect(broker.nats_url, connect_timeout=WAIT_S)
-        await client.jetstream().add_stream(name="k", subjects=["k.>"])
-        await client.jetstream().create_key_value(bucket="b", history=2)
-        await client.close()
-        run = Run(broker)
-        for _ in range(ROUNDS):
-            await run.until_killed()
-            broker.start()
-            await run.check()
-            broker.kill()  # again, with nothing but recovery between
-            broker.start()
-            await run.check()
+        await Run(broker, broker.kill).rounds()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+async def test_what_was_acked_is_there_after_each_of_several_power_cuts(tmp_path: Path) -> None:
+    with PowerCutMount(tmp_path) as mount:
+        (mount.path / "data").mkdir(mode=0o700)
+        data = tmp_path / "data"
+        data.symlink_to(mount.path / "data")  # the broker's output lies beside it, not on the disk that is cut
+        with BrokerProcess(data) as broker:
+
+            def cut() -> None:
+                mount.cut(broker.pid)
+                broker.kill()
+
+            await Run(broker, cut).rounds()

@@ -462,7 +462,7 @@ class Inbound:
         channel.expect, channel.target, channel.body = EXPECT_METHOD, None, bytearray()
         self.messages += 1
         time_ms = own_ms or time_ms
-        if flags or channel.buffering or slow or not target.plain:
+        if flags or channel.buffering or slow or not target.plain or (persistent and not target.route.log.keeps):
             mandatory, immediate = bool(flags & MANDATORY), bool(flags & IMMEDIATE)
             return PublishEvent(channel.number, target, mandatory, immediate, properties, body, persistent, time_ms)
         route = target.route

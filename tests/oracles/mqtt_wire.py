@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 1 << 18
 CLIENT_WANTED = 1
+MARK_LIVE = 4
 ALIAS_BYTES = 3
 
 Resolve = Callable[[bytes], tuple[Route | None, int, int, int]]
@@ -224,6 +225,8 @@ class Inbound:
         route, reason, marks, bytes_max = self.routes.find(fields.topic)
         if route is not None and len(fields.payload) > bytes_max:
             route, reason = None, Reason.QUOTA_EXCEEDED
+        if route is not None and marks & MARK_LIVE and (fields.qos or fields.retain):
+            return Publish(fields.topic, fields.payload, fields.qos, fields.retain, fields.packet_id, fields.properties)
         if route is not None:
             self._append(route, marks, fields)
         elif fields.qos and (self.version == 5 or reason == Reason.NOT_AUTHORIZED):

@@ -25,6 +25,7 @@ class Tail(Sink):
         self, namespace: Namespace, topic_filter: str, allowed: Callable[[bytes], bool] = lambda topic: True
     ) -> None:
         super().__init__(namespace)
+        self.takes_unstored = True
         self._filter = topic_filter.encode()
         check_filter(self._filter)
         self._space = namespace
@@ -74,6 +75,9 @@ class Tail(Sink):
                 log.stable_listeners.append(self._wake)
         self._news.set()
         return True
+
+    def push_unstored(self, record: RecordRef, options: Any) -> bool:
+        return self.push(record, options)
 
     def choose(self, record: RecordRef) -> Any:
         return True

@@ -78,6 +78,7 @@ class Log:
     engine: Engine
     index: TopicIndex | None
     engine_name = ""
+    keeps = True  # False: `live_log.py`
     overflowed = 0  # records that went to make room
 
     def __init__(

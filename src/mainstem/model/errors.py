@@ -10,6 +10,7 @@ MainstemError
 │   ├── OffsetOutOfRange
 │   ├── MessageTooLarge
 │   ├── InvalidRecord      a value that does not match the schema of its topic
+│   ├── NotStored          a topic that is live only (`store = false`) was asked to keep something
 │   └── Conflict           what it was to change was changed by someone else meanwhile
 ├── PeerViolation      the bytes break the protocol: say so if it can be said, then close
 ├── Overloaded         a bounded resource is full: refuse, and let the peer retry
@@ -80,6 +81,10 @@ class Conflict(ClientFault):
 
 class InvalidRecord(ClientFault):
     code = "MS-1010"
+
+
+class NotStored(ClientFault):
+    code = "MS-1011"
 
 
 class PeerViolation(MainstemError):

@@ -80,6 +80,13 @@ CATALOGUE = {
         "where. Correct the value, register a version that accepts it (mainstem schema add SUBJECT FILE), or have such\n"
         "values set aside: mainstem topic alter TOPIC --set schema_mode=dead-letter.",
     ),
+    "MS-1011": Explanation(
+        "The topic is live only",
+        "Its policy says store = false (topic describe TOPIC): what is published goes to who listens now, and is kept\n"
+        "nowhere. NATS core, MQTT QoS 0 without retain and AMQP transient messages without a queue can do with that.\n"
+        "Kafka, HTTP, QoS 1 and 2, retained and persistent messages, queues, streams and views cannot. Publish to another\n"
+        "topic, or have this one stored: mainstem topic alter TOPIC --store true.",
+    ),
     "MS-2000": Explanation(
         "The peer broke the protocol",
         "Bytes arrived that the protocol does not allow; the connection is closed. Most often a client talks to\n"

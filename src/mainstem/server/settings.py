@@ -118,6 +118,11 @@ class Topics:
         "`shared`: in the namespace's main stem; `dedicated`: a log per partition.",
     )
     partitions: int = setting(1, PARTITIONS, "Partitions of a dedicated topic.")
+    store: bool = setting(
+        True,
+        FLAG,
+        "`false`: live only. What is published goes to who listens now and is kept nowhere (docs/storage.md).",
+    )
     retention_ms: int = setting(
         7 * DAY,
         DURATION_OR_UNLIMITED,
@@ -185,6 +190,7 @@ class Policy:
     engine: str | None = setting(None, ENGINE, "As `topics.engine`.")
     layout: str | None = setting(None, LAYOUT, "As `topics.layout`.")
     partitions: int | None = setting(None, PARTITIONS, "As `topics.partitions`.")
+    store: bool | None = setting(None, FLAG, "As `topics.store`.")
     retention_ms: int | None = setting(None, DURATION_OR_UNLIMITED, "As `topics.retention_ms`.")
     retention_bytes: int | None = setting(None, SIZE_OR_UNLIMITED, "As `topics.retention_bytes`.")
     durability: str | None = setting(None, DURABILITY, "As `topics.durability`.")

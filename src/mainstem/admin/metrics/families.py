@@ -100,6 +100,9 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
             "One write of a log: sealing what a turn of the loop gathered for it, and handing it to the engine.",
         ),
         Family("mainstem_appended_records_total", "counter", "Records written to all logs."),
+        Family(
+            "mainstem_records_unstored_total", "counter", "Records of topics that are live only: delivered, not stored."
+        ),
         Family("mainstem_records_overflowed_total", "counter", "Records that went to make room in full memory logs."),
         Family("mainstem_fsync_seconds", "histogram", "One sync of a log by group commit."),
         Family("mainstem_fsync_records", "histogram", "Group size: records that one sync made durable."),

@@ -38,11 +38,13 @@ cdef struct Hint:
 
 cdef class Sink:
     cdef public bint live
+    cdef public bint takes_unstored  # it is offered records of topics that are live only
     cdef public int64_t position
     cdef public object namespace
     cdef Hint hint
 
     cpdef bint push(self, RecordRef record, object options) except -1
+    cpdef bint push_unstored(self, RecordRef record, object options) except -1
     cpdef object choose(self, RecordRef record)
 
 
@@ -87,6 +89,7 @@ cdef class Dispatcher:
     cdef Py_ssize_t unclocked
     cdef object waiting  # written, and not yet offered to all who listen
     cdef public Py_ssize_t waiting_bytes
+    cdef bint unstored  # the item at hand lies in no log
     cdef int64_t head  # all records below it were
     cdef int place  # in the gathered batch at hand
     cdef BatchWalk walk  # through the client's batch at hand
@@ -95,6 +98,7 @@ cdef class Dispatcher:
 
     cdef bint _is_over(self, Py_ssize_t pushes, Py_ssize_t unclocked_max) noexcept
     cdef int _push_all(self, Route route) except -1
+    cdef int _push_unstored(self, Route route) except -1
     cdef bint _deliver_gather(self, object item) except -1
     cdef bint _deliver_batch(self, object item) except -1
     cdef int _open(self, bytes batch, int64_t base_offset, int64_t stamp) except -1

@@ -35,10 +35,14 @@ class RecordRef:
 class Sink:
     namespace: Namespace
     live: bool
+    takes_unstored: bool  # it is offered records of topics that are live only, by `push_unstored`
     position: int
     def __init__(self, namespace: Namespace, position: int = 0) -> None: ...
     def push(self, record: RecordRef, options: Any) -> bool:
         """Take a record; False when there is no room for it."""
+    def push_unstored(self, record: RecordRef, options: Any) -> bool:
+        """Take a record that lies in no log, whether the sink is live or not; False: it went past, and nobody reads it
+        again."""
     def choose(self, record: RecordRef) -> Any:
         """While catching up: the options under which a stored record is wanted, None if it is not."""
     def merge(self, options: list[Any]) -> Any:

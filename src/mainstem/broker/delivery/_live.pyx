@@ -152,6 +152,9 @@ cdef class Sink:
     cpdef bint push(self, RecordRef record, object options) except -1:
         raise NotImplementedError
 
+    cpdef bint push_unstored(self, RecordRef record, object options) except -1:
+        raise NotImplementedError
+
     cpdef object choose(self, RecordRef record):
         raise NotImplementedError
 
@@ -254,6 +257,7 @@ cdef class Dispatcher:
             if item.kind == KIND_DATA:
                 self.ref.log = item.log
                 self.ref.origin = item.origin
+                self.unstored = not item.log.keeps
                 if item.gather is not None:
                     if not self._deliver_gather(item):
                         break
@@ -294,6 +298,21 @@ cdef class Dispatcher:
                 sink.position = self.ref.stamp
         return 0
 
+    cdef int _push_unstored(self, Route route) except -1:
+        """Nobody reads it again: it goes to all who can take it now, those who catch up with other topics, too."""
+        cdef Delivery delivery
+        self.ref.topic = route.topic
+        for n in range(PyList_GET_SIZE(route.deliveries)):
+            delivery = <Delivery>PyList_GET_ITEM(route.deliveries, n)
+            if self.ref.stamp < delivery.since:
+                continue
+            try:
+                self.delivered += delivery.sink.push_unstored(self.ref, delivery.options)
+            except Exception:  # it breaks alone
+                self.failures += 1
+                logger.exception("a subscriber could not take a message of %r, which is live only", route.topic)
+        return 0
+
     def _push_failed(self, Sink sink):
         """A sink that breaks breaks alone: it stays where it was, the others get their records."""
         self.failures += 1
@@ -330,7 +349,10 @@ cdef class Dispatcher:
             pushes = PyList_GET_SIZE(route.deliveries)
             if pushes:
                 self.ref.load(start + frame.record_at[n], end, frame.base_offset, frame.stamp, first_time_ms)
-                self._push_all(route)
+                if self.unstored:
+                    self._push_unstored(route)
+                else:
+                    self._push_all(route)
                 if self._is_over(pushes, PUSHES_UNCLOCKED_MAX) and n + 1 < frame.count:
                     self.place, self.head = n + 1, self.ref.stamp + 1
                     return False

@@ -6,6 +6,9 @@ A `Sink` is anything that takes records: an MQTT session, a queue, a live tail. 
 namespace replays the log to it from there (`choose` says what it wants of a stored record, `None` for nothing) until it
 stands at the head once more.
 
+Topics with `store = false` lie in no log (`log/live_log.py`). Their records are offered by `push_unstored` to sinks with
+`takes_unstored`: whoever has no room for one never gets it.
+
 The `RecordRef` given to `push` and `choose` is one reused window into the batch: copy what you keep.
 """
 

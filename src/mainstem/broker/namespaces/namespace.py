@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.delivery.live import Delivery, Route, Sink
@@ -18,13 +19,24 @@ from mainstem.broker.schemas.enforcement import DEAD, DEAD_LETTER, REASON, dead_
 from mainstem.broker.topics.policy import Policy, policy_of
 from mainstem.broker.topics.topic import Partition, Span, Topic
 from mainstem.log.gather import Ticket
+from mainstem.log.live_log import LiveLog, not_stored
 from mainstem.log.log import Log
 from mainstem.model.cut_names import note_name
 from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
-from mainstem.model.topic_filter import check_filter, check_topic, matches
+from mainstem.model.topic_filter import (
+    check_filter,
+    check_topic,
+    covers,
+    filter_levels,
+    is_pattern,
+    literal_filter,
+    matches,
+    overlap,
+    unescape_level,
+)
 from mainstem.model.topic_tries import FilterTrie, TopicTrie
 
 if TYPE_CHECKING:
@@ -36,6 +48,9 @@ if TYPE_CHECKING:
 ROUTES_MAX = 250_000
 SHARED_DELIVERIES_MAX = 10_000
 UNCHECKED = (DEAD, b"$")
+ALWAYS_STORED = (DEAD, b"$", b"_schemas")  # whatever the namespace's defaults say: the broker relies on them
+NEEDS_STORING = RecordFlag.QOS_1 | RecordFlag.QOS_2 | RecordFlag.RETAIN
+LIVE_ORIGINS = (Origin.NATS, Origin.MQTT, Origin.AMQP)  # whose publishers may do without storing
 RECORD_SETTINGS = {"message_bytes_max", "schema", "schema_mode"}
 
 Interest = tuple[Sink, Any, int]  # with the options of one filter, and the stamp it begins at
@@ -59,6 +74,7 @@ class Namespace:
         self.stems: dict[tuple[object, ...], Log] = {}
         self.stem_policies: dict[Log, Policy] = {}
         self.stream_logs: dict[Log, Policy] = {}  # those of the stems that are a stream's
+        self.live_log: Log = LiveLog(broker.stamps, broker.ticker.add_log)  # of topics that are not stored
         self.streams: Streams | None = None
         self.routes: dict[bytes, Route] = {}
         self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
@@ -96,6 +112,8 @@ class Namespace:
             if stream is not None:
                 assert stream.log.index is not None
                 route = Route(topic, stream.log.index.topics.number(topic), stream.log, self)
+            elif not policy.store:
+                route = Route(topic, 1, self.live_log, self)
             elif policy.dedicated:
                 created = self.broker.begin_topic(self, topic, policy).value
                 route = created.partitions[partition_of_key(topic, len(created.partitions))].route
@@ -193,6 +211,8 @@ class Namespace:
         """The same, and which record of the ticket's batch it is."""
         topic, headers = self._admitted(topic, value, headers)
         route = self.route(topic)
+        if not route.log.keeps and (flags & NEEDS_STORING or origin not in LIVE_ORIGINS):
+            raise not_stored(topic)
         if key is None:
             key, flags = topic, flags | RecordFlag.KEY_IS_TOPIC
         else:
@@ -244,9 +264,11 @@ class Namespace:
         """A dead letter is not set aside again, and the broker's own topics have no schema."""
         return "" if topic.startswith(UNCHECKED) else misfit_of(self, policy, value)
 
-    def check_value(self, topic: bytes, value: bytes | None) -> None:
+    def check_value(self, topic: bytes, value: bytes | None, flags: int = 0) -> None:
         """What is published later is refused now."""
         policy = self.record_policy(topic)
+        if flags & NEEDS_STORING and not self.stores(topic):
+            raise not_stored(topic)
         self._check_size(topic, value, policy)
         if policy.schema and policy.schema_mode != DEAD_LETTER and (why := self._misfit(topic, policy, value)):
             raise invalid_record(topic, policy, why)
@@ -304,6 +326,8 @@ class Namespace:
             self._shared_deliveries.clear()
             self._shared_epoch = epoch
         interests = cast(list[Interest], self._interests.match(route.topic))
+        if not route.log.keeps:
+            interests = [one for one in interests if one[0].takes_unstored]
         key = tuple([part for sink, options, since in interests for part in (id(sink), id(options), since)])
         deliveries = self._shared_deliveries.get(key)
         if deliveries is None:
@@ -323,9 +347,10 @@ class Namespace:
 
     def listened(self, topic: bytes) -> bool:
         """Whether any live subscriber, queue or view takes the topic (AMQP's `mandatory`)."""
-        return any(one not in self.observers for one in self.listening(topic)) or any(
-            view.covers(topic) for view in self.views.values()
-        )
+        listening = [one for one in self.listening(topic) if one not in self.observers]
+        if not self.stores(topic):
+            return any(one.takes_unstored for one in listening)
+        return bool(listening) or any(view.covers(topic) for view in self.views.values())
 
     def has_live(self, topic: bytes) -> bool:
         """Whether a record of the topic is handed on as soon as it is written."""
@@ -362,7 +387,42 @@ class Namespace:
     def policy(self, topic: bytes) -> Policy:
         if topic == AUDIT_TOPIC:
             return self.broker.audit.policy(self.defaults)
-        return policy_of(topic, self.defaults, self._rules)
+        found = policy_of(topic, self.defaults, self._rules)
+        return found if found.store or not topic.startswith(ALWAYS_STORED) else replace(found, store=True)
+
+    def stores(self, topic: bytes) -> bool:
+        """False: the topic is live only."""
+        known = self.routes.get(topic)
+        if known is not None:
+            return known.log.keeps
+        declared = self.topics.get(topic)
+        policy = declared.policy if declared is not None else self.policy(topic)
+        return policy.store or (self.streams is not None and self.streams.capture(topic) is not None)
+
+    def reader_of(self, topic: bytes) -> str:
+        """Who reads just this topic, and needs it stored; empty: nobody."""
+        wanted = literal_filter(topic)
+        for sink in self.listening(topic):
+            if not sink.takes_unstored and sink not in self.observers and (wanted, sink) in self._entries:
+                return "a queue, stream or group"
+        return next((f"view {view.name.decode()!r}" for view in self.views.values() if view.filter == wanted), "")
+
+    def check_stored(self, topic_filter: bytes) -> None:
+        """Refuse what wants to keep or read records of topics of which none is stored."""
+        if not is_pattern(topic_filter):
+            topic = b"/".join(map(unescape_level, topic_filter.split(b"/")))
+            if not self.stores(topic):
+                raise not_stored(topic)
+            return
+        levels = filter_levels(topic_filter)
+        rules = {rule: changes["store"] for rule, changes in self._rules.items() if "store" in changes}
+        live = any(not store and covers(filter_levels(rule), levels) for rule, store in rules.items())
+        if not live and (self.defaults.store or topic_filter.startswith(ALWAYS_STORED)):
+            return
+        kept = any(store and overlap(filter_levels(rule), levels) for rule, store in rules.items())
+        kept = kept or any(topic.policy.store for topic in self.declared(topic_filter))
+        if not kept and not (self.streams is not None and self.streams.overlapping((topic_filter,))):
+            raise not_stored(topic_filter)
 
     def stem(self, policy: Policy) -> Log:
         """The shared log of all topics with this policy."""

@@ -20,6 +20,7 @@ DEFAULT = "default"  # published to the default exchange
 PLAIN = "plain"  # published to amq.topic, or by another protocol
 EXCHANGE = "exchange"  # published to the exchange `exchange`
 NAMED = "named"  # only records that name the queue
+READING = (ANYTHING, PLAIN, EXCHANGE)  # whatever is published there, so it has to be stored
 NOW = -1  # as a start: from when the queue is made
 
 

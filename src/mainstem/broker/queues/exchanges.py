@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.queues.bindings import DEFAULT as DEFAULT_REACH
-from mainstem.broker.queues.bindings import NAMED, Reach
+from mainstem.broker.queues.bindings import NAMED, READING, Reach
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
 from mainstem.broker.queues.lane import Lane
 from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
+from mainstem.log.live_log import not_stored
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import MetadataStore, Written
 from mainstem.model import crossing, crossing_amqp
@@ -176,8 +177,10 @@ class Exchanges:
             durable = source.durable and self.get(binding.destination).durable
         if durable:
             self._store.check_room()
-        stamp = self._now()
-        if queue is not None and queue.add_reach(reach_of(source.name, source.type, binding.key, stamp)):
+        reach = reach_of(source.name, source.type, binding.key, self._now())
+        if queue is not None and reach.kind in READING:
+            self.namespace.check_stored(reach.filter)
+        if queue is not None and queue.add_reach(reach):
             self.queues.save(queue)
         bound[binding] = None
         self.version += 1
@@ -374,6 +377,8 @@ class Exchanges:
     ) -> Ticket:
         """Store one publish; `targets` names the queues that get it, else the bindings decide."""
         topic = topic_of(name, key)
+        if name == DEFAULT and not self.namespace.stores(topic) and self.route(name, [key]):
+            raise not_stored(topic)  # the queue it names could not keep it
         headers = [*self.headers_of(name, key, topic), *more]
         if targets is not None:
             headers.append((b"ms-queues", self.name_queues(name, topic, targets)))

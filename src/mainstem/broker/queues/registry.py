@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.catch_up import CatchUp, Piece, threads_for
-from mainstem.broker.queues.bindings import NOW, Reach
+from mainstem.broker.queues.bindings import NOW, READING, Reach
 from mainstem.broker.queues.dead_letter_marks import DeadLetterMarks
 from mainstem.broker.queues.dead_letters import DeadLetters
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
@@ -341,6 +341,10 @@ class Queues:
             )
         if len(self.service.by_id) >= QUEUES_MAX:
             raise Overloaded(f"there are {QUEUES_MAX} queues already", fix="mainstem queue rm NAME")
+        reaches = list(reaches)
+        for reach in reaches:
+            if reach.kind in READING:
+                self.namespace.check_stored(reach.filter)
         broker = self.service.broker
         broker.quotas.check_queues(self.namespace, len(self.by_name))
         if settings.durable and not settings.exclusive:

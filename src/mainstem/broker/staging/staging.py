@@ -34,6 +34,7 @@ from mainstem.broker.staging.writers import Writer
 from mainstem.codec.batch import check_batch, decode_values
 from mainstem.codec.staged import decode_staged
 from mainstem.log.gather import Ticket
+from mainstem.log.live_log import not_stored
 from mainstem.model.errors import (
     AlreadyExists,
     ClientFault,
@@ -184,6 +185,8 @@ class Staging:
         writer.require(canonical)
         if canonical in namespace.views:
             raise InvalidName(f"{name!r} is a view; write to a topic that it shows")
+        if not namespace.stores(canonical):
+            raise not_stored(canonical)
         topic = namespace.topics.get(canonical)
         policy = topic.policy if topic is not None else namespace.policy(canonical)
         if topic is None and declare:
@@ -354,6 +357,8 @@ def _check_staged(data: bytes, namespace: Namespace, writer: Writer) -> int:
         count += check_batch(item.batch, bytes_max=STAGED_BYTES_EACH_MAX).count
         writer.check(item, STAGED_BYTES_EACH_MAX)
         policy = namespace.record_policy(item.topic)
+        if not namespace.stores(item.topic):
+            raise not_stored(item.topic)
         if policy.schema:
             for _, why in misfits_of(
                 namespace, policy, decode_values(item.batch, inflated_bytes_max=STAGED_BYTES_EACH_MAX)

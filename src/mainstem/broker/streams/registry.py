@@ -209,7 +209,7 @@ class StreamService:
             raise Overloaded(f"namespace {namespace.name!r} has {STREAMS_MAX} streams")
         broker.store.check_room()
         broker.ticker.write_now()
-        changes: dict[str, Any] = {"retention_ms": -1, "layout": "shared", "retention_bytes": -1}
+        changes: dict[str, Any] = {"retention_ms": -1, "layout": "shared", "retention_bytes": -1, "store": True}
         if engine := ENGINE_OF_STORAGE.get(config.get("storage", "")):
             changes["engine"] = engine
         if durability:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.streams.stream import Stream
+from mainstem.log.live_log import not_stored
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.model.topic_tries import FilterTrie
@@ -103,6 +104,9 @@ class Streams:
                     f"topic {name!r} was declared and has a layout of its own; a stream keeps its subjects in its own log",
                     fix=f"mainstem topic rm {name}, or leave it out of the stream's subjects",
                 )
+            for rule, changes in self.namespace.rules.items():
+                if not changes.get("store", True) and overlap(filter_levels(rule), filter_levels(topic_filter)):
+                    raise not_stored(rule)
 
     def begin_offset(self, filters: tuple[bytes, ...]) -> int:
         """Past everything that the stream's topics ever had: their history stays where it is."""

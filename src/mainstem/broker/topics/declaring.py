@@ -143,6 +143,7 @@ class Declaring:
             )
         namespace.check_there()
         _check_free(namespace, name)
+        _check_unneeded(namespace, name, policy)
         self._check_tier(policy)
         self.store.check_room()
         before = namespace.find_topic(name)
@@ -291,12 +292,15 @@ class Declaring:
     ) -> None:
         """Change settings that move nothing: committed, then in force."""
         self._check_tier(policy)
+        _check_unneeded(namespace, topic.name, policy)
         await _settled(namespace, topic.name)
         planned = Topic(topic.id, topic.name, policy, topic.partitions, kafka if kafka is not None else topic.config)
         planned.kafka_alias, planned.created = topic.kafka_alias, topic.created
 
         def apply() -> None:
             topic.policy, topic.config = policy, planned.config
+            for partition in topic.partitions:
+                _direct(namespace, partition)
             namespace.forget_routes()
             self.note_traced(namespace, topic)
             for log in {partition.log for partition in topic.partitions if policy.dedicated}:
@@ -348,17 +352,20 @@ class Declaring:
         if topic.name in namespace.changing and topic.name in namespace.topics:  # its own creation comes first anyway
             raise Overloaded(f"{topic.name.decode(errors='replace')!r} is being changed; try again")
         self._check_tier(policy)
+        _check_unneeded(namespace, topic.name, policy)
         self.store.check_room()
         self.ticker.write_now()
         if not policy.dedicated:
             namespace.stem(policy)
-        old_policy, undone = topic.policy, list[tuple[Partition, Span | None, Log, int]]()
+        old_policy, undone = topic.policy, list[tuple[Partition, Span]]()
         with self._all_or_none() as (written, made):
             targets = [self._target(namespace, topic, partition, policy) for partition in topic.partitions]
             for partition, target in zip(topic.partitions, targets, strict=True):  # from here on nothing can fail
-                undone.append((partition, partition.spans[-1], partition.route.log, partition.route.number))
+                undone.append((partition, partition.spans[-1]))
                 self._move_partition(namespace, topic, partition, policy, target)
             topic.policy = policy
+            for partition in topic.partitions:
+                _direct(namespace, partition)
             self._put_topic(namespace, topic)
         _promise(topic, made, written)
         namespace.add_topic(topic)
@@ -368,13 +375,13 @@ class Declaring:
 
         def undo(error: Exception) -> None:
             topic.policy = old_policy
-            for partition, last, log, number in undone:
-                if last is not None and partition.spans[-1] is not last:
+            for partition, last in undone:
+                if partition.spans[-1] is not last:
                     left = partition.spans.pop().log
                     namespace.topic_of_log.pop(left, None)
-                    self.coordinator.producers.move(left, log, topic.id)
+                    self.coordinator.producers.move(left, last.log, topic.id)
                     last.end = None
-                    partition.route.move(log, number)
+                _direct(namespace, partition)
             self._withdraw(made, error)
             namespace.forget_route(topic.name)
 
@@ -407,8 +414,6 @@ class Declaring:
         partition.spans.append(span)
         self._put_span(topic, partition, last)
         self._put_span(topic, partition, span)
-        number = target.index.topics.number(topic.name) if target.index is not None else 1
-        partition.route.move(target, number)
         self.coordinator.producers.move(last.log, target, topic.id)
 
     def drop_empty_spans(self, namespace: Namespace, topic: Topic) -> None:
@@ -469,6 +474,7 @@ class Declaring:
             raise InvalidName(f"{name.decode()!r} is a queue; a view needs a name of its own")
         if name in namespace.changing:
             raise AlreadyExists(f"{name.decode()!r} is being created")
+        namespace.check_stored(topic_filter)
         condition = parse_condition(where)
         self.store.check_room()
         view_id = self.store.next_id(Sequence.VIEW)
@@ -508,6 +514,16 @@ def _check_free(namespace: Namespace, name: bytes) -> None:
         raise AlreadyExists(f"view {name.decode(errors='replace')!r} is being created")
 
 
+def _check_unneeded(namespace: Namespace, name: bytes, policy: Policy) -> None:
+    """A topic that becomes live only must not be one whose records somebody waits for."""
+    reader = namespace.reader_of(name) if not policy.store else ""
+    if reader:
+        raise InvalidArgument(
+            f"{name.decode(errors='replace')!r} cannot be live only (store = false): {reader} reads what it stores",
+            fix="remove that first, or let the topic be stored",
+        )
+
+
 async def _settled(namespace: Namespace, name: bytes) -> None:
     """Until no change of the topic is under way: each is planned on what the one before left."""
     while (under_way := namespace.changing.get(name)) is not None:
@@ -517,7 +533,18 @@ async def _settled(namespace: Namespace, name: bytes) -> None:
 def _partition(namespace: Namespace, topic: Topic, index: int, spans: list[Span]) -> Partition:
     log = spans[-1].log
     number = log.index.topics.number(topic.name) if log.index is not None else 1
-    return Partition(topic, index, spans, Route(topic.name, number, log, namespace))
+    partition = Partition(topic, index, spans, Route(topic.name, number, log, namespace))
+    _direct(namespace, partition)
+    return partition
+
+
+def _direct(namespace: Namespace, partition: Partition) -> None:
+    """Publishes go to the last of its logs, or past it where the topic is live only: the log stays the topic's."""
+    log, route = partition.log, partition.route
+    if not partition.topic.policy.store:
+        route.move(namespace.live_log, 1)
+    elif route.log is not log:
+        route.move(log, log.index.topics.number(partition.topic.name) if log.index is not None else 1)
 
 
 def _promise(topic: Topic, made: list[Log], written: Written) -> None:

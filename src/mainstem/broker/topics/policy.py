@@ -35,6 +35,7 @@ _SHARE = re.compile(r"(\d{1,3}(\.\d{1,6})?%)?")
 class Policy:
     """Zero or negative limits mean: none."""
 
+    store: bool = True  # False: live only, delivered to who listens and kept nowhere
     engine: str = "segment"
     layout: str = "shared"
     partitions: int = 1

@@ -15,6 +15,7 @@ cdef class Target:
     cdef public bytes head
     cdef public int head_count
     cdef public bint plain
+    cdef public bint live  # nothing is stored: a persistent publish must be refused
     cdef bytes raw
     cdef uint64_t epoch
 

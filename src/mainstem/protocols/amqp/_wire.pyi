@@ -16,6 +16,7 @@ class Target:
     head: bytes
     head_count: int
     plain: bool
+    live: bool  # nothing is stored: a persistent publish must be refused
     def __init__(
         self, route: Route, exchange: str, key: str, *, flags: int, head: bytes, head_count: int, plain: bool
     ) -> None: ...

@@ -49,6 +49,7 @@ cdef class Target:
         self.head = head
         self.head_count = head_count
         self.plain = plain
+        self.live = not route.log.keeps
 
 
 cdef class TargetTable:
@@ -372,7 +373,8 @@ cdef class Inbound(Intake):
         channel.expect = EXPECT_METHOD
         channel.target = None
         self.messages += 1
-        if channel.publish_flags or channel.buffering or channel.look & LOOK_SLOW or not target.plain:
+        if channel.publish_flags or channel.buffering or channel.look & LOOK_SLOW or not target.plain \
+                or (target.live and channel.look & LOOK_PERSISTENT):
             event = PublishEvent(
                 channel.number, target, bool(channel.publish_flags & MANDATORY), bool(channel.publish_flags & 2),
                 PyBytes_FromStringAndSize(<const char*>channel.properties, channel.properties_size)

@@ -14,6 +14,7 @@ from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content
 from mainstem.model.crossing_amqp import asked_by_client
 from mainstem.model.errors import InvalidRecord, MainstemError
+from mainstem.model.origin import RecordFlag
 from mainstem.protocols.amqp.channel_core import ChannelCore
 from mainstem.protocols.amqp.channel_declare import REPLY_TO
 from mainstem.protocols.amqp.consuming import ReplyConsumer
@@ -111,7 +112,7 @@ class Publishes(ChannelCore):
         """Of what is published later: now is when its sender can be told."""
         try:
             topic = topic_of(event.target.exchange, event.target.key)
-            self.vhost.namespace.check_value(topic, event.body)
+            self.vhost.namespace.check_value(topic, event.body, RecordFlag.QOS_1 if event.persistent else 0)
         except MainstemError as error:
             raise fault_of(error) from None
 

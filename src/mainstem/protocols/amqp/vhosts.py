@@ -78,6 +78,7 @@ class Publisher:
         headers = vhost.exchanges.headers_of(exchange, key, topic)
         plain = (
             not found.internal
+            and not (exchange == DEFAULT and not route.log.keeps)
             and not vhost.namespace.record_policy(topic).schema
             and vhost.exchanges.is_simple(exchange, key)
             and not (exchange == DEFAULT and key.startswith(REPLY_TO))

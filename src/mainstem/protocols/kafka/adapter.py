@@ -472,7 +472,7 @@ class KafkaConnection(Connection):
         namespace, service = self.namespace, self.service
         assert namespace is not None
         partition = self._declared_partition(namespace, name, index, by_id=by_id)
-        if partition is None:
+        if partition is None or not partition.topic.policy.store:
             return None
         rules = service.rules_of(partition.topic)
         if not rules.plain:

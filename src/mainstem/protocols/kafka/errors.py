@@ -110,6 +110,7 @@ TABLE: tuple[tuple[type[errors.MainstemError], ErrorCode], ...] = (
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.MessageTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
+    (errors.NotStored, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (errors.ClientFault, ErrorCode.INVALID_REQUEST),
     (errors.CorruptFrame, ErrorCode.CORRUPT_MESSAGE),
     (errors.PeerViolation, ErrorCode.INVALID_REQUEST),

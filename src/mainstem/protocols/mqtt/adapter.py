@@ -239,7 +239,7 @@ class MqttConnection(Connection):
         principal = self.service.broker.access.of_client(principal, client_id.decode(errors="replace"))
         if connect.will is not None:
             try:
-                self.service.check_will(principal, connect.will.topic)
+                self.service.check_will(principal, connect.will)
             except MainstemError as error:
                 self.turn_away(reason_of(error), f"its will: {error.message}")
                 return

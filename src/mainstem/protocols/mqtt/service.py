@@ -15,7 +15,9 @@ from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.sessions.keeper import Unreleased
 from mainstem.broker.sessions.sessions import PLACE_MS, PLACES_PER_ROUND_MAX, Session
+from mainstem.broker.sessions.wills import Will
 from mainstem.log.gather import Ticket
+from mainstem.log.live_log import not_stored
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
@@ -28,7 +30,7 @@ from mainstem.protocols.mqtt.outgoing.redelivery import Redelivery
 from mainstem.protocols.mqtt.subscribing.sys_topics import SysTopics
 from mainstem.protocols.mqtt.unsettled_publishes import UnsettledPublishes
 from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
-from mainstem.protocols.mqtt.wire.wire import MARK_CHECKED, MARK_CLIENT_WANTED, RouteTable
+from mainstem.protocols.mqtt.wire.wire import MARK_CHECKED, MARK_CLIENT_WANTED, MARK_LIVE, RouteTable
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -69,6 +71,7 @@ class Publisher:
         wanted = self._service.no_local.match(topic)
         policy = self._namespace.record_policy(topic)
         marks = (MARK_CLIENT_WANTED if wanted else 0) | (MARK_CHECKED if policy.schema else 0)
+        marks |= 0 if route.log.keeps else MARK_LIVE
         return route, 0, marks, policy.message_bytes_max
 
 
@@ -140,9 +143,11 @@ class MqttService:
         except UnicodeDecodeError:
             raise Violation(Reason.MALFORMED_PACKET, "a topic name that is not UTF-8") from None
 
-    def check_will(self, principal: Principal, topic: bytes) -> None:
+    def check_will(self, principal: Principal, will: Will) -> None:
         limits = self.limits
-        self.wills.check(principal, topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+        self.wills.check(principal, will.topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+        if (will.qos or will.retain) and not self.namespace_of(principal).stores(will.topic):
+            raise not_stored(will.topic)
 
     def _rights_changed(self) -> None:
         self._publishers.clear()
@@ -170,7 +175,8 @@ class MqttService:
         time_ms: int | None,
     ) -> Ticket:
         """Publish when it is due, also after a restart; the ticket is the promise's."""
-        namespace.check_value(topic, payload)
+        flags = qos | (RecordFlag.RETAIN if retain else 0)
+        namespace.check_value(topic, payload, flags)
         stored = [*headers, (b"ms-mqtt", properties)] if properties else list(headers)
         return self.broker.delayed.add(
             namespace,
@@ -180,7 +186,7 @@ class MqttService:
             key=key,
             headers=stored,
             time_ms=time_ms,
-            flags=qos | (RecordFlag.RETAIN if retain else 0),
+            flags=flags,
             origin=Origin.MQTT,
         )
 

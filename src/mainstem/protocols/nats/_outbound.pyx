@@ -210,6 +210,7 @@ cdef class PlainSink(Sink):
 
     def __init__(self, connection, namespace):
         super().__init__(namespace)
+        self.takes_unstored = True
         self.connection = connection
         self.outbound = connection.outbound
 
@@ -218,6 +219,14 @@ cdef class PlainSink(Sink):
         if outbound.is_full():
             outbound.waiting = True
             return self.connection.closing
+        for one in <tuple>options:
+            outbound.deliver(<Subscription>one, record)
+        return True
+
+    cpdef bint push_unstored(self, RecordRef record, object options) except -1:
+        cdef Outbound outbound = self.outbound
+        if outbound.is_full() and not self.connection.takes_live():
+            return False
         for one in <tuple>options:
             outbound.deliver(<Subscription>one, record)
         return True
@@ -239,6 +248,7 @@ cdef class GroupSink(Sink):
 
     def __init__(self, namespace):
         super().__init__(namespace)
+        self.takes_unstored = True
         self.members = {}
         self.random = int.from_bytes(os.urandom(4), "little") | 1
 
@@ -263,6 +273,22 @@ cdef class GroupSink(Sink):
             for member in members:
                 (<Subscription>member).outbound.waiting = True
         return not waits
+
+    cpdef bint push_unstored(self, RecordRef record, object options) except -1:
+        """To a member with room, else to one that may still leave more unread."""
+        cdef Py_ssize_t n, first, count = len(<tuple>options)
+        cdef Subscription one
+        cdef bint patient
+        self.random = self.random * 1664525 + 1013904223
+        first = <Py_ssize_t>((<uint64_t>self.random * <uint64_t>count) >> 32)
+        for patient in (False, True):
+            for n in range(count):
+                one = (<tuple>options)[(first + n) % count]
+                if one.closed or one.owner.closing or one.outbound.is_full() != patient:
+                    continue
+                if (not patient or one.owner.takes_live()) and one.outbound.deliver(one, record):
+                    return True
+        return False
 
     cpdef object choose(self, RecordRef record):
         found = [one for topic_filter, held in self.members.items() if matches(topic_filter, record.topic) for one in held]

@@ -29,6 +29,7 @@ setting_options = [
     click.option("--engine", type=click.Choice(list(ENGINES)), help="Where its bytes rest."),
     click.option("--layout", type=click.Choice(["shared", "dedicated"]), help="In the main stem, or a log of its own."),
     click.option("--durability", help="sync, interval:<ms>, os or none."),
+    click.option("--store", type=click.Choice(["true", "false"]), help="false: live only, kept nowhere."),
     click.option("--retention", help="How long records are kept: 7d, unlimited."),
 ]
 

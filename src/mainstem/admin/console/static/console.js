@@ -39,6 +39,7 @@ function bodyOf(form) {
       continue;
     }
     const field = form.elements[name];
+    const typed = "flag" in field.dataset ? value === "true" : "list" in field.dataset ? [value] : value;
     if (name === "headers") {
       body.headers = value.split("\n").filter(Boolean).map((line) => {
         const at = line.indexOf("=");
@@ -46,9 +47,8 @@ function bodyOf(form) {
       });
     } else if (name.startsWith("settings.")) {
       body.settings ??= {};
-      body.settings[name.slice(9)] = field.type === "number" ? Number(value) : value;
+      body.settings[name.slice(9)] = field.type === "number" ? Number(value) : typed;
     } else {
-      const typed = "flag" in field.dataset ? value === "true" : "list" in field.dataset ? [value] : value;
       body[name] = field.type === "number" ? Number(value) : field.type === "checkbox" ? true : typed;
     }
   }

@@ -13,6 +13,7 @@ from mainstem.broker.transactions.producers import PartitionProducers, Verdict
 from mainstem.broker.transactions.transactions import TransactionFault
 from mainstem.codec.batch import BATCH_HEAD_SIZE
 from mainstem.log.inflating import keep_inflated
+from mainstem.log.live_log import not_stored
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.topic import topic_of_kafka
@@ -206,7 +207,10 @@ class Production:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
             if topic.view is not None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None, "a view is read-only"
-            return ErrorCode.NONE, request.catalog.declare(topic), ""
+            declared = request.catalog.declare(topic)
+            if declared.topic is not None and not declared.topic.policy.store:
+                return ErrorCode.INVALID_TOPIC_EXCEPTION, None, not_stored(declared.topic.name).message
+            return ErrorCode.NONE, declared, ""
         except MainstemError as fault:
             return code_of(fault), None, fault.message
 

@@ -61,6 +61,7 @@ cdef class Outbound(Sink):
 
     def __init__(self, namespace, Encoder encoder, ticker):
         super().__init__(namespace)
+        self.takes_unstored = True
         self.encoder = encoder
         self.ticker = ticker
         self.version = 4
@@ -180,6 +181,15 @@ cdef class Outbound(Sink):
             qos = grant.qos
         return self._send(record, grant, qos, grant.retain_as_published and record.flags & FLAG_RETAIN
                           and record.origin != ORIGIN_KAFKA, None)
+
+    cpdef bint push_unstored(self, RecordRef record, object options) except -1:
+        """QoS 0, to whoever is there and has room."""
+        if self.transport is None:
+            return False
+        if self._has_no_room(0):
+            self.dropped += 1
+            return False
+        return self.push(record, options)
 
     def offer(self, RecordRef record, Grant grant, bint retain=False, source=None):
         """A record that no route brings: a retained one, or one of a queue (`source.settle` is told its end)."""

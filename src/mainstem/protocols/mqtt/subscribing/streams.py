@@ -42,6 +42,7 @@ class Stream(Sink):
         view = connection.namespace.views.get(asked.filter)
         self._view = view
         self._filter = asked.filter if view is None else view.filter
+        connection.namespace.check_stored(self._filter)
         self._subscription = subscription
         if not subscription.start:
             offset = properties.get(OFFSET, b"").decode(errors="replace") or asked.offset or "earliest"

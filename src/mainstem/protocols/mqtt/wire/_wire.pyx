@@ -29,6 +29,7 @@ cdef enum:
     FLAG_KEY_IS_TOPIC = 8
     MARK_CLIENT_WANTED = 1
     MARK_CHECKED = 2
+    MARK_LIVE = 4
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
     MALFORMED = 0x81
     PROTOCOL_ERROR = 0x82
@@ -340,6 +341,8 @@ cdef class Inbound(Receipts):
             reason = QUOTA_EXCEEDED
         if reason == 0 and self.last_marks & MARK_CHECKED and not self._fits(&fields):
             return self._event(&fields)  # whoever can say why
+        if reason == 0 and self.last_marks & MARK_LIVE and (fields.qos or fields.retain):
+            return self._event(&fields)
         if reason == 0:
             self._append(&fields)
             return None

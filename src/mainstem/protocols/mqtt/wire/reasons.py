@@ -14,6 +14,7 @@ from mainstem.model.errors import (
     MessageTooLarge,
     NotAuthorized,
     NotFound,
+    NotStored,
     Overloaded,
     PeerViolation,
 )
@@ -102,6 +103,7 @@ _REASONS: tuple[tuple[type[MainstemError], Reason], ...] = (
     (MessageTooLarge, Reason.PACKET_TOO_LARGE),
     (InvalidRecord, Reason.PAYLOAD_FORMAT_INVALID),
     (InvalidArgument, Reason.IMPLEMENTATION_SPECIFIC),
+    (NotStored, Reason.IMPLEMENTATION_SPECIFIC),
     (AlreadyExists, Reason.IMPLEMENTATION_SPECIFIC),
     (NotFound, Reason.IMPLEMENTATION_SPECIFIC),
     (ClientFault, Reason.UNSPECIFIED),
@@ -123,7 +125,8 @@ REFUSALS = {
     Reason.TOPIC_NAME_INVALID: "nobody publishes to such a name: too long, too many levels, or its first is reserved",
     Reason.QUOTA_EXCEEDED: "a limit is reached: the topic's message size, user properties, a quota or the disk",
     Reason.PAYLOAD_FORMAT_INVALID: "the payload is not the UTF-8 that it claims to be, or does not match the topic's schema",
-    Reason.IMPLEMENTATION_SPECIFIC: "a user property of the broker's own (ms-...) has a value that it does not take",
+    Reason.IMPLEMENTATION_SPECIFIC: "a user property of the broker's own (ms-...) has a value that it does not take, or"
+    " the topic is live only (store = false): it takes QoS 0 without retain",
 }
 
 

@@ -19,5 +19,6 @@ from mainstem.protocols.mqtt.wire._wire import Inbound
 MARK_CLIENT_WANTED = 1  # of a route: a No Local subscription may want to know who published
 
 MARK_CHECKED = 2  # values must fit a schema
+MARK_LIVE = 4  # nothing is stored: only QoS 0 without retain
 
-__all__ = ["MARK_CHECKED", "MARK_CLIENT_WANTED", "Inbound", "RouteTable"]
+__all__ = ["MARK_CHECKED", "MARK_CLIENT_WANTED", "MARK_LIVE", "Inbound", "RouteTable"]
