@@ -144,7 +144,7 @@ async def test_what_was_acked_is_there_after_each_of_several_kills(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 async def test_what_was_acked_is_there_after_each_of_several_power_cuts(tmp_path: Path) -> None:
-    with PowerCutMount(tmp_path) as mount:
+    with PowerCutMount(tmp_path, size_mib=1024) as mount:
         (mount.path / "data").mkdir(mode=0o700)
         data = tmp_path / "data"
         data.symlink_to(mount.path / "data")  # the broker's output lies beside it, not on the disk that is cut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import ssl
@@ -84,9 +85,35 @@ async def test_who_has_the_key_gets_in_and_nobody_else(tmp_path: Path) -> None:
             await connected(broker.nats_url, max_reconnect_attempts=0, nkeys_seed_str=seed.decode())
 
 
-def test_a_signature_of_another_nonce_is_none(tmp_path: Path) -> None:
-    import base64
+def credentials(path: Path, seed: bytes, nkey: str, **claims: object) -> str:
+    """A file as `nsc` writes it; nobody here knows the account that signed it."""
+    parts = ({"typ": "JWT", "alg": "ed25519-nkey"}, {"sub": nkey, "iss": "A" * 56, "nats": {"type": "user"}, **claims})
+    text = ".".join(base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts)
+    path.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{text}.c2ln\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    return str(path)
 
+
+async def test_a_credentials_file_logs_its_key_in_and_no_other(tmp_path: Path) -> None:
+    (seed, nkey), (other, unknown) = seed_of(), seed_of()
+    with Broker(data=tmp_path / "data", engine="segment") as broker:
+        await asyncio.to_thread(said, "user", "add", "boss", "--admin", "--nkey", nkey, "--url", broker.http_url)
+        client = await connected(broker.nats_url, user_credentials=credentials(tmp_path / "good", seed, nkey))
+        await carries(client, "by.creds")
+        await client.close()
+        wrong = [
+            credentials(tmp_path / "forged", other, nkey),  # it names a key that it cannot sign with
+            credentials(tmp_path / "unknown", other, unknown),
+            credentials(tmp_path / "old", seed, nkey, exp=1_000_000_000),
+        ]
+        for one in wrong:
+            with pytest.raises((nats.errors.Error, OSError)):
+                await connected(broker.nats_url, max_reconnect_attempts=0, user_credentials=one)
+
+
+def test_a_signature_of_another_nonce_is_none(tmp_path: Path) -> None:
     seed, nkey = seed_of()
     with Broker(data=tmp_path / "data", engine="segment") as broker:
         said("user", "add", "boss", "--admin", "--password", "secret", "--nkey", nkey, "--url", broker.http_url)

@@ -1,15 +1,21 @@
 """NATS's nkeys: a user shows that it has a private key by signing what the server made up, and never tells a secret.
 
 nkey := base32(0xA0 · ed25519 public key, 32 bytes · CRC-16/XMODEM of both, little-endian), without padding: `U...`
+
+A credentials file holds such a key and a JWT that names it as its subject. The signature proves who the client is. What it
+may do is written in the broker's own rules, so of the JWT only the subject and the end of its time count.
 """
 
 from __future__ import annotations
 
 import binascii
+import json
 from base64 import b32decode, urlsafe_b64decode
 
 from mainstem.model.errors import InvalidArgument
 
+JWT_ALGORITHM = "ed25519-nkey"  # of NATS's own JWTs
+JWT_BYTES_MAX = 16 << 10
 USER_PREFIX = 20 << 3  # makes the first letter a U
 SIZE = 56  # letters
 SIGNATURE_BYTES = 64
@@ -39,6 +45,32 @@ def public_key(nkey: str) -> bytes:
     if body[0] != USER_PREFIX or binascii.crc_hqx(body, 0) != checksum:
         raise ValueError(nkey)
     return body[1:]
+
+
+def is_credentials(jwt: str) -> bool:
+    """Whether it is a JWT of NATS's own, and not one that an OpenID issuer signed."""
+    return _part(jwt, 0).get("alg") == JWT_ALGORITHM
+
+
+def user_of_credentials(jwt: str, now_s: float) -> str:
+    """The nkey that must have signed; empty where the JWT names none, or its time is over."""
+    claims = _part(jwt, 1)
+    ends_s = claims.get("exp") or 0
+    if not isinstance(ends_s, int | float) or 0 < ends_s <= now_s:
+        return ""
+    return str(claims.get("sub") or "")
+
+
+def _part(jwt: str, place: int) -> dict[str, object]:
+    """Head (0) or claims (1); empty where it is no JWT."""
+    parts = jwt.split(".")
+    if len(parts) != 3 or len(jwt) > JWT_BYTES_MAX:
+        return {}
+    try:
+        found = json.loads(urlsafe_b64decode(parts[place] + "=" * (-len(parts[place]) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_signed(nkey: str, message: bytes, signature: str) -> bool:

@@ -485,7 +485,8 @@ cdef class Inbound(Intake):
     cdef bint _is_plain(self, Publish* publish) except -1:
         """Whether a stream is asked for no more than to keep it."""
         if not self.last_gate.stream.takes_plain or publish.total > self.last_gate.bytes_max or \
-                publish.total - publish.head > self.last_bytes_max or publish.head > STREAM_HEAD_MAX:
+                publish.total - publish.head > self.last_bytes_max or publish.head > STREAM_HEAD_MAX or \
+                (publish.reply_size > 4 and memcmp(publish.reply + publish.reply_size - 4, b".$FI", 4) == 0):
             return False
         return publish.head == 0 or not (
             says_more(publish.headers, publish.head) or asks_more(publish.headers, publish.head)

@@ -22,6 +22,7 @@ from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.delivery.ticker import SHARE_BYTES
 from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.identity.login import Shown
+from mainstem.broker.identity.nkeys import is_credentials, user_of_credentials
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.model.crossing import nats_message
@@ -51,7 +52,7 @@ SUBSCRIPTIONS_MAX = 100_000  # per connection
 PENDING_BYTES_MAX = 64 << 20  # of live-only messages that a client left unread
 TURN_BYTES = 1 << 20
 NONCE_BYTES = 11
-NS_PER_MS = 1_000_000
+NS_PER_MS, NS_PER_S = 1_000_000, 1_000_000_000
 
 
 class NatsServer(Server):
@@ -362,6 +363,11 @@ class NatsConnection(Connection):
         self.inbound.takes_headers = self.outbound.headers = self.options.headers
         for one in list(self.subscriptions.by_sid.values()):  # of before: a second CONNECT begins again
             self.drop(one)
+        if is_credentials(self.options.jwt):
+            now_s = self.server.broker.clock.now_ns() / NS_PER_S
+            self.options.nkey, self.options.jwt = user_of_credentials(self.options.jwt, now_s), ""
+            if not self.options.nkey:
+                raise WireError(commands.AUTHORIZATION)
         shown = shown_by(self, *self.options.login())
         if self.options.nkey:
             shown = replace(shown, signed=(self.options.nkey, self.nonce.encode(), self.options.signature))

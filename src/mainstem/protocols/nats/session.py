@@ -25,6 +25,7 @@ class Options:
     user: str = ""
     password: str = ""
     token: str = ""
+    jwt: str = ""
     nkey: str = ""
     signature: str = ""
     name: str = ""
@@ -50,6 +51,7 @@ class Options:
             user=str(given.get("user") or ""),
             password=str(given.get("pass") or ""),
             token=str(given.get("auth_token") or ""),
+            jwt=str(given.get("jwt") or ""),
             nkey=str(given.get("nkey") or ""),
             signature=str(given.get("sig") or ""),
             name=str(given.get("name") or ""),
@@ -67,6 +69,8 @@ class Options:
         if self.token and not self.user:
             name, colon, password = self.token.partition(":")
             return (name, password.encode()) if colon else ("", self.token.encode())
+        if self.jwt and not self.user:
+            return "", self.jwt.encode()
         return self.user, self.password.encode()
 
 

@@ -13,7 +13,8 @@ from mainstem.protocols.nats.jetstream.pace import pause_end_ns
 from mainstem.protocols.nats.jetstream.waiting import Waiting
 from mainstem.protocols.nats.jetstream.words import NO_TIME, time_text
 
-API_LEVEL = 2
+API_LEVEL = 4
+_LEVEL_4 = ("allow_batched",)
 _LEVEL_2 = ("allow_msg_counter", "allow_atomic", "allow_msg_schedules", "persist_mode")
 _LEVEL_1 = ("allow_msg_ttl", "subject_delete_marker_ttl", "pause_until", "priority_policy", "priority_groups")
 SUBJECTS_MAX = 100_000  # of one answer
@@ -22,7 +23,8 @@ VERSION = "2.14.5"
 
 
 def with_level(config: dict[str, Any]) -> dict[str, Any]:
-    needed = 2 if any(config.get(key) for key in _LEVEL_2) else 1 if any(config.get(key) for key in _LEVEL_1) else 0
+    levels = ((4, _LEVEL_4), (2, _LEVEL_2), (1, _LEVEL_1))
+    needed = next((level for level, keys in levels if any(config.get(key) for key in keys)), 0)
     level = {"_nats.level": str(API_LEVEL), "_nats.req.level": str(needed), "_nats.ver": VERSION}
     return {**config, "metadata": {**config.get("metadata", {}), **level}}
 

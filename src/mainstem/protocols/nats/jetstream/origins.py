@@ -34,6 +34,7 @@ def mirror(given: dict[str, Any]) -> dict[str, Any]:
         ("sources", errors.MIRROR_SOURCES),
         ("allow_msg_counter", errors.MIRROR_COUNTERS),
         ("allow_atomic", errors.MIRROR_ATOMIC),
+        ("allow_batched", errors.MIRROR_BATCHED),
         ("allow_msg_schedules", errors.MIRROR_SCHEDULES),
     ):
         if given.get(key):

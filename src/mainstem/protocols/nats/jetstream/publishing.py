@@ -19,6 +19,8 @@ from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.nats.jetstream import counters, errors, scheduling
 from mainstem.protocols.nats.jetstream.batches import Batches
 from mainstem.protocols.nats.jetstream.errors import JsError
+from mainstem.protocols.nats.jetstream.fast_batches import SUFFIX as FAST
+from mainstem.protocols.nats.jetstream.fast_batches import FastBatches
 from mainstem.protocols.nats.jetstream.messages import Message, stored_topic
 from mainstem.protocols.nats.jetstream.pubacks import Gate
 
@@ -39,6 +41,7 @@ class Publisher:
         self._jetstream = jetstream
         self._gates: dict[str, Gate] = {}
         self.batches = Batches(jetstream, self)
+        self.fast_batches = FastBatches(jetstream, self)
 
     def publish(
         self,
@@ -55,6 +58,9 @@ class Publisher:
             reply = b""
         message = Message(topic, headers, payload, stored, key)
         try:
+            if reply.endswith(FAST):
+                self.fast_batches.take(stream, reply, message)
+                return
             if headers and b"\r\nNats-Batch-Id:" in headers:
                 self.batches.take(stream, reply, message)
                 return

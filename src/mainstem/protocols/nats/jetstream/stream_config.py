@@ -82,8 +82,6 @@ def check_name(name: str) -> None:
 def complete(given: dict[str, Any]) -> dict[str, Any]:
     """The configuration as it is kept and answered. JsError where it cannot be."""
     check_keys(given, _KNOWN)
-    if given.get("allow_batched"):
-        raise refused("allow_batched is not supported by this server")
     name = string(given, "name")
     check_name(name)
     if number(given, "num_replicas", 1) > 1:
@@ -180,7 +178,7 @@ def _extras(given: dict[str, Any], config: dict[str, Any]) -> None:
         config["subject_delete_marker_ttl"] = ttl
         config["allow_msg_ttl"] = config["allow_rollup_hdrs"] = True
         config["deny_purge"] = False
-    for key in ("allow_msg_counter", "allow_atomic", "allow_msg_schedules"):
+    for key in ("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"):
         if flag(given, key):
             config[key] = True
     if config.get("allow_msg_schedules"):
