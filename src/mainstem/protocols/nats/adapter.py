@@ -35,6 +35,7 @@ from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream import acks
 from mainstem.protocols.nats.jetstream.api import JetStream
+from mainstem.protocols.nats.jetstream.infos import API_LEVEL
 from mainstem.protocols.nats.listening import Listening
 from mainstem.protocols.nats.monitoring import Monitoring
 from mainstem.protocols.nats.outbound import Encoder, Outbound, PlainSink, Subscription
@@ -197,6 +198,7 @@ class NatsConnection(Connection):
             "headers": True,
             "max_payload": server.payload_max,
             "jetstream": True,
+            "api_lvl": API_LEVEL,
             "client_id": int(self.client_id),
             "client_ip": peer[0] if isinstance(peer, tuple) else "",
             **({"auth_required": True} if not access.open else {}),

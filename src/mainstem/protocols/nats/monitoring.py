@@ -119,15 +119,18 @@ class Monitoring:
 
     def _row(self, one: NatsConnection, *, with_subs: bool) -> dict[str, Any]:
         peer = one.transport.get_extra_info("peername") if one.transport is not None else None
-        open_s = one.server.deadlines.second - one.opened_second
+        second, now_ns = one.server.deadlines.second, time.time_ns()
+        open_s, idle_s = second - one.opened_second, second - max(one.heard_second, one.opened_second)
         row: dict[str, Any] = {
             "cid": int(one.client_id),
             "kind": "Client",
             "type": "nats",
             "ip": peer[0] if isinstance(peer, tuple) else "",
             "port": peer[1] if isinstance(peer, tuple) else 0,
-            "start": time_text(time.time_ns() - open_s * 1_000_000_000),
+            "start": time_text(now_ns - open_s * 1_000_000_000),
+            "last_activity": time_text(now_ns - idle_s * 1_000_000_000),
             "uptime": uptime(open_s),
+            "idle": uptime(idle_s),
             "pending_bytes": one.unsent_bytes(),
             "in_msgs": one.messages_in,
             "out_msgs": one.messages_out,

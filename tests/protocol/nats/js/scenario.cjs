@@ -2,6 +2,8 @@
 const assert = require("node:assert");
 const { connect, wsconnect, headers, Empty } = require("@nats-io/transport-node");
 const { jetstream, jetstreamManager, AckPolicy } = require("@nats-io/jetstream");
+const { startFastIngest } = require("@nats-io/jetstream/internal");
+const { Objm } = require("@nats-io/obj");
 globalThis.WebSocket ??= require("ws");
 
 async function take(subscription, count) {
@@ -60,12 +62,40 @@ async function stored(nc, root) {
   await manager.streams.delete(name);
 }
 
+async function ingested(nc, root) {
+  const name = root.replaceAll(".", "_");
+  const manager = await jetstreamManager(nc);
+  await manager.streams.add({ name, subjects: [`${root}.in`], allow_batched: true });
+  const batch = await startFastIngest(nc, `${root}.in`, "1", { allowGaps: false, ackInterval: 50 });
+  for (let n = 2; n < 1000; n++) await batch.add(`${root}.in`, String(n));
+  await batch.ping();
+  const ack = await batch.last(`${root}.in`, "1000");
+  assert.deepEqual([ack.stream, ack.seq, ack.batch, ack.count], [name, 1000, batch.batch, 1000]);
+  assert.equal((await manager.streams.info(name)).state.messages, 1000);
+  assert.equal((await manager.streams.getMessage(name, { seq: 777 })).string(), "777");
+  await manager.streams.delete(name);
+}
+
+async function objects(nc, root) {
+  const large = new Uint8Array(3_000_000).map((_, n) => n % 251);
+  for (const allowBatched of [false, true]) {
+    const store = await new Objm(nc).create(`${root.replaceAll(".", "_")}_${allowBatched}`, { allowBatched });
+    await store.putBlob({ name: "large" }, large);
+    assert.deepEqual(await store.getBlob("large"), large);
+    await store.delete("large");
+    assert.equal(await store.getBlob("large"), null);
+    await store.destroy();
+  }
+}
+
 (async () => {
   const [tcp, ws, prefix] = process.argv.slice(2);
   for (const [way, make, servers] of [["tcp", connect, tcp], ["ws", wsconnect, ws]]) {
     const nc = await make({ servers });
     await core(nc, `${prefix}.${way}`);
     await stored(nc, `${prefix}s.${way}`);
+    await ingested(nc, `${prefix}f.${way}`);
+    await objects(nc, `${prefix}o.${way}`);
     await nc.drain();
     console.log(way, "done");
   }
