@@ -50,7 +50,16 @@ class Target:
     """Where publishes to one exchange and routing key go. `plain`: nobody need look at them."""
 
     def __init__(
-        self, route: Route, exchange: str, key: str, *, flags: int, head: bytes, head_count: int, plain: bool
+        self,
+        route: Route,
+        exchange: str,
+        key: str,
+        *,
+        flags: int,
+        head: bytes,
+        head_count: int,
+        plain: bool,
+        live: bool = False,
     ) -> None:
         self.route = route
         self.exchange = exchange
@@ -60,6 +69,7 @@ class Target:
         self.head_count = head_count
         self.headers = decode_headers(head, head_count) if head_count else []
         self.plain = plain
+        self.live = live
 
 
 class TargetTable:
@@ -462,7 +472,7 @@ class Inbound:
         channel.expect, channel.target, channel.body = EXPECT_METHOD, None, bytearray()
         self.messages += 1
         time_ms = own_ms or time_ms
-        if flags or channel.buffering or slow or not target.plain or (persistent and not target.route.log.keeps):
+        if flags or channel.buffering or slow or not target.plain or (persistent and target.live):
             mandatory, immediate = bool(flags & MANDATORY), bool(flags & IMMEDIATE)
             return PublishEvent(channel.number, target, mandatory, immediate, properties, body, persistent, time_ms)
         route = target.route

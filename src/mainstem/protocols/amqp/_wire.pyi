@@ -18,7 +18,16 @@ class Target:
     plain: bool
     live: bool  # nothing is stored: a persistent publish must be refused
     def __init__(
-        self, route: Route, exchange: str, key: str, *, flags: int, head: bytes, head_count: int, plain: bool
+        self,
+        route: Route,
+        exchange: str,
+        key: str,
+        *,
+        flags: int,
+        head: bytes,
+        head_count: int,
+        plain: bool,
+        live: bool = False,
     ) -> None: ...
 
 class TargetTable:

@@ -41,7 +41,7 @@ cdef enum:
 
 
 cdef class Target:
-    def __init__(self, route, exchange, key, *, int flags, bytes head, int head_count, bint plain):
+    def __init__(self, route, exchange, key, *, int flags, bytes head, int head_count, bint plain, bint live=False):
         self.route = route
         self.exchange = exchange
         self.key = key
@@ -49,7 +49,7 @@ cdef class Target:
         self.head = head
         self.head_count = head_count
         self.plain = plain
-        self.live = not route.log.keeps
+        self.live = live
 
 
 cdef class TargetTable:

@@ -76,9 +76,10 @@ class Publisher:
         except MainstemError as error:
             raise fault_of(error) from error
         headers = vhost.exchanges.headers_of(exchange, key, topic)
+        live = not route.log.keeps
         plain = (
             not found.internal
-            and not (exchange == DEFAULT and not route.log.keeps)
+            and not (exchange == DEFAULT and live)
             and not vhost.namespace.record_policy(topic).schema
             and vhost.exchanges.is_simple(exchange, key)
             and not (exchange == DEFAULT and key.startswith(REPLY_TO))
@@ -86,7 +87,9 @@ class Publisher:
         )
         flags = RecordFlag.KEY_IS_TOPIC | (RecordFlag.DEFAULT_EXCHANGE if exchange == DEFAULT else 0)
         head = encode_headers(headers) if headers else b""
-        return Target(route, exchange, key, flags=int(flags), head=head, head_count=len(headers), plain=plain)
+        return Target(
+            route, exchange, key, flags=int(flags), head=head, head_count=len(headers), plain=plain, live=live
+        )
 
 
 class Replies:
