@@ -188,6 +188,8 @@ async def test_jetstream_keeps_no_subject_of_a_live_only_rule() -> None:
         assert (await listener.next_msg(WAIT_S)).data == b"zoom"
         assert not http(broker, "GET", "/v1/topics?filter=fast/%23")["items"]
         await client.close()
+        with Mqtt.connected(broker.mqtt_port, version=5) as one:  # refused where nothing else can be meant
+            assert one.subscribe(("$share/g/fast/+", 1), ("$share/g/#", 1)) == [IMPLEMENTATION_SPECIFIC, 1]
 
 
 async def test_a_namespace_that_stores_nothing_by_default_is_a_nats_server() -> None:
@@ -206,6 +208,17 @@ async def test_a_namespace_that_stores_nothing_by_default_is_a_nats_server() -> 
             one.send(publish_packet("passing", b"x", qos=1, version=5, packet_id=3))
             assert one.packet()[1][2] == IMPLEMENTATION_SPECIFIC
         await client.close()
+
+
+def test_a_namespace_has_a_default_of_its_own(broker: Broker) -> None:
+    mainstem(broker, "namespace", "add", "shop")
+    message = {"topic": "t", "value": "x"}
+    assert http(broker, "POST", "/v1/messages?namespace=shop", message)["durable"]
+    mainstem(broker, "namespace", "alter", "shop", "--set", "store=false")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        http(broker, "POST", "/v1/messages?namespace=shop", message)
+    assert refused.value.code == 409 and b"MS-1011" in refused.value.read()
+    assert http(broker, "POST", "/v1/messages", message)["durable"]
 
 
 def test_a_topic_turns_live_only_and_back_and_its_history_stays(tmp_path_factory: pytest.TempPathFactory) -> None:

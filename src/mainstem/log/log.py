@@ -111,9 +111,7 @@ class Log:
         self.on_dirty = on_dirty
         self.meters = meters or Meters()
         self.gathers: list[Gather | None] = [None] * GATHERS
-        self._gathered = [
-            (0, 0)
-        ] * GATHERS  # bytes and records of each origin's last batch: about what the next will take
+        self._gathered = [(0, 0)] * GATHERS  # bytes and records of each origin's last batch: what the next may take
         self.stable_listeners: list[Callable[[Log], None]] = []
         self.on_awaited: Callable[[Log], None] = lambda log: None  # someone waits for what is already written
         self.make_room: overflow.MakeRoom = overflow.refuse
