@@ -241,6 +241,21 @@ def test_a_topic_turns_live_only_and_back_and_its_history_stays(tmp_path_factory
         assert "before" in shown and "after" in shown and "between" not in shown
 
 
+def test_a_queue_of_many_topics_sees_one_of_them_while_it_is_stored(broker: Broker) -> None:
+    root = f"many{uuid.uuid4().hex[:8]}"
+    http(broker, "POST", "/v1/topics", {"name": f"{root}/1"})
+    with channel(broker) as one, Mqtt.connected(broker.mqtt_port) as two, Mqtt.connected(broker.mqtt_port) as ear:
+        one.queue_declare(root)
+        one.queue_bind(root, "amq.topic", f"{root}.#")
+        ear.subscribe((f"{root}/1", 0))
+        for store, value in ((True, b"a"), (False, b"b"), (True, b"c"), (False, b"d")):
+            http(broker, "PATCH", f"/v1/topics/{root}/1", {"settings": {"store": store}})
+            two.publish(f"{root}/1", value)
+            assert ear.message().payload == value
+        taken = [one.basic_get(root, auto_ack=True)[2] for _ in range(3)]
+        assert taken == [b"a", b"c", None]
+
+
 def test_a_topic_that_a_queue_reads_cannot_become_live_only(broker: Broker) -> None:
     name = f"read/{uuid.uuid4().hex[:8]}"
     http(broker, "POST", "/v1/topics", {"name": name})

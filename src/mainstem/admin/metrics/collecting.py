@@ -192,7 +192,7 @@ def _storage(running: Running, stats: list[tuple[Log, Stat]]) -> Iterator[Sample
     meters, committer = broker.logs.meters, broker.ticker.committer
     yield histogram("mainstem_append_seconds", meters.append_ns, NS)
     yield one("mainstem_appended_records_total", meters.records)
-    yield one("mainstem_records_unstored_total", sum(n.live_log.written for n in broker.namespaces.values()))
+    yield one("mainstem_records_unstored_total", sum(n.unstored_count for n in broker.namespaces.values()))
     yield one("mainstem_records_overflowed_total", meters.overflowed)
     yield histogram("mainstem_fsync_seconds", committer.sync_ns, NS)
     yield histogram("mainstem_fsync_records", committer.sync_records)

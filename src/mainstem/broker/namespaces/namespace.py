@@ -74,7 +74,7 @@ class Namespace:
         self.stems: dict[tuple[object, ...], Log] = {}
         self.stem_policies: dict[Log, Policy] = {}
         self.stream_logs: dict[Log, Policy] = {}  # those of the stems that are a stream's
-        self.live_log: Log = LiveLog(broker.stamps, broker.ticker.add_log)  # of topics that are not stored
+        self._live_log: LiveLog | None = None
         self.streams: Streams | None = None
         self.routes: dict[bytes, Route] = {}
         self.route_clears = 0  # grows when a route stops to count: whoever keeps routes drops them then
@@ -389,6 +389,18 @@ class Namespace:
             return self.broker.audit.policy(self.defaults)
         found = policy_of(topic, self.defaults, self._rules)
         return found if found.store or not topic.startswith(ALWAYS_STORED) else replace(found, store=True)
+
+    @property
+    def live_log(self) -> LiveLog:
+        """Of topics that are not stored; most namespaces have none."""
+        if self._live_log is None:
+            self._live_log = LiveLog(self.broker.stamps, self.broker.ticker.add_log)
+        return self._live_log
+
+    @property
+    def unstored_count(self) -> int:
+        """Records that were delivered and kept nowhere."""
+        return self._live_log.written if self._live_log is not None else 0
 
     def stores(self, topic: bytes) -> bool:
         """False: the topic is live only."""

@@ -298,6 +298,7 @@ class Declaring:
         planned.kafka_alias, planned.created = topic.kafka_alias, topic.created
 
         def apply() -> None:
+            self.ticker.write_now()  # what was gathered goes to whom it was gathered for
             topic.policy, topic.config = policy, planned.config
             for partition in topic.partitions:
                 _direct(namespace, partition)
@@ -545,6 +546,7 @@ def _direct(namespace: Namespace, partition: Partition) -> None:
         route.move(namespace.live_log, 1)
     elif route.log is not log:
         route.move(log, log.index.topics.number(partition.topic.name) if log.index is not None else 1)
+    route.epoch = 0  # others may listen to what is stored than to what is not
 
 
 def _promise(topic: Topic, made: list[Log], written: Written) -> None:
