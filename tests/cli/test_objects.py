@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from pathlib import Path
 
+import httpx
 import paho.mqtt.client as paho
 import pika
 import pytest
@@ -102,3 +105,21 @@ def test_every_error_code_is_listed() -> None:
     assert len(listed) > 20
     assert all(line.startswith("MS-") for line in listed)
     assert os.linesep.join(listed).count("MS-1001") == 1
+
+
+def test_a_dead_letter_is_redriven_by_the_position_that_is_printed(broker: Broker) -> None:
+    made = {"name": "jobs-dead", "filter": "dying/#", "deliveries_max": 1}
+    httpx.post(f"{broker.http_url}/v1/queues", json=made).raise_for_status()
+    for value in ("one", "two"):
+        httpx.post(f"{broker.http_url}/v1/messages", json={"topic": "dying/a", "value": value}).raise_for_status()
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        for _ in range(2):
+            deadline = time.monotonic() + 30
+            while (got := channel.basic_get("jobs-dead"))[0] is None:
+                assert time.monotonic() < deadline
+            channel.basic_reject(got[0].delivery_tag, requeue=False)
+    positions = re.findall(r"^\s*(\S+)", said("queue", "dead", "jobs-dead"), re.MULTILINE)[1:]
+    assert len(positions) == 2
+    assert "1 message" in said("queue", "redrive", "jobs-dead", "--position", positions[1])
+    assert [str(one["position"]) for one in rows("queue", "dead", "jobs-dead")] == positions[:1]

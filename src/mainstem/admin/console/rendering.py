@@ -195,9 +195,16 @@ class Console:
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),
             "next_url": f"{page.path}?{urlencode(following)}" if facts.get("next") else "",
             "previous_url": _with(page.path, query, "from", facts.get("previous")),
+            "near": self._near(request),
             "now_text": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         return self._environment.get_template(page.template).render(context)
+
+    def _near(self, request: Request) -> dict[str, str]:
+        """HOST:PORT of each protocol that is listened to, as seen from the browser: hints name what is there."""
+        host = request.url.hostname or "localhost"
+        named = f"[{host}]" if ":" in host else host
+        return {protocol: f"{named}:{port}" for protocol, port in self._running.ports.items() if port}
 
     def _may_open(self, page: Page, request: Request) -> bool:
         """Pages that would only say no are not offered."""
