@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -111,6 +112,27 @@ def test_a_question_that_never_ends_is_ended_and_the_next_is_answered(broker: Br
         broker.app.config.http.ask_ms_max = 60_000
     assert stopped.status_code >= 400
     assert stopped.json()["code"] in ("MS-8001", "MS-8002")
+    assert query(broker, "select 1 as one", ROOT).json()["items"] == [{"one": 1}]
+
+
+def test_only_so_many_questions_run_at_once_and_the_others_are_told_so(broker: Broker) -> None:
+    """Of more questions than may run, some are refused with the reason; the broker answers everything else meanwhile."""
+    assert broker.app is not None
+    endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select sum(n) from t"
+    settings = broker.app.config.http
+    before = settings.ask_ms_max, settings.asks_max
+    settings.ask_ms_max, settings.asks_max = 4_000, 1
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(query, broker, endless, ROOT)
+            refused = query(broker, "select 1", ROOT)
+            while refused.status_code == 200 and not running.done():  # the first had not begun
+                refused = query(broker, "select 1", ROOT)
+            assert refused.status_code in (429, 503), refused.text
+            assert httpx.get(f"{broker.http_url}/v1/overview", auth=ROOT).status_code == 200
+            assert running.result().status_code >= 400
+    finally:
+        settings.ask_ms_max, settings.asks_max = before
     assert query(broker, "select 1 as one", ROOT).json()["items"] == [{"one": 1}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
@@ -130,3 +131,19 @@ def test_a_server_that_cannot_start_leaves_nothing_behind(tmp_path: Path, broker
     assert unsafe.returncode == 78, unsafe.stderr
     assert "no user is defined" in unsafe.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("address")
+def test_who_names_a_queue_as_a_topic_is_told_how_to_take_from_it(broker: Broker) -> None:
+    """It would wait for ever, and say nothing of the messages that lie in the queue."""
+    created = said("queue", "create", "parcels", "parcels/#")
+    assert "?queue=parcels" in created
+    said("pub", f"mqtt://{broker.host}:{broker.mqtt_port}/parcels/a", "one")
+    waited = run("sub", f"amqp://{broker.host}:{broker.amqp_port}/parcels", "--idle", "100ms")
+    fix = re.search(r"mainstem sub '(\S+)'", waited.stderr)
+    assert fix is not None and "parcels is a queue" in waited.stderr
+    assert said("sub", fix[1], "--count", "1").strip() == "one"
+    assert (
+        "is a queue" not in run("sub", f"amqp://{broker.host}:{broker.amqp_port}/parcels.*", "--idle", "100ms").stderr
+    )
+    assert "is a queue" not in run("sub", f"amqp://{broker.host}:{broker.amqp_port}/no.such", "--idle", "100ms").stderr

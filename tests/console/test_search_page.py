@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from mainstem.testing import Broker
+from tests.ask.conftest import produce
 
 pytest.importorskip("duckdb")
 Shoot = Callable[[Page, str], None]
@@ -39,6 +41,24 @@ def test_a_search_shows_hits_and_bars_and_a_click_narrows_it(page: Page, broker:
     page.locator("#search-bars rect").first.click()
     expect(page.locator("#hits tr")).to_have_count(1)
     assert page.input_value("input[name=since]")
+
+
+def test_a_stretch_of_the_bars_is_chosen_by_dragging_over_it(page: Page, broker: Broker) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    produce(broker, [("brushed", None, b"brushed %d" % n, now_ms - (10 - n) * 60_000) for n in range(10)])
+    page.goto("/search?query=brushed&topic=brushed&histogram=1m")
+    expect(page.locator("#hits tr")).to_have_count(10)
+    expect(page.locator("#search-bars rect")).to_have_count(10)
+    box = page.locator("#search-bars").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.32, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.48, box["y"] + 40, steps=4)
+    expect(page.locator("#search-bars rect.brush")).to_be_visible()
+    page.mouse.up()
+    expect(page.locator("#hits tr")).to_have_count(2)
+    expect(page.locator("#hits tr").last).to_contain_text("brushed 3")
+    assert page.input_value("input[name=since]") < page.input_value("input[name=before]")
 
 
 def test_live_shows_what_arrives(page: Page, broker: Broker) -> None:

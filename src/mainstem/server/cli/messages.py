@@ -299,6 +299,7 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
     wanted: set[tuple[str, int]] = set()
     if begin.kind == "last" and address.scheme != "kafka":
         begin, wanted = _count_back(url_of_api, address, begin.value)
+    _note_queue(address)
     with contextlib.suppress(KeyboardInterrupt), _subscribed(address, begin, idle_s) as client:
         if client is None:
             return
@@ -312,6 +313,23 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
             seen += 1
             if count is not None and seen >= count:
                 break
+
+
+def _note_queue(address: Address) -> None:
+    """Who names a queue as if it were a topic would wait for what the queue has taken already."""
+    from mainstem.server.clients import open_client
+    from mainstem.server.clients.amqp import AmqpClient
+
+    if address.scheme != "amqp" or {"queue", "exchange"} & address.options.keys() or set("*#") & set(address.path):
+        return
+    scheme = "amqps" if address.secure else "amqp"
+    with contextlib.closing(open_client(address)) as client:
+        if isinstance(client, AmqpClient) and client.has_queue(address.path):
+            click.echo(
+                f"note: {address.path} is a queue, too. This prints what is published to the topic from now on; to take the "
+                f"queue's messages: mainstem sub '{scheme}://{address.host}:{address.port}/?queue={address.path}'",
+                err=True,
+            )
 
 
 @contextlib.contextmanager

@@ -76,7 +76,9 @@ def queue_create(
         "dead_letter_exchange": dead_letter,
     }
     answer = Api(url).post("/v1/queues", body)
-    print_done(f"created queue {name}: {counted(answer['ready'], 'message')} ready", answer, as_json)
+    ready = counted(answer["ready"], "message")
+    take = f"mainstem sub 'amqp://localhost/?queue={name}'"
+    print_done(f"created queue {name}: {ready} ready; take them by any protocol, for example: {take}", answer, as_json)
 
 
 @queue.command("alter")

@@ -125,7 +125,7 @@ def _shown_setting(name: str, value: Any) -> str:
     from mainstem.server.config import setting_of
 
     known = setting_of(("policies", "", name))
-    return show(value) if known is None or value is None else known[1].kind.show(value)
+    return (show(value) if known is None or value is None else known[1].kind.show(value)) or "-"
 
 
 def topic_named(name: str) -> str:

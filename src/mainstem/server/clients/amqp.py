@@ -74,6 +74,14 @@ class AmqpClient:
         while self._unconfirmed:
             self._read_confirm()
 
+    def has_queue(self, name: str) -> bool:
+        """Whether one of this name is there. Of a no the channel ends: ask before anything else, and open another client."""
+        try:
+            self._call(commands.Queue.Declare(queue=name, passive=True), commands.Queue.DeclareOk)
+        except (NotFound, Refused):
+            return False
+        return True
+
     def subscribe(self, target: str, start: Start) -> None:
         self._call(commands.Basic.Qos(prefetch_count=PREFETCH), commands.Basic.QosOk)
         queue = self._address.options.get("queue", "")

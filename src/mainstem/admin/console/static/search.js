@@ -134,16 +134,51 @@ function drawBars(buckets, width) {
     const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
     title.textContent = `${timeText(start)}: ${count}`;
     bar.append(title);
-    bar.addEventListener("click", () => {
-      form.elements.since.value = new Date(start).toISOString();
-      form.elements.before.value = new Date(start + width).toISOString();
-      form.requestSubmit();
-    });
     svg.append(bar);
   }
+  brush(svg, (from, to) => {
+    const slots = Math.round((last - first) / width) + 1;
+    const slot = (share) => Math.min(Math.max(Math.floor(share * slots), 0), slots - 1);
+    form.elements.since.value = new Date(first + slot(from) * width).toISOString();
+    form.elements.before.value = new Date(first + (slot(to) + 1) * width).toISOString();
+    form.requestSubmit();
+  });
   const total = buckets.reduce((sum, [, count]) => sum + count, 0);
   $("#search-range").textContent =
-    `${total.toLocaleString()} hits from ${timeText(first, { fine: false })} to ${timeText(last + width, { fine: false })}; a click on a bar narrows to it`;
+    `${total.toLocaleString()} hits from ${timeText(first, { fine: false })} to ${timeText(last + width, { fine: false })}; click a bar or drag over some to narrow to them`;
+}
+
+// A stretch of the picture is chosen by dragging; `done` gets both ends as shares of its width. A click is a short one.
+function brush(svg, done) {
+  const share = (event) => {
+    const box = svg.getBoundingClientRect();
+    return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+  };
+  svg.onpointerdown = (event) => {
+    if (event.button !== 0) return;
+    event.preventDefault();
+    svg.setPointerCapture(event.pointerId);
+    const from = share(event);
+    const mark = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    mark.setAttribute("class", "brush");
+    mark.setAttribute("height", 100);
+    svg.append(mark);
+    const ends = (moved) => [Math.min(from, share(moved)), Math.max(from, share(moved))];
+    svg.onpointermove = (moved) => {
+      const [left, right] = ends(moved);
+      mark.setAttribute("x", left * 1000);
+      mark.setAttribute("width", (right - left) * 1000);
+    };
+    const stop = () => {
+      svg.onpointermove = svg.onpointerup = svg.onpointercancel = null;
+      mark.remove();
+    };
+    svg.onpointercancel = stop;
+    svg.onpointerup = (moved) => {
+      stop();
+      done(...ends(moved));
+    };
+  };
 }
 
 async function run() {
