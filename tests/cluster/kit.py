@@ -47,21 +47,28 @@ class Cluster:
         self.dsn = new_database(postgres)
         self.store = directory / "store"
         self.store.mkdir()
+        self._directory, self._settings = directory, settings
+        self._own, self._environments = own or {}, environments or {}
         ports = lasting_ports(len(names))
-        self.brokers = {
-            name: BrokerProcess(
-                directory / name,
-                f"cluster.postgres={self.dsn}",
-                f"tier.store=file://{self.store}",
-                f"cluster.name={name}",
-                f"cluster.relay_port={port}",
-                "cluster.single_postgres=true",
-                *settings,
-                *(own or {}).get(name, ()),
-                environment=(environments or {}).get(name),
-            )
-            for name, port in zip(names, ports, strict=True)
-        }
+        self.brokers = {name: self._broker(name, port) for name, port in zip(names, ports, strict=True)}
+
+    def _broker(self, name: str, relay_port: int) -> BrokerProcess:
+        return BrokerProcess(
+            self._directory / name,
+            f"cluster.postgres={self.dsn}",
+            f"tier.store=file://{self.store}",
+            f"cluster.name={name}",
+            f"cluster.relay_port={relay_port}",
+            "cluster.single_postgres=true",
+            *self._settings,
+            *self._own.get(name, ()),
+            environment=self._environments.get(name),
+        )
+
+    def add(self, name: str) -> BrokerProcess:
+        """One more broker, started."""
+        self.brokers = {**self.brokers, name: self._broker(name, *lasting_ports(1))}
+        return self.brokers[name].start()
 
     def __enter__(self) -> Self:
         for broker in self.brokers.values():
@@ -89,7 +96,10 @@ class Cluster:
 
     def owner(self) -> str:
         """Who owns the cell, "" while nobody does."""
-        row = self.ask("SELECT owner FROM cell WHERE lease_until > clock_timestamp()")
+        return self.owner_of("main")
+
+    def owner_of(self, cell: str) -> str:
+        row = self.ask(f"SELECT owner FROM cell WHERE name = '{cell}' AND lease_until > clock_timestamp()")
         return row["owner"] or "" if row else ""
 
     def wait_owner(self, other_than: str = "") -> str:
@@ -102,8 +112,8 @@ class Cluster:
         return self.until(found)
 
     def serves(self, name: str) -> bool:
-        last = self.brokers[name].log().rpartition("It starts over")[2].rpartition("handed cell")[2]
-        return "serving cell" in last
+        last = self.brokers[name].log().rpartition("It starts over")[2].rpartition("handed cell 1 ")[2]
+        return "serving cell 1," in last
 
     def until(self, found: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + SECONDS_MAX

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import nats
 import paho.mqtt.client as mqtt
@@ -32,9 +33,12 @@ class Publisher(threading.Thread):
 
     protocol = ""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self.ledger = Ledger(name)
+    def __init__(self, cluster: Cluster, name: str, namespace: str = "", password: str = "any") -> None:
+        """In the first namespace unless one is named; then it logs in as `NAMESPACE:device`."""
+        super().__init__(name=f"{namespace}{name}", daemon=True)
+        self.namespace, self.password = namespace, password
+        self.sessions = 0  # how often it connected
+        self.ledger = Ledger(self.name)
         self._cluster, self._stopped = cluster, threading.Event()
         self._numbers = itertools.count()
         self.acked = 0
@@ -46,11 +50,16 @@ class Publisher(threading.Thread):
             broker = next(brokers)
             if not broker.running:
                 continue
+            self.sessions += 1
             try:
                 self.session(broker.host, broker.ports[self.protocol])
             except Exception as error:
                 self.last_error = repr(error)
                 self._stopped.wait(0.1)
+
+    @property
+    def user(self) -> str:
+        return f"{self.namespace}:device"
 
     def session(self, host: str, port: int) -> None:
         raise NotImplementedError
@@ -76,6 +85,8 @@ class MqttPublisher(Publisher):
 
     def session(self, host: str, port: int) -> None:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=self.name)
+        if self.namespace:
+            client.username_pw_set(self.user, self.password)
         client.connect(host, port, keepalive=5)
         client.loop_start()
         try:
@@ -96,7 +107,8 @@ class KafkaPublisher(Publisher):
     protocol = "kafka"
 
     def session(self, host: str, port: int) -> None:
-        settings = {"message.timeout.ms": ANSWER_S * 1000, "socket.timeout.ms": 3000, "log_level": 0}
+        settings: dict[str, object] = {"message.timeout.ms": ANSWER_S * 1000, "socket.timeout.ms": 3000, "log_level": 0}
+        settings |= kafka_login(self)
         producer = Producer({"bootstrap.servers": f"{host}:{port}", "acks": "all", "linger.ms": 0, **settings})
 
         def send(payload: bytes) -> None:
@@ -117,6 +129,9 @@ class AmqpPublisher(Publisher):
     def session(self, host: str, port: int) -> None:
         given = pika.ConnectionParameters(host, port, socket_timeout=3, blocked_connection_timeout=ANSWER_S)
         given.heartbeat = 5
+        if self.namespace:
+            given.virtual_host = self.namespace
+            given.credentials = pika.PlainCredentials(self.user, self.password)
         connection = pika.BlockingConnection(given)
         try:
             channel = connection.channel()
@@ -135,7 +150,9 @@ class NatsPublisher(Publisher):
         asyncio.run(self._session(host, port))
 
     async def _session(self, host: str, port: int) -> None:
-        options = {"allow_reconnect": False, "connect_timeout": 5, "error_cb": _ignore}
+        options: dict[str, Any] = {"allow_reconnect": False, "connect_timeout": 5, "error_cb": _ignore}
+        if self.namespace:
+            options |= {"user": self.user, "password": self.password}
         client = await nats.connect(f"nats://{host}:{port}", **options)
         try:
             js = client.jetstream(timeout=ANSWER_S)
@@ -149,6 +166,13 @@ class NatsPublisher(Publisher):
             await client.close()
 
 
+def kafka_login(publisher: Publisher) -> dict[str, str]:
+    if not publisher.namespace:
+        return {}
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    return {**plain, "sasl.username": publisher.user, "sasl.password": publisher.password}
+
+
 async def _ignore(error: Exception) -> None:
     """It is raised where it concerns a message."""
 
@@ -160,9 +184,10 @@ def _until(found: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def start_all(cluster: Cluster) -> list[Publisher]:
+def start_all(cluster: Cluster, namespace: str = "", password: str = "any") -> list[Publisher]:
     kinds = (MqttPublisher, KafkaPublisher, AmqpPublisher, NatsPublisher)
-    publishers = [kind(cluster, kind.__name__.removesuffix("Publisher").lower()) for kind in kinds]
+    names = (kind.__name__.removesuffix("Publisher").lower() for kind in kinds)
+    publishers = [kind(cluster, name, namespace, password) for kind, name in zip(kinds, names, strict=True)]
     for one in publishers:
         one.start()
     return publishers

@@ -18,6 +18,7 @@ from tests.cluster.load import (
     MqttPublisher,
     NatsPublisher,
     Publisher,
+    kafka_login,
 )
 
 QUIET_S = 1.5
@@ -29,21 +30,22 @@ def judge(publishers: list[Publisher], ports: dict[str, int], host: str = HOST) 
     found = {}
     for one in publishers:
         if isinstance(one, AmqpPublisher):
-            payloads = read_queue(ports["amqp"], host)
+            payloads = read_queue(ports["amqp"], host, one)
         elif isinstance(one, NatsPublisher):
-            payloads = asyncio.run(read_stream(ports["nats"], host))
+            payloads = asyncio.run(read_stream(ports["nats"], host, one))
         else:
             topic = KAFKA_TOPIC if isinstance(one, KafkaPublisher) else MQTT_TOPIC.replace("/", ".")
-            payloads = [value for _, value in read_topic(ports["kafka"], topic, host)]
+            payloads = [value for _, value in read_topic(ports["kafka"], topic, host, one)]
         problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, KafkaPublisher | MqttPublisher))
         if problems:
             found[one.name] = problems
     return found
 
 
-def read_topic(port: int, topic: str, host: str = HOST) -> list[tuple[int, bytes]]:
+def read_topic(port: int, topic: str, host: str = HOST, by: Publisher | None = None) -> list[tuple[int, bytes]]:
     """All of its one partition, by Kafka: offsets and values."""
     servers = {"bootstrap.servers": f"{host}:{port}", "group.id": "judge", "log_level": 0}
+    servers |= kafka_login(by) if by is not None else {}
     consumer = Consumer({**servers, "enable.auto.commit": False, "enable.partition.eof": True})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)  # others may be writing
@@ -61,8 +63,11 @@ def read_topic(port: int, topic: str, host: str = HOST) -> list[tuple[int, bytes
         consumer.close()
 
 
-def read_queue(port: int, host: str = HOST) -> list[bytes]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+def read_queue(port: int, host: str = HOST, by: Publisher | None = None) -> list[bytes]:
+    given = pika.ConnectionParameters(host, port)
+    if by is not None and by.namespace:
+        given.virtual_host, given.credentials = by.namespace, pika.PlainCredentials(by.user, by.password)
+    connection = pika.BlockingConnection(given)
     try:
         channel, payloads = connection.channel(), []
         for method, _, body in channel.consume(QUEUE, inactivity_timeout=QUIET_S):
@@ -74,8 +79,9 @@ def read_queue(port: int, host: str = HOST) -> list[bytes]:
         connection.close()
 
 
-async def read_stream(port: int, host: str = HOST) -> list[bytes]:
-    client = await nats.connect(f"nats://{host}:{port}")
+async def read_stream(port: int, host: str = HOST, by: Publisher | None = None) -> list[bytes]:
+    login = {"user": by.user, "password": by.password} if by is not None and by.namespace else {}
+    client = await nats.connect(f"nats://{host}:{port}", **login)
     try:
         js = client.jetstream()
         total = (await js.stream_info(STREAM)).state.messages

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from mainstem.cluster.certificate import make_certificate, relay_contexts
-from mainstem.cluster.membership import BrokerFacts
+from mainstem.cluster.membership import BrokerFacts, CellFacts, View
 from mainstem.cluster.relay import Relay, RelayDoor
 from mainstem.cluster.trunk import DATA, HEAD, HEAD_REST, WINDOW_BYTES
 
@@ -60,12 +60,16 @@ class Front:
 
     async def __aenter__(self) -> Front:
         loop = asyncio.get_running_loop()
-        self.door = await loop.create_server(lambda: RelayDoor(self._served.get), "127.0.0.1", 0, ssl=LISTENING)
+        self.door = await loop.create_server(lambda: RelayDoor(self._find), "127.0.0.1", 0, ssl=LISTENING)
         self.relay_port = self.door.sockets[0].getsockname()[1]
         owner = BrokerFacts("a", 1, "127.0.0.1", self.relay_port, {}, "1", False, True, 0.0)
-        self.relay = Relay(CONNECTING, lambda: owner)
+        cell = CellFacts(1, "main", "a", None, 1, 5.0, "", 0, 0)
+        self.relay = Relay(CONNECTING, lambda: View({"a": owner}, {1: cell}))
         self.front = await loop.create_server(self.relay.connection_for("mqtt"), "127.0.0.1", 0)
         return self
+
+    def _find(self, listener: str, cell: int) -> Any:
+        return self._served.get(listener)
 
     async def __aexit__(self, *_: object) -> None:
         self.relay.close_all()
@@ -147,7 +151,7 @@ def test_many_clients_share_one_connection_and_one_that_does_not_read_holds_up_n
                 writer.close()
 
             await asyncio.gather(*(one(number) for number in range(20)))
-            trunk = front.relay._trunk
+            trunk = next(iter(front.relay._trunks.values()))
             assert trunk is not None
             kept = sum(len(one._unsent) + one._held_bytes for one in trunk.streams.values())
             assert kept <= 4 * WINDOW_BYTES, "what is kept of a client that does not read is bounded"

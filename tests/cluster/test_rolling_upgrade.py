@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -20,10 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ("*.pyx", "*.pxd", "*.pxi", "*.h", "*.c")
 
 
+PREVIOUS = os.environ.get("MAINSTEM_PREVIOUS", "HEAD~1")  # the commit that is older
+
+
 def previous_build(directory: Path) -> Path:
     """The sources of the commit before this one, compiled."""
     found = subprocess.run(
-        ["git", "archive", "HEAD~1", "src", "setup.py", "pyproject.toml", "README.md"],
+        ["git", "archive", PREVIOUS, "src", "setup.py", "pyproject.toml", "README.md"],
         cwd=ROOT,
         check=False,
         capture_output=True,

@@ -22,6 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admin import oidc as oidc_pages
+from mainstem.admin.elsewhere import cell_elsewhere, send_on
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
 from mainstem.admin.tokens import TOKENS_PATH
@@ -50,6 +51,7 @@ SECURITY_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 REFUSED = "MS-1005"
+LET_IN = "let_in"  # of a request that another cell sent on: whom that one let in
 
 
 class Guard:
@@ -74,6 +76,12 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
+        if self._running.forward is not None and LET_IN not in scope["state"]:
+            principal = scope["state"].get("principal")
+            cell = cell_elsewhere(self._running.forward.placement, scope, principal)
+            if cell is not None:
+                await send_on(self._running.forward, cell, principal, scope, receive, send)
+                return
         if scope["path"] not in BYTES_PATHS:
             receive = _bounded(receive, self._running.config.http.body_bytes_max)
         await self._app(scope, receive, guarded)
@@ -115,6 +123,9 @@ class Guard:
         path = scope["path"]
         if path in HEALTH or path == TOKENS_PATH or (path == METRICS and self._running.config.http.metrics_public):
             return None
+        if LET_IN in scope["state"]:
+            known: Principal | None = scope["state"][LET_IN]
+            return known
         shown = Shown(address=_address(scope), protocol="http", certificate=scope["state"].get("certificate"))
         if "authorization" not in headers:
             oidc = self._running.oidc

@@ -30,6 +30,7 @@ class Running(Protocol):
     unsent: Any  # protocols.unsent.Unsent, read by name like the configuration
     asking: Any  # admin.asking.Asking: who answers questions to the log
     cluster: Any  # cluster.figures.Figures where the broker is one of several, else None
+    forward: Any  # server.cell_serving.Forwarding where other cells hold namespaces, else None
     tokens: Tokens
     oidc: Oidc | None  # where people log in to the console at a provider's
     ready: bool

@@ -23,7 +23,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from mainstem.admin.app import make_application
+from mainstem.admin.guard import LET_IN
 from mainstem.admin.running import Running
+from mainstem.broker.namespaces.placement import AGAIN
 
 KEEP_ALIVE_S = 75
 CONNECTIONS_MAX = 1_000
@@ -90,6 +92,9 @@ class HttpConnection(HttpToolsProtocol):
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, "certificate": certificate}
+        again = transport.get_extra_info(AGAIN)
+        if again is not None:
+            self.app_state = {**self.app_state, LET_IN: again.take()}
         super().connection_made(CountedTransport(transport, door.counters))  # type: ignore[arg-type]
         self.watches_only = not door.admit(self)
 

@@ -25,6 +25,7 @@ from mainstem.broker.delivery.turns import Turns
 from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.identity.login import Identity, IdentityOptions
 from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.placement import Placement
 from mainstem.broker.namespaces.quotas import Quotas
 from mainstem.broker.namespaces.removal import NamespaceRemoval
 from mainstem.broker.namespaces.settings import NamespaceSettings
@@ -33,6 +34,7 @@ from mainstem.broker.pipelines import Pipelines
 from mainstem.broker.queues.registry import QueueService
 from mainstem.broker.rights.access import Access
 from mainstem.broker.rights.audit import Audit, AuditOptions
+from mainstem.broker.rights.followed_users import UserSource
 from mainstem.broker.rights.owners import Owners
 from mainstem.broker.scans.plan import ScanPlans
 from mainstem.broker.schemas.registry import Schemas
@@ -113,16 +115,19 @@ class Broker(Declaring):
         store: MetadataStore | None = None,
         *,
         committer: MakeCommitter | None = None,
+        users: UserSource | None = None,
     ) -> None:
-        """`store`: where the metadata lives, if not in an SQLite file of the data directory.
+        """`store`: where the metadata lives, if not in an SQLite file of the data directory; `users`: those of another
+        cell, if that is where users and roles are kept.
 
         Clock, disk and `committer`, which says when it is synced, may be a simulation's.
         """
         self.options = options
-        self._store = store
+        self._store, self._users = store, users
         self.clock: Clock = clock or SystemClock()
         self._make_committer = committer
         self.namespaces: dict[str, Namespace] = {}
+        self.placement = Placement(self.namespaces)
         self.nodes = Nodes()
         self.dispatcher = Dispatcher()
         self._background: list[asyncio.Task[None]] = []
@@ -140,7 +145,8 @@ class Broker(Declaring):
         keep_before_upgrade(data)
         self.store: MetadataStore = self._store or SqliteStore(data / "metadata.sqlite", self.ballast)
         catalog = self.store.load()
-        self.access = Access(self.store, catalog.items, clock=self.clock, namespaces=self.namespaces)
+        users = catalog.items if self._users is None else self._users.load()
+        self.access = Access(self._users or self.store, users, clock=self.clock, namespaces=self.placement)
         self.identity = Identity(self.access, self.options.identity, clock=self.clock)
         self.audit = Audit(self, self.options.audit)
         self.owners = Owners(self.store, self.access, catalog.items)
@@ -371,9 +377,13 @@ class Broker(Declaring):
         written = self.store.put_namespace(NamespaceRow(namespace.name, namespace.created, settings.to_document()))
         await Commit(self.ticker.loop, written, None, apply=lambda: namespace.give(settings))
 
-    def _begin_namespace(self, name: str, settings: NamespaceSettings) -> Commit[Namespace]:
+    @staticmethod
+    def check_namespace_name(name: str) -> None:
         if not _NAMESPACE_NAME.fullmatch(name):
             raise InvalidName(f"namespace {name!r}: 1 to 128 printable characters")
+
+    def _begin_namespace(self, name: str, settings: NamespaceSettings) -> Commit[Namespace]:
+        self.check_namespace_name(name)
         self.removal.check_free(name)
         self._check_tier(self.options.defaults.with_changes(settings.policy))
         self.store.check_room()

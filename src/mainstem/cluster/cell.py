@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.broker import Broker, BrokerOptions
+from mainstem.broker.rights.followed_users import UserSource
 from mainstem.cluster.disk import CellDisk
 from mainstem.cluster.image import ImageMaker, Rebuilt, rebuild
 from mainstem.cluster.membership import Membership, look
@@ -106,7 +107,14 @@ class Cell:
         )  # fmt: skip
         return found
 
-    def open(self, found: Rebuilt, options: BrokerOptions, lost: Callable[[str], None]) -> Broker:
+    def open(
+        self,
+        found: Rebuilt,
+        options: BrokerOptions,
+        lost: Callable[[str], None],
+        users: UserSource | None = None,
+    ) -> Broker:
+        """`users`: those that another cell keeps."""
         self.wal = CellWal(self._dsn, self.cell_id, self.epoch, found.seq, found.slot, lost)
         self.wal.recorded_bytes = found.replayed_bytes
         disk = CellDisk(self._root, self.wal, self.objects, found.files)
@@ -114,7 +122,8 @@ class Cell:
         self.images.named, self.images.flushed_seq = found.named, found.seq - found.rows
         store = CellStore(self._dsn, self.cell_id, self.epoch, lost)
         tier = None if options.tier is None else replace(options.tier, store=self._tier_store(options.tier.store))
-        self._broker = Broker(replace(options, data=self._root, disk=disk, tier=tier, replicated=True), store=store)
+        options = replace(options, data=self._root, disk=disk, tier=tier, replicated=True)
+        self._broker = Broker(options, store=store, users=users)
         return self._broker
 
     def _tier_store(self, store: StoreSettings) -> StoreSettings:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.cluster.membership import SKEW_S_MAX, Membership
+from mainstem.cluster.membership import SKEW_S_MAX, Membership, View, look
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, find, metadata_schema, prepare
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, MainstemError
@@ -114,6 +114,16 @@ def check_clock(membership: Membership) -> None:
         )
 
 
+def check_cells(view: View) -> None:
+    """Where brokers are alive each cell has an owner."""
+    free = [one.name for one in view.cells.values() if one.owner is None or one.lease_s <= 0]
+    if free and any(one.alive for one in view.brokers.values()):
+        raise ConfigError(
+            f"nobody owns {'cell' if len(free) == 1 else 'cells'} {', '.join(free[:5])}",
+            fix="mainstem cluster ls: is a broker alive that may own cells? Its log says why it took none",
+        )
+
+
 def problems(dsn: str, store: StoreSettings, *, single_postgres: bool) -> list[tuple[str, str, str]]:
     """(check, "" or what is wrong, fix), for a person to read. Changes nothing."""
     session = PostgresSession(dsn, SCHEMA)
@@ -125,11 +135,16 @@ def problems(dsn: str, store: StoreSettings, *, single_postgres: bool) -> list[t
     def clock() -> None:
         check_clock(Membership(dsn, "doctor", lambda reason: None, lambda view: None))
 
+    def cells() -> None:
+        if known[0] is not None:
+            check_cells(session.use(look))
+
     checks: dict[str, Callable[[], None]] = {
         "PostgreSQL": lambda: check_postgres(session, single_postgres=single_postgres),
         "tables": tables,
         "object store": lambda: check_store(store, known[0]),
         "clock": clock,
+        "cells": cells,
     }
     found: list[tuple[str, str, str]] = []
     try:

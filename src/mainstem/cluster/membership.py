@@ -18,10 +18,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mainstem.cluster.schema import SCHEMA
+from mainstem.cluster.schema import FIRST_CELL, SCHEMA
 from mainstem.cluster.wal import Fenced
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, Overloaded, StorageFault
@@ -52,6 +52,10 @@ class BrokerFacts:
     owns: bool = True  # its roles let it
 
     @property
+    def state(self) -> str:
+        return ("draining" if self.draining else "alive") if self.alive else "away"
+
+    @property
     def takes(self) -> bool:
         """Whether a cell could go there now."""
         return self.alive and self.owns and not self.draining
@@ -68,6 +72,8 @@ class CellFacts:
     reason: str
     wal_seq: int
     flushed_seq: int
+    relay_port: int = 0  # of the process that serves it; 0: its broker's
+    wanted_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,19 @@ class View:
 
     brokers: dict[str, BrokerFacts]
     cells: dict[int, CellFacts]
+    places: dict[str, int] = field(default_factory=dict)  # namespaces that are not in cell 1
 
     def owner_of(self, cell_id: int) -> BrokerFacts | None:
         cell = self.cells.get(cell_id)
         return self.brokers.get(cell.owner) if cell is not None and cell.owner else None
+
+    def address_of(self, cell_id: int) -> tuple[str, int] | None:
+        """Where its owner takes clients from relays."""
+        owner = self.owner_of(cell_id)
+        return (owner.host, self.cells[cell_id].relay_port or owner.relay_port) if owner is not None else None
+
+    def owned_by(self, broker: str) -> list[CellFacts]:
+        return [one for one in self.cells.values() if one.owner == broker and one.lease_s > 0]
 
 
 async def look(connection: asyncpg.Connection[Any]) -> View:
@@ -90,7 +105,13 @@ async def look(connection: asyncpg.Connection[Any]) -> View:
         "SELECT c.*, l.wal_seq, l.flushed_seq, extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease"
         " FROM cell c JOIN lane l USING (cell_id) ORDER BY cell_id"
     )
-    return View({row["name"]: _broker(row) for row in brokers}, {row["cell_id"]: _cell(row) for row in cells})
+    several = any(row["cell_id"] != FIRST_CELL for row in cells)  # only then is there a table of places for certain
+    places = await connection.fetch("SELECT namespace, cell_id FROM place") if several else []
+    return View(
+        {row["name"]: _broker(row) for row in brokers},
+        {row["cell_id"]: _cell(row) for row in cells},
+        {row["namespace"]: row["cell_id"] for row in places},
+    )
 
 
 def _broker(row: Any) -> BrokerFacts:
@@ -110,7 +131,8 @@ def _broker(row: Any) -> BrokerFacts:
 
 def _cell(row: Any) -> CellFacts:
     names = "cell_id", "name", "owner", "wanted", "epoch", "lease", "reason", "wal_seq", "flushed_seq"
-    return CellFacts(*(row[name] for name in names))
+    added = {"relay_port": row.get("relay_port", 0), "wanted_because": row.get("wanted_because", "")}
+    return CellFacts(*(row[name] for name in names), **added)
 
 
 class Membership:
@@ -119,6 +141,7 @@ class Membership:
 
     def __init__(self, dsn: str, name: str, lost: Callable[[str], None], changed: Callable[[View], None]) -> None:
         self.name, self.incarnation = name, uuid.uuid4().hex
+        self._registered = False
         self._dsn, self._lost, self._changed = dsn, lost, changed
         self._session = PostgresSession(dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
         self._calls = threading.Condition()
@@ -166,6 +189,12 @@ class Membership:
                 return int(await connection.fetchval(sql, *given))
 
         self.node_id = self._session.use(put)
+        self._registered = True
+        self.view = self._session.use(look)
+        self._thread.start()
+
+    def follow(self) -> None:
+        """Of a process that serves a cell for a broker: it holds leases in that one's name, which registers itself."""
         self.view = self._session.use(look)
         self._thread.start()
 
@@ -187,8 +216,11 @@ class Membership:
 
     # -- cells; each of these waits for PostgreSQL on a connection of its own
 
-    def take(self, cell_id: int, epoch: int, reason: str, *, early: bool = False) -> int | None:
-        """Own the cell from now on: the new epoch, None if someone was quicker. `early`: although the lease holds."""
+    def take(
+        self, cell_id: int, epoch: int, reason: str, *, early: bool = False, relay_port: int | None = None
+    ) -> int | None:
+        """Own the cell from now on: the new epoch, None if someone was quicker. `early`: although the lease holds;
+        `relay_port`: of the process that serves it, where that is not the broker's own."""
 
         async def take(connection: asyncpg.Connection[Any]) -> int | None:
             async with connection.transaction():
@@ -201,6 +233,9 @@ class Membership:
                 found = await connection.fetchval(sql, *given)
                 if found is not None:
                     await connection.execute("UPDATE lane SET epoch = $2 WHERE cell_id = $1", cell_id, found)
+                    if relay_port is not None:
+                        sql = "UPDATE cell SET relay_port = $2, wanted_because = '' WHERE cell_id = $1"
+                        await connection.execute(sql, cell_id, relay_port)
                 return None if found is None else int(found)
 
         began = time.monotonic()
@@ -272,7 +307,7 @@ class Membership:
 
     async def _beat(self, connection: asyncpg.Connection[Any], held: dict[int, tuple[int, float]]) -> View:
         sql = "UPDATE broker SET seen = clock_timestamp() WHERE name = $1 AND incarnation = $2 RETURNING 1"
-        if await connection.fetchval(sql, self.name, self.incarnation) is None:
+        if self._registered and await connection.fetchval(sql, self.name, self.incarnation) is None:
             raise StorageFault(f"another process registered as broker {self.name}, or it was removed from the cluster")
         for cell_id, (epoch, _) in held.items():
             sql = (

@@ -58,6 +58,7 @@ def export_directory(dsn: str, store: StoreSettings, target: Path) -> int:
     make_empty(target)
     session = PostgresSession(dsn, SCHEMA)
     try:
+        _check_one_cell(session)
         with borrow_cell(dsn, "it was exported") as epoch:
             found = rebuild(session, FIRST_CELL, target.resolve(), CellObjects(store, FIRST_CELL))
             _check_movable(target)
@@ -78,6 +79,18 @@ def _check_new(session: PostgresSession) -> None:
         raise ConfigError(
             "the cluster holds data already; importing would replace it",
             fix="import before the first broker serves, into a database and a prefix of their own",
+        )
+
+
+def _check_one_cell(session: PostgresSession) -> None:
+    """The data of a broker that is alone is one cell's."""
+    names = [
+        row["name"] for row in session.use(lambda c: c.fetch("SELECT name FROM cell WHERE cell_id != $1", FIRST_CELL))
+    ]
+    if names:
+        raise ConfigError(
+            f"the cluster has {len(names)} cells beside main ({', '.join(names[:5])}), which are not exported",
+            fix="copy their topics to a broker by a client, or remove their namespaces with the cluster",
         )
 
 

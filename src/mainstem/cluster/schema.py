@@ -5,6 +5,8 @@
     cell       who owns it until when, by PostgreSQL's own clock; the epoch grows with every owner
     lane       the end of a cell's write-ahead log: a commit is an update of this row that names the epoch
     image      what the write-ahead log goes on from: an object with all files of the cell as of `flushed_seq`
+    place      the cell of a namespace that is not in cell 1
+    move       which cell was moved from whom to whom, and why: at most so many an hour
     wal_N_S    the rows of cell N; two tables by turns, so that what an image holds is truncated, never deleted
 
 `cluster.version` grows when an older Mainstem could not work with the tables; what is only added does not raise it, so that
@@ -19,6 +21,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.namespaces.placement import FIRST_CELL as FIRST_CELL
 from mainstem.metadata.postgres_session import PostgresSession, check_server
 from mainstem.model.errors import ConfigError
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 SCHEMA = "mainstem_cluster"
 VERSION = 1
 SLOTS = 2
-FIRST_CELL = 1  # of every namespace that has none of its own
 TABLES = """
 CREATE TABLE cluster (
     id TEXT NOT NULL, version INTEGER NOT NULL, store TEXT NOT NULL, secret TEXT NOT NULL,
@@ -46,9 +48,17 @@ CREATE TABLE lane (
     flushed_seq BIGINT NOT NULL DEFAULT 0, slot INTEGER NOT NULL DEFAULT 0, image TEXT NOT NULL DEFAULT '')
     WITH (fillfactor = 50);
 """
-ADDED = (
+ADDED = (  # later, and unknown to older brokers: they go on as they were
     ("broker", "owns", "BOOLEAN NOT NULL DEFAULT true"),
-)  # later, and unknown to older brokers: they go on as they were
+    ("cell", "relay_port", "INTEGER NOT NULL DEFAULT 0"),  # of the process that serves it; 0: the broker's
+    ("cell", "wanted_because", "TEXT NOT NULL DEFAULT ''"),
+)
+ADDED_TABLES = """
+CREATE TABLE IF NOT EXISTS place (namespace TEXT PRIMARY KEY, cell_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS move (
+    at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), cell_id INTEGER NOT NULL, source TEXT NOT NULL,
+    target TEXT NOT NULL, reason TEXT NOT NULL);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,8 @@ def prepare(session: PostgresSession, store: str) -> Identity:
                 await connection.execute(TABLES)
                 sql = "INSERT INTO cluster (id, version, store, secret) VALUES ($1, $2, $3, $4)"
                 await connection.execute(sql, uuid.uuid4().hex, VERSION, store, secrets.token_hex(32))
-                await _add_cell(connection, FIRST_CELL, "main")
+                await add_cell(connection, FIRST_CELL, "main")
+            await connection.execute(ADDED_TABLES)
             for table, column, kind in ADDED:
                 sql = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2"
                 if await connection.fetchval(sql, f"{SCHEMA}.{table}", column) is None:
@@ -111,7 +122,7 @@ async def _find(connection: asyncpg.Connection[Any]) -> Identity | None:
     return Identity(row["id"], row["store"], bytes.fromhex(row["secret"]))
 
 
-async def _add_cell(connection: asyncpg.Connection[Any], cell_id: int, name: str) -> None:
+async def add_cell(connection: asyncpg.Connection[Any], cell_id: int, name: str) -> None:
     await connection.execute("INSERT INTO cell (cell_id, name) VALUES ($1, $2)", cell_id, name)
     await connection.execute("INSERT INTO lane (cell_id) VALUES ($1)", cell_id)
     for slot in range(SLOTS):

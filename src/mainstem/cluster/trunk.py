@@ -2,13 +2,17 @@
 
     u32 length of the rest, u8 kind, u32 stream, payload (big-endian)
 
-    OPEN     relay → owner   JSON {"listener", "peer": [host, port], "tls", "certificate"}: a client; the relay numbers them
+    OPEN     relay → owner   JSON {"listener", "peer": [host, port], "tls", "certificate", "cell", "moves", "again"}:
+                             a client; the relay numbers them
     TAKEN    owner → relay   it is the owner's from here on
     REFUSED  owner → relay   not the owner, or not that listener: the stream is over
     DATA     both            bytes of the client or for it, at most FRAME_BYTES
     GRANT    both            u32: so many bytes of the other's DATA were used; WINDOW_BYTES may be under way unused
     EOF      both            no more DATA follows
     CLOSE    both            the stream is over
+    MOVE     owner → relay   JSON {"cell", "again"}: the client is another cell's. DATA that follows is what it said, and
+                             what the relay sent meanwhile comes back, until the relay's EOF is answered by CLOSE. Only
+                             to a relay whose OPEN says "moves"
 
 A client that is slow uses up its own window and holds nobody else back. The window bounds what a broker keeps for it.
 Frames of one turn of the loop go out as one write. The connection is TLS of both sides (`certificate.py`).
@@ -22,13 +26,13 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 logger = logging.getLogger("mainstem.cluster")
 
 HEAD = struct.Struct(">IBI")
 HEAD_REST = HEAD.size - 4  # what the length counts beside the payload
-OPEN, TAKEN, REFUSED, DATA, GRANT, EOF, CLOSE = range(1, 8)
+OPEN, TAKEN, REFUSED, DATA, GRANT, EOF, CLOSE, MOVE = range(1, 9)
 FRAME_BYTES = 64 << 10
 WINDOW_BYTES = 512 << 10
 TRUNK_BYTES = 4 << 20  # unsent, beyond which streams keep what they have to say
@@ -40,6 +44,10 @@ _LIVENESS = (  # a broker that a cut cable hides is given up after about 4 s
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4_000),
 )
 HIGH_BYTES = 256 << 10  # unsent of a stream, unless its protocol says
+
+
+class Moved(NamedTuple):
+    where: bytes
 
 
 class Trunk(asyncio.Protocol):
@@ -149,15 +157,24 @@ class Stream:
         self._credit = WINDOW_BYTES
         self._unsent, self._used = bytearray(), 0
         self._high, self._low = HIGH_BYTES, HIGH_BYTES // 4
-        self._held: deque[bytes] = deque()  # while nobody reads; a window at most
+        self._held: deque[bytes | Moved] = deque()  # while nobody reads; a window at most
         self._held_bytes = 0
         self._reading, self._heard_eof, self._heard_close = True, False, False
         self._pressed = self._eof = self._said_eof = self._closing = self._over = False
+        self.moves = False  # whether its relay takes it back
+        self._moving: tuple[bytes, bytes] | None = None  # where to, and what the client said
+        self._moved = False
 
     # -- what the other side says
 
     def hear(self, kind: int, payload: bytes) -> None:
-        if kind == DATA:
+        if (self._moving is not None or self._moved) and kind in (DATA, EOF):
+            self._send_back(kind, payload)
+        elif kind == MOVE:
+            self._held.append(Moved(payload))  # in its place among the bytes
+            if self._reading:
+                self._deliver()
+        elif kind == DATA:
             self._held.append(payload)
             self._held_bytes += len(payload)
             if self._held_bytes > WINDOW_BYTES:
@@ -180,11 +197,36 @@ class Stream:
             self._heard_close = self._reading = True  # what it said last is delivered, however full the reader is
             self._deliver()
 
+    def hand_back(self, where: bytes, said: bytes) -> None:
+        """Its relay is to take the client elsewhere, with what it said. The protocol hears no more of it."""
+        held = b"".join(one for one in self._held if not isinstance(one, Moved))
+        self._held.clear()
+        self._use(self._held_bytes)
+        self._held_bytes, self._protocol = 0, None
+        self._moving = where, said + held
+        self.flush()
+        if self._heard_eof:
+            self._send_back(EOF, b"")
+
+    def _send_back(self, kind: int, payload: bytes) -> None:
+        if kind == EOF:
+            self.close()
+        elif self._moving is not None:
+            self._moving = self._moving[0], self._moving[1] + payload
+            self._use(len(payload))
+        else:
+            self._use(len(payload))
+            self._unsent += payload
+            self.flush()
+
     def _deliver(self) -> None:
         if self._protocol is None:
             return  # it goes on with `set_protocol`
         while self._held and not self._over:
             data = self._held.popleft()
+            if isinstance(data, Moved):
+                self._protocol.moved(data.where)
+                continue
             self._held_bytes -= len(data)
             self._use(len(data))
             if isinstance(self._protocol, asyncio.BufferedProtocol):
@@ -261,11 +303,19 @@ class Stream:
             self._trunk.send(DATA, self.number, piece)
         if self._over:
             return
+        if not self._unsent and self._moving is not None:
+            (where, said), self._moving, self._moved = self._moving, None, True
+            self._trunk.send(MOVE, self.number, where)
+            self._unsent += said
+            self.flush()
+            return
         if not self._unsent and self._eof and not self._said_eof:
             self._said_eof = True
             self._trunk.send(EOF, self.number)
         if not self._unsent and self._closing:
             self._say_closed()
+        elif self._protocol is None:
+            return
         elif self._pressed and len(self._unsent) <= self._low:
             self._pressed = False
             self._protocol.resume_writing()

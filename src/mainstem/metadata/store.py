@@ -54,6 +54,13 @@ class Written(Pending[None]):
     """Done once durable."""
 
 
+def done() -> Written:
+    """Nothing had to be written."""
+    written = Written()
+    written.set_result(None)
+    return written
+
+
 class Room(Protocol):
     """What the store knows of its disk."""
 

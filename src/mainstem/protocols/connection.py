@@ -28,6 +28,7 @@ from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
 from mainstem.protocols.login import Expiries, address_of
+from mainstem.protocols.porter import Forward
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
 
@@ -157,6 +158,9 @@ class Server:
     protocol = ""  # that its clients speak, as logs and audits name it; the wiring sets it
     reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
     turn_bytes = TURN_BYTES  # of a namespace's clients in one turn, where they are read in place
+    forward: Forward | None = None  # to other cells of a cluster that has several; `porter.py`
+    listener = ""  # its name, where it has that
+    moves_between_requests = False  # its connections need no porter
 
     def __init__(self, ticker: Ticker, *, connections_max: int = 100_000) -> None:
         self.ticker = ticker
@@ -378,6 +382,10 @@ class Connection(asyncio.Protocol):
         if hasattr(transport, "stop_hearing"):  # others ask `data_received`
             transport.stop_hearing()
         self.server.deadlines.watch(self, CLOSE_SECONDS_MAX, however=True)
+
+    def use_transport(self, transport: Any) -> None:
+        """From here on this one: what stood between us and it steps aside."""
+        self.transport = transport
 
     def logged_in(self) -> Principal | None:
         """Who it is; None before its login."""

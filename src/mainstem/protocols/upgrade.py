@@ -36,6 +36,9 @@ class UpgradedTransport:
         self._below.set_protocol(self)
         connection.transport = self
 
+    def use_transport(self, transport: Any) -> None:
+        self._below = transport
+
     # -- what the transport below calls
 
     @property

@@ -81,6 +81,9 @@ class WebSocketProtocol(asyncio.Protocol):
         self._is_other = False
         self._protocol = ServerProtocol(subprotocols=list(rules.subprotocols), max_size=rules.frame_bytes_max)  # type: ignore[arg-type]
 
+    def use_transport(self, transport: Any) -> None:
+        self._transport = transport
+
     # -- what asyncio calls
 
     def connection_made(self, transport: Any) -> None:

@@ -27,6 +27,7 @@ from mainstem.log.logs import LogLimits
 from mainstem.model.errors import ConfigError, Overloaded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.connection import Server
+from mainstem.protocols.porter import with_porters
 from mainstem.protocols.reactor import Listener, let_go, listen
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
@@ -170,6 +171,7 @@ class App:
         self.cluster: Any = None  # set by whoever runs it as one of several
         self.tokens: Any = None  # likewise
         self.oidc: Any = None  # likewise
+        self.forward: Any = None  # likewise, to other cells of a cluster: cell_serving.Forwarding
         self.serves_all = False  # also what it does not listen for: clients come by other brokers
         self.ready = False
         self._move_ports = move_ports
@@ -336,6 +338,10 @@ class App:
         self.broker.removal.clients = partial(connections_in, self)
         if self._listens(HTTP.name):
             self.servers[HTTP.name] = load(HTTP.server)(self)
+        if self.forward is not None:
+            for name, server in self.servers.items():
+                if name != HTTP.name:
+                    with_porters(server, name, self.forward)
 
     async def _listen(self, taken: Taken) -> None:
         loop = asyncio.get_running_loop()

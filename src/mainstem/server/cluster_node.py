@@ -1,11 +1,13 @@
 """The life of a broker in a cluster: take part, relay, take the cell when it is free, serve it, hand it over or lose it.
 
 relaying    every listener is open; clients' bytes go to the owner
-taking      the epoch is ours: files are rebuilt, the broker recovers; clients wait
-serving     as a broker that is alone does
+taking      the epoch of cell 1 is ours: files are rebuilt, the broker recovers; clients wait
+serving     as a broker that is alone does; clients of other cells are handed on
 over        handed over (drained, moved): everything is committed and released. Lost (another took it, the lease could
             not be renewed): nothing more is said to anyone. Either way the process starts over in its place (exec), so
             that nothing of the old owner lives on
+
+Cells other than the first have a process each (`cell_process.py`), which this one, their front, starts and ends.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mainstem import __version__
-from mainstem.broker.nodes import Node as OtherNode
-from mainstem.broker.nodes import Nodes
-from mainstem.cluster.cell import Cell
+from mainstem.cluster.balance import Balance, ask_for
 from mainstem.cluster.certificate import relay_contexts
 from mainstem.cluster.checks import check_clock, has_users, join
-from mainstem.cluster.figures import Figures
-from mainstem.cluster.membership import WANTED_S, BrokerFacts, CellFacts, Membership, View
+from mainstem.cluster.membership import CellFacts, Membership, View
 from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
 from mainstem.model.errors import ConfigError, MainstemError, Overloaded
-from mainstem.server.app import App, broker_options, tier_settings
+from mainstem.server.app import tier_settings
+from mainstem.server.cell_children import Children
+from mainstem.server.cell_process import NOT_TAKEN
+from mainstem.server.cell_serving import Serving
+from mainstem.server.cell_taking import Reason, Taking
 from mainstem.server.cli.run import in_url
-from mainstem.server.lifecycle import GC_THRESHOLD, handle_signals, keep_freed_memory, loop_factory, set_up_logging
+from mainstem.server.lifecycle import handle_signals, keep_freed_memory, loop_factory, set_up_logging
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.notify import notify
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
@@ -49,9 +51,9 @@ from mainstem.storage.engines import ENGINES
 
 logger = logging.getLogger("mainstem.cluster")
 
-REFUSED_S = 1.0  # the owner's address refuses connections for so long: its process is gone
-CONNECT_S = 0.5
 LOOK_S = 0.25
+AGAIN_S = 1.0  # before a cell is taken again whose process could not serve it
+HAND_OVER_S, CHILDREN_S = 30.0, 0.05
 AWAY_S = 0.5
 AGAIN = "MAINSTEM_STARTED_OVER"  # in the environment of a process that took its own place
 T = TypeVar("T")
@@ -99,10 +101,10 @@ class Node:
         self._tier = tier_settings(config)
         self._directory = Path(config.data.directory).resolve()
         self._name = config.cluster.name or platform.node()
-        self._app: App | None = None
-        self._cell: Cell | None = None
         self._changed = asyncio.Event()
-        self._refused_since = 0.0
+        self._children = Children()
+        self._taking, self._balance = Taking(self._name), Balance()
+        self._not_before: dict[int, float] = {}
         self._stopping: asyncio.Event | None = None
 
     async def serve(self) -> int:
@@ -123,9 +125,11 @@ class Node:
         self._membership = Membership(self._dsn, self._name, self._lost, self._see)
         await until_reached(partial(check_clock, self._membership))
         listening, connecting = relay_contexts(identity.secret)
-        self._relay = Relay(connecting, self._owner)
+        self._secret = identity.secret
+        self._relay = Relay(connecting, lambda: self._membership.view)
+        self._serving = serving = Serving(self.config, self._membership, self._relay, self._directory, self._lost)
         door = await self._loop.create_server(
-            lambda: RelayDoor(self._find),
+            lambda: RelayDoor(serving.find, serving.ready_for),
             self.config.listeners.host,
             given.relay_port,
             ssl=listening,
@@ -134,7 +138,7 @@ class Node:
         self._tell_ports(taken, door)
         await until_reached(self._check_open)
         fronts = await self._open_fronts(taken)
-        self._stopping = stopping = handle_signals(lambda: self._app, self._reload)
+        self._stopping = stopping = handle_signals(lambda: serving.app, self._reload)
         facts = self._host, self._relay_port, self._ports, __version__
         await until_reached(partial(self._membership.register, *facts, owns=not self._roles or CELLS in self._roles))
         self._announce_relaying()
@@ -173,10 +177,6 @@ class Node:
             fix = "mainstem user add NAME --admin --cluster URL, or on a network you trust: --insecure-allow-anonymous"
             raise ConfigError(error.message, fix=fix, code=error.code) from None
 
-    def _other_nodes(self) -> list[OtherNode]:
-        known = self._membership.view.brokers.values()
-        return [OtherNode(one.node_id, one.host, one.ports) for one in known if one.alive and one.name != self._name]
-
     # -- what the membership's thread tells
 
     def _see(self, view: View) -> None:
@@ -188,15 +188,7 @@ class Node:
             logger.critical("this broker was being stopped, and could not hand over: %s", reason)
             os._exit(1)
         logger.critical("this broker stops serving: %s. It starts over", reason)
-        start_over()
-
-    def _owner(self) -> BrokerFacts | None:
-        return self._membership.view.owner_of(FIRST_CELL)
-
-    def _find(self, listener: str) -> Any:
-        """Where a relayed client goes, if we serve."""
-        app = self._app
-        return app.servers.get(TWINS.get(listener, listener)) if app is not None and app.ready else None
+        self._start_over()
 
     # -- relaying
 
@@ -220,7 +212,7 @@ class Node:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
-    # -- the cell
+    # -- cells
 
     async def _live(self, taken: Taken, fronts: list[asyncio.Server], stopping: asyncio.Event) -> int:
         stopped = self._loop.create_task(stopping.wait())
@@ -229,17 +221,18 @@ class Node:
             await asyncio.wait({stopped, changed}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
             self._changed.clear()
-            cell = self._membership.view.cells.get(FIRST_CELL)
-            if cell is None or stopping.is_set():
-                continue
-            if self._app is None:
-                await self._try_to_take(cell, taken, fronts)
-            elif reason := self._reason_to_leave(cell):
-                await self._hand_over(reason)
-                start_over()
-        if self._app is not None:
-            notify("STOPPING=1")
-            await self._hand_over(f"{self._name} was stopped")
+            view = self._membership.view
+            self._notice_ended()
+            if stopping.is_set():
+                break
+            if FIRST_CELL in view.cells:
+                await self._look_at_first(view, view.cells[FIRST_CELL], taken, fronts)
+            others = [one for one in view.cells.values() if one.cell_id != FIRST_CELL]
+            await asyncio.gather(*(self._look_at(view, one) for one in others))
+            mine = view.brokers.get(self._name)
+            await self._keep_balance(view)
+            self._children.keep_spare(len(view.cells) > 1 and mine is not None and mine.takes)
+        await self._stop_serving()
         self._relay.close_all()
         for front in fronts:
             front.close()
@@ -247,101 +240,88 @@ class Node:
         logger.info("stopped cleanly")
         return 0
 
-    async def _try_to_take(self, cell: CellFacts, taken: Taken, fronts: list[asyncio.Server]) -> None:
-        reason, early = await self._reason_to_take(cell)
-        if not reason:
-            return
+    async def _look_at_first(self, view: View, cell: CellFacts, taken: Taken, fronts: list[asyncio.Server]) -> None:
+        if self._serving.app is None:
+            reason = await self._taking.reason_to_take(view, cell)
+            if reason is not None:
+                await self._take_first(cell, reason, taken, fronts)
+        elif why := self._taking.reason_to_leave(view, cell):
+            await self._serving.hand_over(why)
+            self._start_over()
+
+    async def _take_first(self, cell: CellFacts, reason: Reason, taken: Taken, fronts: list[asyncio.Server]) -> None:
         try:
-            epoch = await asyncio.to_thread(self._membership.take, FIRST_CELL, cell.epoch, reason, early=early)
+            epoch = await asyncio.to_thread(
+                self._membership.take, FIRST_CELL, cell.epoch, reason.text, early=reason.early
+            )
         except MainstemError as error:
             logger.warning("the cell was not taken: %s", error)
             return
-        if epoch is not None:
-            logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason)
-            try:
-                await self._serve_cell(epoch, taken)
-            except BaseException:
-                await asyncio.to_thread(self._membership.release, FIRST_CELL, f"{self._name} could not serve it")
-                raise
-            for front in fronts:
-                front.close()
-            fronts.clear()
-
-    async def _serve_cell(self, epoch: int, taken: Taken) -> None:
-        assert self._tier is not None
-        began = time.monotonic()
-        cell = Cell(self._dsn, self._tier.store, FIRST_CELL, epoch, self._directory)
-        found = await asyncio.to_thread(cell.rebuild)
-        broker = await asyncio.to_thread(cell.open, found, broker_options(self.config), self._lost)
-        broker.nodes = Nodes(self._membership.node_id, self._other_nodes)
-        config = replace(self.config, data=replace(self.config.data, directory=str(broker.options.data)))
-        app = App(config, broker=broker, taken=taken)
-        app.serves_all = True
-        await app.start()
-        app.cluster = Figures(cell, self._membership, self._relay)
-        self._cell, self._app = cell, app
-        cell.start()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 50)
-        logger.warning("serving cell %d, epoch %d, after %.2f s", FIRST_CELL, epoch, time.monotonic() - began)
-        notify(f"READY=1\nSTATUS=serving cell {FIRST_CELL}, epoch {epoch}")
-
-    async def _reason_to_take(self, cell: CellFacts) -> tuple[str, bool]:
-        view, me = self._membership.view, self._name
-        mine = view.brokers.get(me)
-        others = [one for one in view.brokers.values() if one.name != me and one.takes]
-        if mine is None or not mine.owns or (mine.draining and others):
-            return "", False
-        if cell.owner is None or cell.lease_s < 0:
-            wanted = view.brokers.get(cell.wanted or me)
-            if wanted is not None and wanted.name != me and wanted.alive and -cell.lease_s < WANTED_S:
-                return "", False
-            before = cell.reason if cell.owner is None else f"the lease of {cell.owner} ran out"
-            return before or "nobody owned it", False
-        if cell.owner == me:
-            return f"{me} was restarted", True
-        owner = view.brokers.get(cell.owner)
-        if owner is None or not await self._refuses(owner):
-            self._refused_since = 0.0
-            return "", False
-        self._refused_since = self._refused_since or time.monotonic()
-        return (
-            (f"{owner.name} refuses connections", True)
-            if time.monotonic() - self._refused_since > REFUSED_S
-            else ("", False)
-        )
-
-    async def _refuses(self, owner: BrokerFacts) -> bool:
-        """Its machine answers, and says that nobody listens."""
+        if epoch is None:
+            return
+        logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason.text)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, writer = await asyncio.open_connection(owner.host, owner.relay_port)
-            writer.close()
-        except ConnectionRefusedError:
-            return True
-        except (OSError, TimeoutError):
-            return False
-        return False
+            await self._serving.start(FIRST_CELL, epoch, taken)
+        except BaseException:
+            await asyncio.to_thread(self._membership.release, FIRST_CELL, f"{self._name} could not serve it")
+            raise
+        notify(f"READY=1\nSTATUS=serving cell {FIRST_CELL}, epoch {epoch}")
+        for front in fronts:
+            front.close()
+        fronts.clear()
 
-    def _reason_to_leave(self, cell: CellFacts) -> str:
-        view = self._membership.view
-        others = [one.name for one in view.brokers.values() if one.name != self._name and one.takes]
-        if view.brokers[self._name].draining and others:
-            return f"{self._name} is drained"
-        if cell.wanted is not None and cell.wanted != self._name and cell.wanted in others:
-            return f"it is moved to {cell.wanted}"
-        return ""
+    async def _look_at(self, view: View, cell: CellFacts) -> None:
+        """A cell that has a process of its own wherever it is served."""
+        number = cell.cell_id
+        if number in self._children.by_cell:
+            if cell.owner == self._name and (why := self._taking.reason_to_leave(view, cell)):
+                self._children.leave(number, why)
+            return
+        if time.monotonic() < self._not_before.get(number, 0.0):
+            return
+        reason = await self._taking.reason_to_take(view, cell)
+        if reason is not None:
+            facts = {"epoch": cell.epoch, "reason": reason.text, "early": reason.early, "name": self._name}
+            facts |= {"host": self._host, "ports": self._ports, "secret": self._secret.hex()}
+            try:
+                self._children.take(number, facts)
+            except OSError as error:
+                logger.error("no process for cell %d could be started; it is tried again: %s", number, error)
+                self._not_before[number] = time.monotonic() + AGAIN_S
 
-    async def _hand_over(self, reason: str) -> None:
-        """Say goodbye, commit everything, let go."""
-        assert self._app is not None
-        assert self._cell is not None
-        began = time.monotonic()
-        app, self._app = self._app, None
-        await app.stop()
-        await self._cell.close()
-        await asyncio.to_thread(self._membership.release, FIRST_CELL, reason)
-        logger.warning("handed cell %d over in %.2f s: %s", FIRST_CELL, time.monotonic() - began, reason)
+    async def _keep_balance(self, view: View) -> None:
+        """One broker decides: the one that serves the first cell."""
+        if self._serving.app is None or len(view.cells) == 1 or not self._balance.due(time.monotonic()):
+            return
+        move = self._balance.look(view, time.monotonic())
+        if move is not None:
+            try:
+                await asyncio.to_thread(ask_for, self._dsn, move, self.config.cluster.moves_per_hour)
+            except MainstemError as error:
+                logger.warning("a cell was not moved: %s", error)
+
+    def _notice_ended(self) -> None:
+        for cell, code in self._children.ended():
+            if code not in (0, NOT_TAKEN):
+                logger.error("the process of cell %d ended with code %d", cell, code)
+            self._not_before[cell] = time.monotonic() + (0.0 if code < 0 else AGAIN_S)
+
+    async def _stop_serving(self) -> None:
+        notify("STOPPING=1")
+        reason = f"{self._name} was stopped"
+        self._children.keep_spare(False)
+        for cell in self._children.by_cell:
+            self._children.leave(cell, reason)
+        if self._serving.app is not None:
+            await self._serving.hand_over(reason)
+        deadline = time.monotonic() + HAND_OVER_S
+        while self._children.by_cell and time.monotonic() < deadline:
+            self._notice_ended()
+            await asyncio.sleep(CHILDREN_S)
+
+    def _start_over(self) -> None:
+        self._children.keep_over_exec()
+        start_over()
 
 
 async def until_reached(call: Callable[[], T]) -> T:

@@ -274,6 +274,17 @@ class Cluster:
     name: str = setting("", TEXT, "This broker's name in the cluster; empty takes the machine's.")
     host: str = setting("", TEXT, "Where other brokers and Kafka clients reach this one; empty: `listeners.host`.")
     relay_port: int = setting(7071, count(0, 65_535), "Port for the other brokers; 0 takes any free one.")
+    cells: str = setting(
+        "shared",
+        choice("shared", "per-namespace"),
+        "Where a namespace goes that is added without `--cell`: `shared`: the cell `main`, `per-namespace`: one of its own.",
+    )
+    cell_ports: int = setting(
+        0, count(0, 64_000), "The process of cell N has this port plus N for the other brokers; 0 takes any free one."
+    )
+    moves_per_hour: int = setting(
+        20, count(0), "Cells that balancing moves at most in an hour; 0 moves none.", live=True
+    )
     roles: tuple[str, ...] = setting(
         (),
         NAMES,

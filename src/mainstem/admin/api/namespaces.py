@@ -9,6 +9,7 @@ from mainstem.admin.connections import connections_in
 from mainstem.admin.rights import admit
 from mainstem.admin.topics import topic_count
 from mainstem.broker.namespaces.namespace import Namespace
+from mainstem.broker.namespaces.placement import FIRST_CELL
 from mainstem.broker.namespaces.quotas import NAMESPACE
 from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.model.errors import InvalidArgument
@@ -28,16 +29,32 @@ def namespace_row(call: Call, namespace: Namespace) -> dict[str, Any]:
 
 
 async def list_namespaces(call: Call) -> Any:
+    """Of a cluster all of them; what those of other cells hold their owners tell, one by one."""
     namespaces, after = call.running.broker.namespaces, call.query.get("after", "")
-    names = [name for name in sorted(namespaces) if name > after]
-    rows = [namespace_row(call, namespaces[name]) for name in names[: call.limit]]
+    cluster = call.running.cluster
+    elsewhere = cluster.places.cell_names() if cluster is not None else {}
+    names = [name for name in sorted({*namespaces, *elsewhere}) if name > after]
+    rows = [
+        namespace_row(call, namespaces[name]) if name in namespaces else {"name": name, "cell": elsewhere[name]}
+        for name in names[: call.limit]
+    ]
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
 async def add_namespace(call: Call) -> Any:
     """One that exists stays as it is, so that the same call may be made again."""
-    broker = call.running.broker
-    namespace = await broker.declare_namespace(call.body["name"])
+    broker, cluster, name = call.running.broker, call.running.cluster, call.body["name"]
+    cell = call.body.get("cell") or ""
+    if cell and cluster is None:
+        raise InvalidArgument("this broker is alone and has no cells", fix=f"mainstem namespace add {name}")
+    if cluster is not None and not cell and call.running.config.cluster.cells == "per-namespace":
+        cell = NEW_CELL
+    if cell and name not in broker.namespaces:
+        broker.check_namespace_name(name)
+        placed: dict[str, Any] = await cluster.places.place(name, cell)
+        if broker.placement.elsewhere(name) is not None or placed["owner"] is None:
+            return placed
+    namespace = await broker.declare_namespace(name)
     return namespace_row(call, namespace)
 
 
@@ -81,10 +98,14 @@ async def alter_namespace(call: Call) -> Any:
 async def remove_namespace(call: Call) -> Any:
     broker = call.running.broker
     namespace = broker.namespace(call.path["name"])
+    placed = call.running.cluster is not None and broker.placement.cell_of(namespace.name) != FIRST_CELL
     held = await broker.removal.remove(namespace, with_data=call.flag("with_data"))
+    if placed:
+        await call.running.cluster.places.take_away(namespace.name)
     return {"deleted": namespace.name, "contents": held}
 
 
+NEW_CELL = "new"
 SETTINGS = (
     Field("policy", "object", "Defaults of its topics by name, as in [topics]: engine, durability, retention_ms, ..."),
     Field("auto_create", "boolean", "Whether Kafka clients make topics by asking for them; else [topics] auto_create."),
@@ -107,7 +128,10 @@ OPERATIONS = (
         add_namespace,
         "Add a namespace; one that exists stays as it is.",
         "namespace.add",
-        body=(Field("name", "string", "Its name, also as AMQP's virtual host.", required=True),),
+        body=(
+            Field("name", "string", "Its name, also as AMQP's virtual host.", required=True),
+            Field("cell", "string", "In a cluster: `new` for a cell of its own, or the name of one."),
+        ),
     ),
     Operation("GET", "/v1/namespaces/{name:path}", describe_namespace, "One namespace in full.", "namespace.describe"),
     Operation(

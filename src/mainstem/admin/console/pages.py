@@ -286,6 +286,12 @@ async def settings_page(call: Call) -> dict[str, Any]:
     }
 
 
+async def cluster_page(call: Call) -> dict[str, Any]:
+    """Who owns what; empty where the broker is alone."""
+    described: dict[str, Any] = call.running.cluster.described() if call.running.cluster is not None else {}
+    return {"cells": described.get("cells", []), "brokers": described.get("brokers", [])}
+
+
 PAGES = (
     Page("/", "Overview", "overview.html", overview_page, "overview.read"),
     Page("/topics", "Topics", "topics.html", topics_page, "topic.list"),
@@ -309,6 +315,7 @@ PAGES = (
     Page("/pipeline", "Pipeline", "pipeline.html", pipeline_page, "pipeline.list", under="/pipelines"),
     Page("/connections", "Connections", "connections.html", connections_page, "connection.list"),
     Page("/try", "Try it", "try.html", try_page, "self.read"),
+    Page("/cluster", "Cluster", "cluster.html", cluster_page, "config.read", under="/settings"),
     Page("/api-reference", "API", "api.html", api_page, "self.read", under="/settings"),
     Page("/settings", "Settings", "settings.html", settings_page, "config.read"),
 )

@@ -286,6 +286,7 @@ def _cluster(running: Running) -> Iterator[Samples]:
         return
     yield one("mainstem_cluster_epoch", figures.cell.epoch)
     yield by_label("mainstem_cluster_brokers", "state", figures.brokers)
+    yield by_label("mainstem_cluster_cells", "state", figures.cells)
     yield one("mainstem_cluster_commits_total", figures.wal.commits)
     yield histogram("mainstem_cluster_commit_seconds", figures.wal.commit_ns, NS)
     yield one("mainstem_cluster_pending_bytes", figures.wal.pending_bytes)

@@ -187,6 +187,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
     "Cluster": (
         Family("mainstem_cluster_epoch", "gauge", "The epoch in which this broker owns its cell."),
         Family("mainstem_cluster_brokers", "gauge", "Brokers of the cluster.", ("state",)),
+        Family("mainstem_cluster_cells", "gauge", "Cells of the cluster.", ("state",)),
         Family("mainstem_cluster_commits_total", "counter", "Rounds committed to PostgreSQL."),
         Family("mainstem_cluster_commit_seconds", "histogram", "How long each took, tries included."),
         Family("mainstem_cluster_pending_bytes", "gauge", "Changes on their way to PostgreSQL."),

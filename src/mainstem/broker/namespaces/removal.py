@@ -111,6 +111,11 @@ class NamespaceRemoval:
                 fix=f"mainstem user alter {admins[0]} --namespace /",
             )
         held = self.contents(namespace)
+        if held.get("users") and self._broker.access.follows:  # another cell keeps them
+            raise InvalidArgument(
+                f"namespace {name!r} has {told({'users': held['users']})}; nothing was removed",
+                fix="mainstem user rm NAME, or mainstem user alter NAME --namespace /",
+            )
         if held and not with_data:
             raise InvalidArgument(
                 f"namespace {name!r} holds {told(held)}; nothing was removed",

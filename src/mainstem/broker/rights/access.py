@@ -30,12 +30,13 @@ from typing import Any
 from mainstem.broker.identity.nkeys import check_nkey
 from mainstem.broker.identity.passwords import make_credentials
 from mainstem.broker.namespaces.quotas import NO_LIMITS, Limits
+from mainstem.broker.rights.followed_users import FollowedUsers, UserStore
 from mainstem.broker.rights.rules import AUDIT_TOPIC, PATTERN, Names
 from mainstem.broker.rights.rules import Action as Action
 from mainstem.broker.rights.rules import Kind as Kind
 from mainstem.broker.rights.rules import Rule as Rule
 from mainstem.metadata.rows import Item, ItemKind
-from mainstem.metadata.store import MetadataStore, Written
+from mainstem.metadata.store import Written, done
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
 from mainstem.model.plain_text import hidden_character
@@ -112,7 +113,7 @@ class User:
 class Access:
     def __init__(
         self,
-        store: MetadataStore,
+        store: UserStore,
         items: Iterable[Item] = (),
         *,
         clock: Clock | None = None,
@@ -121,19 +122,42 @@ class Access:
         self._store = store
         self._namespaces = namespaces  # the broker's own, as they come and go
         self._clock = clock or SystemClock()
-        items = list(items)
-        self.users: dict[str, User] = {item.name: _user_of(item) for item in items if item.kind == ItemKind.USER}
-        self.roles: dict[str, list[Rule]] = {
-            item.name: [Rule.of_document(one) for one in item.body["rules"]]
-            for item in items
-            if item.kind == ItemKind.ROLE
-        }
+        self.users: dict[str, User] = {}
+        self.roles: dict[str, list[Rule]] = {}
+        self._load(items)
         self.version = 0
         self.listeners: list[Callable[[], None]] = []
         self.known_elsewhere = False  # whether tokens or certificates tell who somebody is
         self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
         self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
         self._nkeys: tuple[int, dict[str, User]] = (-1, {})  # version, and users by their nkey
+
+    def _load(self, items: Iterable[Item]) -> None:
+        items = list(items)
+        users = {item.name: _user_of(item) for item in items if item.kind == ItemKind.USER}
+        self.users = {name: self._same(user) for name, user in users.items()}
+        self.roles = {
+            item.name: [Rule.of_document(one) for one in item.body["rules"]]
+            for item in items
+            if item.kind == ItemKind.ROLE
+        }
+
+    def _same(self, user: User) -> User:
+        """A password that did not change is the same object, so that who was verified by it stays so."""
+        known = self.users.get(user.name)
+        if known is not None and known.credentials == user.credentials:
+            user.credentials = known.credentials
+        return user
+
+    @property
+    def follows(self) -> bool:
+        """Whether another cell keeps users and roles."""
+        return isinstance(self._store, FollowedUsers)
+
+    def follow(self, items: Iterable[Item]) -> None:
+        """Users and roles as another cell has them now."""
+        self._load(items)
+        self.changed()
 
     @property
     def open(self) -> bool:
@@ -412,6 +436,8 @@ class Access:
 
     def renew_credentials(self, name: str, credentials: Hashed) -> Written:
         """The same password in a better form: nobody is told, and who is logged in stays."""
+        if self.follows:
+            return done()
         kept = {"nkey": self.user(name).nkey} if self.user(name).nkey else {}
         self.users[name] = user = replace(self.user(name), credentials={**credentials, **kept})
         return self._store.put_item(ItemKind.USER, "", name, user.to_document())
@@ -439,9 +465,10 @@ class Access:
         user = self.user(name)
         if user.admin and sum(other.admin for other in self.users.values()) == 1 and len(self.users) > 1:
             raise InvalidArgument(f"{name} is the last admin; remove the other users first")
+        written = self._store.delete_item(ItemKind.USER, "", name)
         del self.users[name]
         self.changed()
-        return self._store.delete_item(ItemKind.USER, "", name)
+        return written
 
     def add_rule(
         self,
@@ -498,9 +525,10 @@ class Access:
                 f"role {name} is {users[0]}'s" + (f" and {len(users) - 1} others'" if len(users) > 1 else ""),
                 fix=f"mainstem user roles {users[0]}",
             )
+        written = self._store.delete_item(ItemKind.ROLE, "", name)
         del self.roles[name]
         self.changed()
-        return self._store.delete_item(ItemKind.ROLE, "", name)
+        return written
 
     def user(self, name: str) -> User:
         user = self.users.get(name)

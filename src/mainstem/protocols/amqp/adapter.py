@@ -28,6 +28,7 @@ from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Sessi
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
 from mainstem.protocols.connection import HOLD_LOG, HOLD_QUOTA, HOLD_TURN, OUT_BYTES_MAX, Server
+from mainstem.protocols.porter import stays
 from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
@@ -451,11 +452,13 @@ class AmqpConnection(DurableAnswers):
 
     def open_namespace(self, name: str) -> None:
         principal = self.principal
-        if name not in self.server.broker.namespaces:
+        if not self.server.broker.access.has_namespace(name):
             raise Fault(530, f"vhost {name} not found")
         self.principal = principal = self.server.broker.access.within(principal, name)
         if not principal.admin and principal.namespace != name:
             raise Fault(530, f"access to vhost '{name}' refused for user '{principal.name}'")
+        if not stays(self, principal, name):
+            return
         vhost = self.server.vhost(name)
         try:
             self.server.broker.quotas.enter(self, vhost.namespace, "" if principal.anonymous else principal.name)

@@ -52,6 +52,7 @@ from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
 from mainstem.protocols.login import shown_by
 from mainstem.protocols.loopback import stop_pacing
+from mainstem.protocols.porter import let_in_elsewhere, move_between_requests
 from mainstem.protocols.unfinished import NOTED_MIN
 
 logger = logging.getLogger("mainstem.kafka")
@@ -165,6 +166,7 @@ class KafkaConnection(Connection):
         "fetches",
         "login",
         "messages",
+        "moving",
         "namespace",
         "opening",
         "parked",
@@ -195,6 +197,7 @@ class KafkaConnection(Connection):
         self.namespace: Namespace | None = None
         self.messages = 0  # published, where they are counted for its quotas
         self.throttled_until = 0  # monotonic ms: until when its quotas keep it from being read or written to
+        self.moving: Principal | None = None  # let in, and its namespace is another cell's: it goes with the answer
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
         self.sessions: set[int] = set()  # fetch sessions to forget with the connection
         self.share_sessions: set[tuple[str, str]] = set()
@@ -213,8 +216,10 @@ class KafkaConnection(Connection):
             self.fd = sock.fileno()
         login_s = max(1, self.service.config.limits.login_ms // 1000)
         self.service.deadlines.watch(self, login_s, however=True)
-        principal = self.service.broker.identity.login_now(shown_by(self))  # nobody has to, or its certificate tells
-        if principal is not None:
+        principal = let_in_elsewhere(self)
+        if principal is None:  # nobody has to log in, or its certificate tells
+            principal = self.service.broker.identity.login_now(shown_by(self))
+        if principal is not None and not move_between_requests(self, principal):
             try:
                 self.log_in(principal)
             except MainstemError as error:
@@ -372,6 +377,8 @@ class KafkaConnection(Connection):
             found = await answer
             if found is not None:  # else it replies later
                 self.answer(slot, found)
+            if self.moving is not None:
+                move_between_requests(self, self.moving)
         except MainstemError as fault:
             self.close(fault.message)
         except Exception:

@@ -28,6 +28,8 @@ OPENERS = 2  # threads that look into batches; what one inflates is bounded by l
 
 
 class KafkaService(Server):
+    moves_between_requests = True
+
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)
         self.broker = broker

@@ -13,6 +13,7 @@ from mainstem.protocols import login
 from mainstem.protocols.mqtt.wire.packets import Connect
 from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
+from mainstem.protocols.porter import stays
 
 if TYPE_CHECKING:
     from mainstem.protocols.mqtt.adapter import MqttConnection
@@ -25,6 +26,9 @@ def log_in(connection: MqttConnection, connect: Connect) -> None:
     name = (connect.username or b"").decode(errors="replace")
 
     def admitted(principal: Principal) -> None:
+        if not stays(connection, principal):
+            return
+        connection.outbound.transport = connection.transport  # a porter may have stepped aside
         try:
             connection.admit(connect, principal)
         except MainstemError as error:

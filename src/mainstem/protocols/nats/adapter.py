@@ -17,7 +17,7 @@ from base64 import b32encode, urlsafe_b64encode
 from dataclasses import replace
 from typing import Any
 
-from mainstem.broker.broker import Broker
+from mainstem.broker.broker import DEFAULT_NAMESPACE, Broker
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.delivery.ticker import SHARE_BYTES
 from mainstem.broker.delivery.turns import SLICE_NS
@@ -42,6 +42,7 @@ from mainstem.protocols.nats.outbound import Encoder, Outbound, PlainSink, Subsc
 from mainstem.protocols.nats.publishing import Publisher, publish
 from mainstem.protocols.nats.session import Options, Subscriptions
 from mainstem.protocols.nats.wire import Inbound, error_line
+from mainstem.protocols.porter import stays
 from mainstem.protocols.upgrade import HANDSHAKE, UpgradedTransport
 
 logger = logging.getLogger("mainstem.nats")
@@ -179,7 +180,7 @@ class NatsConnection(Connection):
             self.nonce = urlsafe_b64encode(os.urandom(NONCE_BYTES)).decode().rstrip("=")
         self.inbound.fresh = self.may_upgrade
         self.send_info()
-        if access.open:
+        if access.open and self.server.broker.placement.elsewhere(DEFAULT_NAMESPACE) is None:
             self._log_in(self.server.broker.identity.login_now(Shown()))
         self._watch()
 
@@ -376,6 +377,8 @@ class NatsConnection(Connection):
         log_in(self, self.server.broker.identity, shown, self._admit, lambda _: self._fail(commands.AUTHORIZATION))
 
     def _admit(self, principal: Principal) -> None:
+        if not stays(self, principal):
+            return
         try:
             self._log_in(principal)
         except WireError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mainstem.broker.namespaces.placement import FIRST_CELL
 from mainstem.model.counted import counted
 from mainstem.model.errors import ConfigError, InvalidArgument, NotFound
 from mainstem.server.cli.failures import EX_FAILED
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mainstem.storage.tier.store import StoreSettings
 
 T = TypeVar("T")
+NAMES_MAX = 5
 _Command = Callable[..., Any]
 store_option = click.option("--store", metavar="URL", help="The object store; default: tier.store.")
 single_option = click.option(
@@ -92,6 +94,7 @@ def status(url: str | None, file: Path | None, as_json: bool) -> int:
     rows = [
         {
             "cell": one.name,
+            "namespaces": _namespaces_of(view, one.cell_id),
             "owner": one.owner if one.lease_s > 0 else None,
             "epoch": one.epoch,
             "lease_s": round(one.lease_s, 1),
@@ -100,8 +103,18 @@ def status(url: str | None, file: Path | None, as_json: bool) -> int:
         }
         for one in view.cells.values()
     ]
-    print_rows(rows, ["cell", "owner", "epoch", "lease_s", "rows_since_image", "taken_because"], as_json=as_json)
+    columns = ["cell", "namespaces", "owner", "epoch", "lease_s", "rows_since_image", "taken_because"]
+    print_rows(rows, columns, as_json=as_json)
     return EX_FAILED if any(row["owner"] is None for row in rows) else 0
+
+
+def _namespaces_of(view: View, cell_id: int) -> str:
+    """Those that were placed there; everyone else is in the first."""
+    names = sorted(name for name, cell in view.places.items() if cell == cell_id)
+    if cell_id == FIRST_CELL:
+        return "all others" if view.places else "all"
+    more = f", and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
 
 
 @cluster.command("ls")
@@ -110,15 +123,14 @@ def status(url: str | None, file: Path | None, as_json: bool) -> int:
 def list_brokers(url: str | None, file: Path | None, as_json: bool) -> None:
     """One line for each broker."""
     view = _look(_config(url, file))
-    owned = {one.owner: one.name for one in view.cells.values() if one.lease_s > 0}
     rows = [
         {
             "name": one.name,
             "node_id": one.node_id,
             "address": f"{one.host}:{one.relay_port}",
-            "state": ("draining" if one.draining else "alive") if one.alive else "away",
+            "state": one.state,
             "heard_s": round(one.heard_s, 1),
-            "owns": owned.get(one.name, "" if one.owns else "-"),
+            "owns": ", ".join(cell.name for cell in view.owned_by(one.name)) if one.owns else "-",
             "version": one.version,
         }
         for one in view.brokers.values()

@@ -43,11 +43,12 @@ def namespace_describe(name: str, as_json: bool, url: str) -> None:
 
 @namespace.command("add")
 @click.argument("name")
+@click.option("--cell", metavar="CELL", help="In a cluster: `new` gives it a cell of its own, else the name of one.")
 @url_option
-def namespace_add(name: str, url: str) -> None:
+def namespace_add(name: str, cell: str | None, url: str) -> None:
     """Add a namespace; one that exists stays as it is."""
-    Api(url).post("/v1/namespaces", {"name": name})
-    click.echo(f"added namespace {name}")
+    facts = Api(url).post("/v1/namespaces", {"name": name, **({"cell": cell} if cell else {})})
+    click.echo(f"added namespace {name}" + (f" in cell {facts['cell']}" if "cell" in facts else ""))
 
 
 @namespace.command("alter")

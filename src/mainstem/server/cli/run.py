@@ -78,6 +78,7 @@ def up(file: Path | None, ephemeral: bool, **given: Any) -> int:
 )
 @click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY: the object store (tier.store).")
 @click.option("--single-postgres", is_flag=True, help="The PostgreSQL has no synchronous standby, and that is meant.")
+@click.option("--cell", is_flag=True, hidden=True, help="The process of a cell, started by a broker of a cluster.")
 def serve(file: Path | None, **given: Any) -> int:
     """Start a broker for production.
 
@@ -115,6 +116,10 @@ def _run(file: Path | None, given: dict[str, Any], *, move_ports: bool) -> int:
 
     config = load()
     try:
+        if given.get("cell"):
+            from mainstem.server.cell_process import run_cell_process
+
+            return run_cell_process(config, reload=load)
         if config.cluster.postgres:
             from mainstem.server.cluster_node import run_node
 

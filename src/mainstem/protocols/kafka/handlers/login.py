@@ -47,7 +47,9 @@ async def authenticate(request: Request) -> Any:
     try:
         identity, shown = request.service.broker.identity, shown_by(request.connection)
         answer, principal = await exchange.step(request.body.auth_bytes, identity, shown)
-        if principal is not None:
+        if principal is not None and request.service.broker.placement.elsewhere(principal.namespace) is not None:
+            request.connection.moving = principal
+        elif principal is not None:
             request.connection.log_in(request.service.access.of_client(principal, request.client_id or ""))
     except MainstemError as fault:
         request.connection.login = None

@@ -1,0 +1,194 @@
+"""One cell as a process serves it: files rebuilt, the broker over them, its servers, and the way to other cells.
+
+The front of a broker serves cell 1 in its own process, with its listeners; other cells have a process each
+(`cell_process.py`), which clients reach by relays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mainstem.broker.broker import Broker
+from mainstem.broker.namespaces.placement import Placement
+from mainstem.broker.nodes import Node, Nodes
+from mainstem.broker.rights.access import Principal
+from mainstem.cluster.cell import Cell
+from mainstem.cluster.figures import Figures
+from mainstem.cluster.membership import Membership
+from mainstem.cluster.places import place, take_place_away
+from mainstem.cluster.principals import to_document
+from mainstem.cluster.relay import Relay
+from mainstem.cluster.schema import FIRST_CELL
+from mainstem.cluster.trunk import Stream
+from mainstem.cluster.users import CellUsers
+from mainstem.model.errors import MainstemError
+from mainstem.server.app import App, broker_options, tier_settings
+from mainstem.server.lifecycle import GC_THRESHOLD
+from mainstem.server.listeners import Taken
+from mainstem.server.settings import Config
+from mainstem.server.tls import TWINS
+
+logger = logging.getLogger("mainstem.cluster")
+
+PLACES_S = 0.25
+NAMESPACE_S = 3.0  # for a namespace that was just added to be made
+PLACED_S = 10.0  # for a cell that was just added to be owned
+
+
+class Forwarding:
+    """The way from this cell to the others, for connections (`protocols/porter.py`) and for requests by HTTP."""
+
+    def __init__(self, relay: Relay, placement: Placement) -> None:
+        self.placement = placement
+        self._relay = relay
+
+    def __call__(self, transport: Any, listener: str, cell: int, principal: Principal, said: bytes) -> None:
+        self._relay.forward(transport, listener, cell, principal, said)
+
+    async def open(self, listener: str, peer: tuple[str, int], tls: bool, cell: int, principal: Principal) -> Stream:
+        """A stream of its own to the cell's owner, for a client that this cell speaks for."""
+        hello = {"listener": listener, "peer": list(peer), "tls": tls, "certificate": None}
+        return await self._relay.reach(hello, cell, to_document(principal))
+
+
+class Places:
+    """What the API asks of the cluster: where a namespace is to be."""
+
+    def __init__(self, dsn: str, membership: Membership) -> None:
+        self._dsn, self._membership = dsn, membership
+        self.removed: set[str] = set()  # not to be made again while its place is still known
+
+    async def place(self, namespace: str, cell: str) -> dict[str, Any]:
+        """A namespace that does not exist yet; returns once its cell has an owner, or that takes too long."""
+        number, name = await asyncio.to_thread(place, self._dsn, namespace, cell)
+        deadline = time.monotonic() + PLACED_S
+        while not self._is_placed(namespace, number) and time.monotonic() < deadline:
+            await asyncio.sleep(PLACES_S)
+        owner = self._membership.view.owner_of(number)
+        return {"name": namespace, "cell": name, "owner": owner.name if owner is not None else None}
+
+    def _is_placed(self, namespace: str, number: int) -> bool:
+        view = self._membership.view
+        return number == FIRST_CELL or (view.places.get(namespace) == number and view.owner_of(number) is not None)
+
+    async def take_away(self, namespace: str) -> None:
+        """It was removed."""
+        self.removed.add(namespace)
+        await asyncio.to_thread(take_place_away, self._dsn, namespace)
+
+    def cell_names(self) -> dict[str, str]:
+        """Cells of the namespaces that are not in the first one."""
+        view = self._membership.view
+        return {one: view.cells[cell].name for one, cell in view.places.items() if cell in view.cells}
+
+
+class Serving:
+    """`lost(reason)`, from any thread: the cell is not ours any more."""
+
+    def __init__(
+        self, config: Config, membership: Membership, relay: Relay, directory: Path, lost: Callable[[str], None]
+    ) -> None:
+        self._config, self._membership, self._relay = config, membership, relay
+        self._directory, self._lost = directory, lost
+        self._users: CellUsers | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.app: App | None = None
+        self._cell: Cell | None = None
+
+    @property
+    def dsn(self) -> str:
+        return self._config.cluster.postgres
+
+    async def start(self, cell_id: int, epoch: int, taken: Taken) -> None:
+        tier = tier_settings(self._config)
+        assert tier is not None
+        began = time.monotonic()
+        cell = Cell(self.dsn, tier.store, cell_id, epoch, self._directory)
+        found = await asyncio.to_thread(cell.rebuild)
+        self._users = CellUsers(self.dsn) if cell_id != FIRST_CELL else None
+        broker = await asyncio.to_thread(cell.open, found, broker_options(self._config), self._lost, users=self._users)
+        broker.placement.cell, broker.placement.places = cell_id, self._membership.view.places
+        broker.nodes = Nodes(self._node_id(), self._other_nodes)
+        config = replace(self._config, data=replace(self._config.data, directory=str(broker.options.data)))
+        app = App(config, broker=broker, taken=taken)
+        app.serves_all = True
+        app.forward = Forwarding(self._relay, broker.placement)
+        await app.start()
+        app.cluster = Figures(cell, self._membership, self._relay)
+        app.cluster.places = Places(self.dsn, self._membership)
+        self._cell, self.app = cell, app
+        cell.start()
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._keep_places(broker)))
+        if self._users is not None:
+            self._tasks.append(loop.create_task(self._users.keep(lambda: broker.access)))
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        logger.warning("serving cell %d, epoch %d, after %.2f s", cell_id, epoch, time.monotonic() - began)
+
+    def find(self, listener: str, cell_id: int) -> Any:
+        """Where a relayed client of that cell goes, if we serve it."""
+        app = self.app
+        if app is None or not app.ready or app.broker.placement.cell != cell_id:
+            return None
+        return app.servers.get(TWINS.get(listener, listener))
+
+    async def ready_for(self, principal: Principal) -> None:
+        """Before a client is served that another cell let in: its user or its namespace may be a moment old."""
+        if self.app is None:
+            return
+        broker = self.app.broker
+        if self._users is not None:
+            await self._users.catch_up(broker.access, principal)
+        deadline = time.monotonic() + NAMESPACE_S
+        while principal.namespace not in broker.namespaces and time.monotonic() < deadline:
+            await asyncio.sleep(PLACES_S)
+
+    async def hand_over(self, reason: str) -> None:
+        """Say goodbye, commit everything, let go."""
+        assert self.app is not None
+        assert self._cell is not None
+        began = time.monotonic()
+        for task in self._tasks:
+            task.cancel()
+        app, self.app = self.app, None
+        await app.stop()
+        await self._cell.close()
+        cell_id = self._cell.cell_id
+        await asyncio.to_thread(self._membership.release, cell_id, reason)
+        logger.warning("handed cell %d over in %.2f s: %s", cell_id, time.monotonic() - began, reason)
+
+    def _node_id(self) -> int:
+        known = self._membership.view.brokers.get(self._membership.name)
+        return known.node_id if known is not None else self._membership.node_id
+
+    def _other_nodes(self) -> list[Node]:
+        name, known = self._membership.name, self._membership.view.brokers.values()
+        return [Node(one.node_id, one.host, one.ports) for one in known if one.alive and one.name != name]
+
+    async def _keep_places(self, broker: Broker) -> None:
+        """Namespaces that were placed here are made; those placed elsewhere are known to be there."""
+        assert self.app is not None
+        removed: set[str] = self.app.cluster.places.removed
+        while True:
+            placement, places = broker.placement, self._membership.view.places
+            placement.places = places
+            removed.intersection_update(places)
+            for name in [name for name, cell in places.items() if cell == placement.cell]:
+                if name not in broker.namespaces and name not in removed:
+                    await self._make_namespace(broker, name)
+            await asyncio.sleep(PLACES_S)
+
+    async def _make_namespace(self, broker: Broker, name: str) -> None:
+        try:
+            await broker.declare_namespace(name)
+            logger.warning("namespace %s is in cell %d", name, broker.placement.cell)
+        except MainstemError as error:
+            logger.warning("namespace %s was not made; it is tried again: %s", name, error)
