@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 FIELD_ID = b"PARQUET:field_id"
-Known = Callable[[pa.Field], str]
+Known = Callable[[pa.Field], str] | None  # None: by its place, where both have the same fields in the same order
 
 
 def by_id(field: pa.Field) -> str:
@@ -37,9 +37,13 @@ def small(kind: pa.DataType) -> pa.DataType:
 
 def projected(array: pa.Array, wanted: pa.DataType, known: Known) -> pa.Array:
     """The same values as `wanted` says; fields of structs are found by what they are `known` by, missing ones are null."""
+    if known is None and array.type == wanted:
+        return array
     if pa.types.is_struct(wanted):
-        places = {known(array.type.field(at)): at for at in range(array.type.num_fields)}
-        children = [_child(array, places.get(known(one)), one.type, known) for one in wanted]
+        children = [
+            _child(array, place, one.type, known)
+            for place, one in zip(_places(array.type, wanted, known), wanted, strict=True)
+        ]
         mask = array.is_null() if array.null_count else None
         if not children:
             return pa.array([None if is_null else {} for is_null in array.is_null().to_pylist()], wanted)
@@ -53,6 +57,14 @@ def projected(array: pa.Array, wanted: pa.DataType, known: Known) -> pa.Array:
     if array.type == wanted:
         return array
     return array.cast(wanted, safe=not pa.types.is_timestamp(wanted))  # another engine's nanoseconds
+
+
+def _places(have: pa.StructType, wanted: pa.StructType, known: Known) -> list[int | None]:
+    """Where each wanted field is."""
+    if known is None:
+        return list(range(wanted.num_fields))
+    at = {known(have.field(number)): number for number in range(have.num_fields)}
+    return [at.get(known(one)) for one in wanted]
 
 
 def _child(array: pa.StructArray, at: int | None, wanted: pa.DataType, known: Known) -> pa.Array:
@@ -79,7 +91,7 @@ def _map(array: pa.MapArray, wanted: pa.MapType, known: Known) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(array.offsets.to_numpy(), pa.int32()), keys, items, type=wanted, mask=mask)
 
 
-def projected_batch(batch: pa.RecordBatch, wanted: pa.Schema, known: Known) -> pa.RecordBatch:
+def projected_batch(batch: pa.RecordBatch, wanted: pa.Schema, known: Callable[[pa.Field], str]) -> pa.RecordBatch:
     """A batch's columns as another schema has them."""
     places = {known(one): at for at, one in enumerate(batch.schema)}
     columns = [

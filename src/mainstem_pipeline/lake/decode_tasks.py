@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 FILE_BYTES = 128 << 20  # of Arrow data, held until it is sorted and written
+ROWS_MAX = 131_072  # of a row group
 OUTCOME = "outcome binary"
 TIMESTAMP_ID, KEY_ID, VALUE_ID, FLAGS_ID, BATCH_ID = 4, 10, 11, 13, 14
 READ_IDS = (LOG_ID, OFFSET_ID, TOPIC_ID, TIMESTAMP_ID, KEY_ID, VALUE_ID, FLAGS_ID, BATCH_ID)
 UNREADABLE = -1
 NO_BATCH = "the batch cannot be read: its client made it so"
-OWN_TYPES = (pa.int64(), pa.int64(), pa.string(), pa.timestamp("us", tz="UTC"), pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +212,11 @@ class _Work:
         self._done.files, self._held, self._held_bytes = [], [], 0
 
     def _write(self) -> None:
-        rows = sorted_rows(self._table, pa.Table.from_batches(self._held, self._schema))
+        rows = _sorted(self._table, pa.Table.from_batches(self._held, self._schema))
         self._held, self._held_bytes = [], 0
         for place, part in _partitioned(self._table, rows):
             path = f"{self._table.location().rstrip('/')}/data/{self._target.prefix}-{uuid.uuid4().hex}.parquet"
             self._done.files.append(written(self._table, path, self._schema, part.to_batches(ROWS_MAX), **place))
-
-
-ROWS_MAX = 131_072  # of a row group
 
 
 def _kept(batch: pa.RecordBatch, reasons: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -232,7 +229,7 @@ def _kept(batch: pa.RecordBatch, reasons: pa.Array) -> tuple[pa.Array, pa.Array]
     return reasons, values
 
 
-def sorted_rows(table: Table, rows: pa.Table) -> pa.Table:
+def _sorted(table: Table, rows: pa.Table) -> pa.Table:
     """As the table's own order says; each file by itself."""
     from pyiceberg.table.sorting import SortDirection
 

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.json as pj
 
-from mainstem_pipeline.lake.arrays import by_name, projected
+from mainstem_pipeline.lake.arrays import projected
 from mainstem_pipeline.lake.shapes import Fields, Learner, arrow_of, fitted
 from mainstem_pipeline.serialised import Serialised
 
@@ -131,7 +131,7 @@ class Decoder:
         if read.num_rows != len(texts):
             return None
         whole = read.combine_chunks().to_batches()[0]
-        children = [projected_by_place(whole.column(at), one.type) for at, one in enumerate(self._by_column)]
+        children = [projected(whole.column(at), one.type, None) for at, one in enumerate(self._by_column)]
         return pa.StructArray.from_arrays(children, fields=list(self._by_column))
 
     def _one_by_one(
@@ -160,21 +160,6 @@ class Decoder:
         if self._learner.has_grown:  # what follows is read by it, quickly
             self._shape = self._learner.fields
             self._set_types()
-
-
-def projected_by_place(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same structure with the columns' names: fields stand in the same order in both."""
-    if array.type == wanted:
-        return array
-    if pa.types.is_struct(wanted):
-        children = [projected_by_place(array.field(at), one.type) for at, one in enumerate(wanted)]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-    if pa.types.is_list(wanted):
-        values = projected_by_place(array.values, wanted.value_type)
-        mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=mask)
-    return projected(array, wanted, by_name)
 
 
 def _no_object(value: bytes) -> tuple[str, str | None]:
