@@ -12,7 +12,7 @@ from mainstem.log.gather import Ticket
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
 from mainstem.protocols.mqtt.limits import Limits
-from mainstem.protocols.mqtt.wire.packets import Event, Packet, Publish, check_ack, decode
+from mainstem.protocols.mqtt.wire.packets import V5, Event, Packet, Publish, check_ack, decode
 from mainstem.protocols.mqtt.wire.properties import Property, Reader
 from mainstem.protocols.mqtt.wire.reasons import Reason, Violation
 from tests.oracles.mqtt_outbound import Outbound
@@ -89,6 +89,7 @@ class Inbound:
         self.outbound = outbound
         self.limits = limits
         self.version = 0
+        self.authenticating = False
         self.packet_bytes_max = limits.connect_bytes_max
         self.receive_max = limits.receive_maximum
         self.alias_max = limits.topic_alias_maximum
@@ -189,7 +190,10 @@ class Inbound:
 
     def _packet(self, first: int, body: bytes) -> Event | None:
         kind, flags = first >> 4, first & 15
-        if self.version == 0:
+        if self.authenticating:
+            if kind not in (Packet.AUTH, Packet.DISCONNECT):
+                raise Violation(Reason.PROTOCOL_ERROR, "neither AUTH nor DISCONNECT before CONNACK")
+        elif self.version == 0:
             if kind != Packet.CONNECT:
                 raise Violation(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
         elif kind == Packet.PUBLISH:
@@ -199,7 +203,7 @@ class Inbound:
             return None
         elif kind == Packet.CONNECT:
             raise Violation(Reason.PROTOCOL_ERROR, "a second CONNECT")
-        return decode(kind, flags, body, self.version, self.limits)
+        return decode(kind, flags, body, V5 if self.authenticating else self.version, self.limits)
 
     # -- PUBLISH
 

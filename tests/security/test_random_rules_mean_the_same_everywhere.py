@@ -12,6 +12,7 @@ import pika
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from mainstem.broker.rights.rules import Action, Rule
@@ -70,6 +71,7 @@ class Everywhere:
             ("nats", PUBLISH): lambda topic: self.nats_says(b"PUB %s 1\r\nx\r\n", topic),
             ("nats", CONSUME): lambda topic: self.nats_says(b"SUB %s 7\r\nUNSUB 7\r\n", topic),
             ("amqp", PUBLISH): self.amqp_publish,
+            ("amqp", CONSUME): lambda topic: self.amqp_consume(spelled(topic), {"x-stream-offset": "next"}),
             ("http", PUBLISH): lambda topic: self.http_says("POST", json={"topic": topic, "value": "x"}),
             ("http", CONSUME): lambda topic: self.http_says("GET", params={"topic": topic}),
         }
@@ -95,10 +97,17 @@ class Everywhere:
         return not any(b"Permissions Violation" in one for one in self.nats.synced())
 
     def amqp_publish(self, topic: str) -> bool:
+        return self.amqp_says(lambda channel: channel.basic_publish("amq.topic", spelled(topic), b"x"))
+
+    def amqp_consume(self, queue: str, arguments: dict[str, str] | None = None) -> bool:
+        return self.amqp_says(lambda channel: channel.basic_consume(queue, lambda *_: None, arguments=arguments))
+
+    def amqp_says(self, ask: Callable[[BlockingChannel], object]) -> bool:
         channel = self.amqp.channel()
         channel.confirm_delivery()
+        channel.basic_qos(prefetch_count=1)
         try:
-            channel.basic_publish("amq.topic", spelled(topic), b"x")
+            ask(channel)
         except ChannelClosedByBroker as closed:
             if closed.reply_code != 403:
                 raise
@@ -110,6 +119,16 @@ class Everywhere:
         status = self.http.request(method, "/v1/messages", **request).status_code  # type: ignore[arg-type]
         assert status in (200, 403)
         return status == 200
+
+
+def queue_allowed(rules: list[Rule], queue: str, topic: str) -> bool:
+    """The model of a queue: its name is allowed, and nothing that enters it is denied."""
+    denied = any(not r.allow and CONSUME in r.actions and means(r.filter.replace("%u", "ann"), topic) for r in rules)
+    return allowed(rules, CONSUME, queue) and not denied
+
+
+def box_of(topic: str) -> str:
+    return f"box-{TOPICS.index(topic)}"
 
 
 def spelled(topic: str) -> str:
@@ -124,6 +143,13 @@ def everywhere() -> Iterator[Everywhere]:
         with httpx.Client(base_url=broker.http_url, auth=ROOT, timeout=20) as root:
             for topic in TOPICS:
                 root.post("/v1/messages", json={"topic": topic, "value": "x"}).raise_for_status()
+        root_login = pika.PlainCredentials(*ROOT)
+        where = pika.ConnectionParameters("127.0.0.1", broker.amqp_port, credentials=root_login)
+        with pika.BlockingConnection(where) as connection:
+            channel = connection.channel()
+            for topic in TOPICS:
+                channel.queue_declare(box_of(topic), durable=True, arguments={"x-max-length": 10})
+                channel.queue_bind(box_of(topic), "amq.topic", spelled(topic))
         yield Everywhere(broker, stack)
 
 
@@ -143,5 +169,10 @@ def test_every_protocol_answers_as_the_model_says(everywhere: Everywhere, rules:
         for (protocol, action), ask in everywhere.answers().items()
         for topic in TOPICS
         if ask(topic) is not allowed(rules, action, topic)
+    ]
+    wrong += [
+        ("amqp", "queue", topic)
+        for topic in TOPICS
+        if everywhere.amqp_consume(box_of(topic)) is not queue_allowed(rules, box_of(topic), topic)
     ]
     assert not wrong, [str(rule) for rule in rules]

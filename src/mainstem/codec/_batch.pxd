@@ -228,6 +228,7 @@ cdef class BatchBuilder:
     )
 
 
+cdef uint8_t epoch_check(int32_t leader_epoch) noexcept nogil
 cdef void fill_frame_head(
     uint8_t* at, uint64_t log_id, int kind, int origin, uint8_t epoch_check, uint32_t payload_size,
     uint32_t topic_id, int64_t base_offset, int64_t stamp, int64_t durable_offset, uint32_t count,

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from mainstem.storage.engine import Buffer, FrameRef
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mainstem.codec.batch import SealedFrame
+    from mainstem.codec.large_record import LargeRecord
     from mainstem.log.gather import Gather, Ticket, TopicRef
     from mainstem.log.log import Log
 
@@ -29,6 +32,8 @@ class Appended:
     numbers: bytes = b""
     stamps_more: int = 0  # beyond one for each offset: a marker's, for what it makes visible
     held: tuple[Buffer, int] | None = None  # batch and topic id, until its log may be written
+    large: LargeRecord | None = None  # the broker's own record that is a frame by itself (`large.py`)
+    prepared: Path | None = None  # the file that has all of the frame but what its place decides
 
     @property
     def stamp_end(self) -> int:

@@ -9,7 +9,6 @@ A shared log also keeps the topic index: per offset the number of its topic, so 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -22,22 +21,32 @@ from mainstem.codec.batch import make_frame, read_batch_head
 from mainstem.codec.control import kafka_marker_batch
 from mainstem.log import overflow
 from mainstem.log.appended import Appended
-from mainstem.log.away import may_wait, pool
 from mainstem.log.committed import extent_header
 from mainstem.log.durability import SYNC, Durability
 from mainstem.log.gather import Gather, Ticket, TopicRef
 from mainstem.log.low_marks import LowMarks
 from mainstem.log.meters import Meters
 from mainstem.log.part_times import PartTimes
+from mainstem.log.readable import Readable
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.origin import Origin
 from mainstem.storage.disk import REAL_DISK, Disk
-from mainstem.storage.engine import Buffer, Engine, FileParts, FrameRef, LineEngine, NotLocal, PushedEngine, Slice, Stat
+from mainstem.storage.engine import (
+    Buffer,
+    Engine,
+    FileParts,
+    FrameRef,
+    LineEngine,
+    PreparingEngine,
+    PushedEngine,
+    Stat,
+)
 from mainstem.storage.reservation import BLOCK_MIN, Pace
 
 if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead
+    from mainstem.codec.large_record import LargeRecord
     from mainstem.log.stamps import Stamps
     from mainstem.log.topic_index import TopicIndex
     from mainstem.storage.flusher import Flusher, FlushLine
@@ -73,9 +82,8 @@ class Hidden(Protocol):
     def is_aborted(self, producer_id: int, offset: int) -> bool: ...
 
 
-class Log:
+class Log(Readable):
     is_asleep = False  # see `sleeping.py`
-    engine: Engine
     index: TopicIndex | None
     engine_name = ""
     keeps = True  # False: `live_log.py`
@@ -140,10 +148,11 @@ class Log:
     def use_engine(self, engine: Engine) -> None:
         """The one it has, or one that stands in front of it."""
         self.engine = engine
-        self._read_now = engine.read if engine.is_local else engine.read_now
+        self._read_now = engine.read_now
         self.file_parts = engine if isinstance(engine, FileParts) else None
         self._line_engine = engine if isinstance(engine, LineEngine) else None
         self._pushed_engine = engine if isinstance(engine, PushedEngine) else None
+        self.preparing_engine = engine if isinstance(engine, PreparingEngine) else None
 
     def _start(self, stat: Stat, first_offset: int) -> None:
         """Go on behind everything that was ever given out, whether it was kept or not."""
@@ -214,15 +223,36 @@ class Log:
         return self._append_batch(batch, read_batch_head(batch, 0), route, Origin.KAFKA, 0, extent)
 
     def append_batch(
-        self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int, owned: bool = False
+        self,
+        batch: Buffer,
+        head: BatchHead,
+        route: TopicRef,
+        *,
+        origin: int,
+        topic_id: int,
+        owned: bool = False,
+        prepared: Path | None = None,
     ) -> Appended:
         """A ready RecordBatch, stored as it is; offset, epoch and stamp are given now, the tick writes it.
 
         `owned`: the batch lies in a writable buffer that is nobody else's, and need not be copied to be patched.
+        `prepared`: a file that has the batch already, behind room for the frame's head (`PreparingEngine`).
         """
         if self.refusal is not None:
             raise self.refusal
-        return self._append_batch(batch, head, route, origin, topic_id, owned=owned)
+        appended = self._append_batch(batch, head, route, origin, topic_id, owned=owned)
+        appended.prepared = prepared
+        return appended
+
+    def append_large(self, record: LargeRecord, prepared: Path, route: TopicRef, ticket: Ticket, origin: int) -> None:
+        """A record that is written already, beside the log (`large.py`): it gets its place."""
+        base, stamp = self._take(1)
+        record.place(self.id, base, stamp, self.engine.durable_offset, origin, self.epoch)
+        ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + 1, stamp
+        ref = FrameRef(base, 1, stamp, record.size)
+        item = Appended(self, [record.front], ref, ticket, KIND_DATA, origin, route=route, large=record)
+        item.numbers, item.prepared = self._numbers(route, 1), prepared
+        self._add(item)
 
     def _append_batch(
         self,
@@ -249,25 +279,23 @@ class Log:
                 make_frame(batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned)
             )
             ref = FrameRef(base, head.count, stamp, sum(map(len, data)))
-        if self.index is not None and route.number == 0:
-            route.renumber()
-        numbers = route.number.to_bytes(4, "little") * head.count if self.index is not None else b""
-        appended = Appended(
-            self,
-            data,
-            ref,
-            ticket,
-            KIND_DATA,
-            origin,
-            route=route,
-            numbers=numbers,
-            stamps_more=stamps_more,
-            held=held,
-        )
+        numbers = self._numbers(route, head.count)
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + head.count, stamp
+        return self._add(
+            Appended(self, data, ref, ticket, KIND_DATA, origin, None, None, route, numbers, stamps_more, held)
+        )
+
+    def _add(self, appended: Appended) -> Appended:
         self._pending.append(appended)
         self._mark_dirty()
         return appended
+
+    def _numbers(self, route: TopicRef, count: int) -> bytes:
+        if self.index is None:
+            return b""
+        if route.number == 0:
+            route.renumber()
+        return route.number.to_bytes(4, "little") * count
 
     def _mark_dirty(self) -> None:
         if not self._dirty:
@@ -415,12 +443,12 @@ class Log:
         pending, self._pending = self._pending, []
         if not pending:
             return []
-        try:
-            data = pending[0].data if len(pending) == 1 else [part for item in pending for part in item.data]
-            overflow.append(self, data, [item.ref for item in pending])
-        except Overloaded as error:
-            self._refuse(pending, error)
-            return []
+        stored, error = overflow.append_all(self, pending)
+        if error is not None:
+            refused, pending = pending[stored:], pending[:stored]
+            self._refuse(refused, error)
+            if not pending:
+                return []
         self.meters.append_ns.add(time.perf_counter_ns() - began_ns)
         self.meters.records += self.next_offset - self.written
         self.written = self.next_offset
@@ -434,8 +462,8 @@ class Log:
 
     def _refuse(self, pending: list[Appended], error: Overloaded) -> None:
         """The offsets were never seen by anyone, so they are free again."""
-        self.meters.refused += self.next_offset - self.written
-        self.next_offset = self.written
+        self.meters.refused += self.next_offset - pending[0].ref.base_offset
+        self.next_offset = pending[0].ref.base_offset
         for item in pending:
             item.ticket.fail(error)
 
@@ -519,46 +547,7 @@ class Log:
         for listener in tuple(self.stable_listeners):
             listener(self)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """Whole frames from the one that holds `offset`, or from the next one stored; None at the end. On the loop: it
-        never leaves this machine, and says NotLocal where it would have to (`away.py`).
-
-        Below `start_offset` lie only records that a queue, a session or a retained pointer still holds; streams
-        begin at `start_offset`.
-        """
-        end = self.written if end_offset is None else min(end_offset, self.written)
-        return self._read_now(offset, bytes_max, end) if offset < end else None
-
-    def read_in_thread(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """The same off the loop, or before anyone is served: waits for what lies elsewhere."""
-        end = self.written if end_offset is None else min(end_offset, self.written)
-        return self.engine.read(offset, bytes_max, end) if offset < end else None
-
-    def read_anywhere(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """For readers that run on the loop and in threads alike: `read_now` on a loop that serves, else it waits."""
-        if self.engine.is_local or not may_wait():
-            return self.read_now(offset, bytes_max, end_offset)
-        return self.read_in_thread(offset, bytes_max, end_offset)
-
-    async def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        """The same awaited: at once where it can be, else by a thread."""
-        try:
-            return self.read_now(offset, bytes_max, end_offset)
-        except NotLocal:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(pool(), self.read_in_thread, offset, bytes_max, end_offset)
-
-    def offset_of_stamp(self, stamp: int) -> int:
-        """Where to begin reading so that no record with a stamp >= `stamp` is missed."""
-        while True:
-            try:
-                return self.engine.find_stamp(stamp)
-            except NotLocal as missing:
-                if not may_wait():
-                    raise
-                missing.bring()
+    # -- keeping and ending --------------------------------------------------------------------------------------
 
     def sealed_unsynced(self) -> bool:
         """Whether a sealed part is not durable yet (durability os)."""

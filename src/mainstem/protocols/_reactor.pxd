@@ -6,13 +6,22 @@ cdef class Intake:
     cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1
 
 
+cdef class Lent:
+    cdef object owner
+    cdef const uint8_t* at
+    cdef Py_ssize_t size
+
+
+cdef Lent lend(object owner, const uint8_t* at, Py_ssize_t size)
+
+
 cdef class Line:
     cdef Reactor reactor
     cdef Lane lane
     cdef object protocol
     cdef Intake intake
     cdef object peer
-    cdef object waiting  # deque of bytes that the socket did not take yet
+    cdef object waiting  # deque of bytes and Lents that the socket did not take yet
     cdef Py_ssize_t waiting_at, waiting_size
     cdef Py_ssize_t high, low
     cdef int fd
@@ -27,6 +36,7 @@ cdef class Line:
 
     cdef Py_ssize_t push(self, const uint8_t* data, Py_ssize_t size) except -1
     cdef int keep(self, bytes data, Py_ssize_t at) except -1
+    cdef int keep_all(self, list pieces) except -1
     cdef int _measure(self) except -1
     cdef int _serve(self, uint32_t events, Py_ssize_t bytes_max) except -1
     cdef int _read(self, Py_ssize_t bytes_max) except -1

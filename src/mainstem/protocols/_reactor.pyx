@@ -32,6 +32,7 @@ cdef enum:
     ROUNDS_MAX = 4  # in one turn: a tick costs as much as several reads, and is shared by who came meanwhile
     ROUNDS_BYTES_MAX = 64 * 1024  # read in one turn: beyond it there is enough to share
     PIECES_MAX = 64  # of waiting output, in one system call
+    DRAIN_BYTES_MAX = 1 << 20  # and so many bytes: a socket that takes more is asked again in the next turn
 
 ACCEPTS_MAX = 128  # in one turn
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
@@ -44,6 +45,24 @@ cdef class Intake:
     cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
         """They are gone when this returns. Returns how many messages it took and did not count elsewhere."""
         raise NotImplementedError
+
+
+cdef class Lent:
+    """Bytes that stay where they lie until a socket has taken them; their owner is kept for as long."""
+
+
+cdef Lent lend(object owner, const uint8_t* at, Py_ssize_t size):
+    cdef Lent lent = Lent.__new__(Lent)
+    lent.owner, lent.at, lent.size = owner, at, size
+    return lent
+
+
+cdef inline const uint8_t* piece_at(object piece) noexcept:
+    return (<Lent>piece).at if type(piece) is Lent else <const uint8_t*>PyBytes_AS_STRING(<bytes>piece)
+
+
+cdef inline Py_ssize_t piece_size(object piece) noexcept:
+    return (<Lent>piece).size if type(piece) is Lent else PyBytes_GET_SIZE(<bytes>piece)
 
 
 cdef class Line:
@@ -112,6 +131,22 @@ cdef class Line:
         self._measure()
         return 0
 
+    cdef int keep_all(self, list pieces) except -1:
+        """Bytes and Lents leave behind what waits, from the next turn on."""
+        if self.lost or self.closing or self.ending:
+            return 0
+        if self.waiting is None:
+            self.waiting = deque()
+        if not self.waiting_size:
+            self.waiting_at = 0
+        for piece in pieces:
+            self.waiting.append(piece)
+            self.waiting_size += piece_size(piece)
+        self._watch()
+        self.protocol.note_unsent()
+        self._measure()
+        return 0
+
     cdef int _measure(self) except -1:
         """Tell the protocol when too much waits, and when little does again."""
         if self.waiting_size > self.high and not self.full:
@@ -138,12 +173,13 @@ cdef class Line:
         cdef msghdr message
         cdef ssize_t done
         cdef int n = 0
-        cdef Py_ssize_t at = self.waiting_at
+        cdef Py_ssize_t at = self.waiting_at, size = 0
         for piece in self.waiting:
-            parts[n].iov_base = PyBytes_AS_STRING(<bytes>piece) + at
-            parts[n].iov_len = PyBytes_GET_SIZE(<bytes>piece) - at
+            parts[n].iov_base = <void*>(piece_at(piece) + at)
+            parts[n].iov_len = min(piece_size(piece) - at, DRAIN_BYTES_MAX - size)
+            size += parts[n].iov_len
             at, n = 0, n + 1
-            if n == PIECES_MAX:
+            if n == PIECES_MAX or size == DRAIN_BYTES_MAX:
                 break
         memset(&message, 0, sizeof(message))
         message.msg_iov, message.msg_iovlen = parts, n
@@ -156,8 +192,8 @@ cdef class Line:
         if self.protocol.meter is not None:
             self.protocol.meter.wrote(done)
         done += self.waiting_at
-        while self.waiting and done >= PyBytes_GET_SIZE(<bytes>self.waiting[0]):
-            done -= PyBytes_GET_SIZE(<bytes>self.waiting.popleft())
+        while self.waiting and done >= piece_size(self.waiting[0]):
+            done -= piece_size(self.waiting.popleft())
         self.waiting_at = done
         if self.waiting_size == 0:
             self.waiting = None

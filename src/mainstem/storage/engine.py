@@ -106,7 +106,8 @@ class Engine(Protocol):
 
     def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """`read` that never leaves this machine: NotLocal where it would have to. What `read` brought stays readable so
-        long enough to be read again. Where the engine is local it is `read`."""
+        long enough to be read again. Where the engine is local it is `read`, but for frames so large that a thread reads
+        them first."""
 
     def find_stamp(self, stamp: int) -> int:
         """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none. Never leaves
@@ -169,6 +170,17 @@ class LineEngine(Protocol):
     def end_sync(self, line: FlushLine) -> int:
         """On the same thread, when `line` has news: what was asked for up to this number survives a power cut.
         StorageFault if it failed."""
+
+
+@runtime_checkable
+class PreparingEngine(Protocol):
+    """An engine that writes a large frame before its place in the log is known, so that nobody waits for its bytes."""
+
+    def prepare(self, data: Sequence[Buffer]) -> Path:
+        """In a thread: one frame, durable beside the log; what its place decides is filled in later."""
+
+    def adopt(self, prepared: Path, front: Sequence[Buffer], frame: FrameRef) -> None:
+        """`append` of a prepared frame whose first bytes are `front`, now that its place is known. Never long."""
 
 
 @runtime_checkable

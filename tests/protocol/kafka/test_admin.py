@@ -19,6 +19,7 @@ from kafka import KafkaAdminClient
 from mainstem.model.origin import Origin
 from mainstem.model.topic import kafka_name
 from mainstem.protocols.kafka.messages import (
+    AlterReplicaLogDirsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeQuorumRequest,
@@ -251,6 +252,27 @@ def test_log_directories_and_elections_are_answered(broker: Broker) -> None:
         line = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])
         elected = raw.ask("ElectLeaders", 2, ElectLeadersRequest(topic_partitions=[line]))
         assert elected.replica_election_results[0].partition_result[0].error_code == 84
+
+
+def test_a_replica_is_not_moved_to_another_directory_and_the_connection_stays(broker: Broker) -> None:
+    topic, kinds = create_topic(broker, unique("dirs")), AlterReplicaLogDirsRequest
+    with RawClient(broker) as raw:
+        ours = raw.ask("DescribeLogDirs", 4, DescribeLogDirsRequest(topics=None)).results[0].log_dir
+        asked = [
+            (ours, topic, [0, 7]),
+            ("/elsewhere", topic, [0]),
+            (ours, "no-such-topic", [0]),
+        ]
+        dirs = [
+            kinds.AlterReplicaLogDir(
+                path=path, topics=[kinds.AlterReplicaLogDirTopic(name=name, partitions=partitions)]
+            )
+            for path, name, partitions in asked
+        ]
+        for version in (1, 2):
+            answer = raw.ask("AlterReplicaLogDirs", version, kinds(dirs=dirs))
+            codes = {line.topic_name: [one.error_code for one in line.partitions] for line in answer.results}
+            assert codes == {topic: [0, 3, 57], "no-such-topic": [3]}
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

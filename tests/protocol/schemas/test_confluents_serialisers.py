@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Iterator
@@ -146,3 +147,35 @@ def test_references_levels_and_deletions_as_the_client_calls_them(client: Schema
     assert client.delete_subject(topic) == [1]
     assert client.delete_subject(topic, permanent=True) == [1]
     assert topic not in client.get_subjects()
+
+
+def test_a_protobuf_file_that_only_hands_on_another_is_a_reference_like_any(
+    client: SchemaRegistryClient, topic: str
+) -> None:
+    """Python's serialiser registers every import as a descriptor in base 64, also one without a message of its own."""
+    from confluent_kafka.schema_registry import SchemaReference
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    def registered(name: str, file: FileDescriptorProto, references: list[SchemaReference]) -> SchemaReference:
+        text = base64.b64encode(file.SerializeToString()).decode()
+        client.register_schema(f"{topic}.{name}", Schema(text, "PROTOBUF", references))
+        return SchemaReference(name, f"{topic}.{name}", 1)
+
+    inner = FileDescriptorProto(name="inner.proto", package="p", syntax="proto3")
+    inner.message_type.add(name="Inner")
+    public = FileDescriptorProto(
+        name="public.proto", syntax="proto3", dependency=["inner.proto"], public_dependency=[0]
+    )
+    outer = FileDescriptorProto(name="outer.proto", package="p", syntax="proto3", dependency=["public.proto"])
+    outer.message_type.add(name="Outer").field.add(name="inner", number=1, type=11, label=1, type_name=".p.Inner")
+    first = registered("inner.proto", inner, [])
+    second = registered("public.proto", public, [first])
+    text = base64.b64encode(outer.SerializeToString()).decode()
+    schema_id = client.register_schema(topic, Schema(text, "PROTOBUF", [second]))
+    assert client.get_schema(schema_id).references == [second]
+    broken = outer.__deepcopy__()
+    broken.message_type[0].field[0].type_name = ".p.Missing"
+    with pytest.raises(SchemaRegistryError):
+        client.register_schema(
+            topic, Schema(base64.b64encode(broken.SerializeToString()).decode(), "PROTOBUF", [second])
+        )

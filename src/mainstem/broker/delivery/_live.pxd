@@ -1,5 +1,6 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from mainstem.codec._large_record cimport LargeRecord
 from mainstem.log._gather cimport TopicRef
 
 
@@ -23,6 +24,7 @@ cdef class RecordRef:
 
     cdef const uint8_t* load(self, const uint8_t* at, const uint8_t* end, int64_t base_offset,
                              int64_t base_stamp, int64_t first_time_ms) except NULL
+    cdef int load_large(self, LargeRecord record, int64_t offset, int64_t stamp) except -1
     cdef void set_topic(self)
     cdef bint find_header(self, const char* name, Py_ssize_t name_len,
                           const uint8_t** value, Py_ssize_t* value_len) noexcept
@@ -100,6 +102,7 @@ cdef class Dispatcher:
     cdef int _push_all(self, Route route) except -1
     cdef int _push_unstored(self, Route route) except -1
     cdef bint _deliver_gather(self, object item) except -1
+    cdef int _deliver_large(self, object item) except -1
     cdef bint _deliver_batch(self, object item) except -1
     cdef int _open(self, bytes batch, int64_t base_offset, int64_t stamp) except -1
     cdef BatchWalk _begin(self, const uint8_t* batch, Py_ssize_t size, int64_t base_offset, int64_t stamp)

@@ -9,6 +9,7 @@ from libc.string cimport memcmp
 from mainstem.codec._batch cimport (
     BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, KIND_DATA, RecordParts, SealedFrame, get_u32, get_u64, next_header, read_record,
 )
+from mainstem.codec._large_record cimport LargeRecord
 from mainstem.codec._records cimport check_walk, records_fault
 from mainstem.codec._frames cimport FAULT_NONE, FrameFields, check_frame, frame_error, parse_frame
 from mainstem.log._gather cimport Gather, TopicRef
@@ -83,6 +84,17 @@ cdef class RecordRef:
         self.stamp = base_stamp + parts.offset_delta
         self.serial += 1
         return at
+
+    cdef int load_large(self, LargeRecord record, int64_t offset, int64_t stamp) except -1:
+        """The same of a record in pieces."""
+        self.flags = record.flags
+        self.key_at, self.key_len = <const uint8_t*><char*>record.front + record.key_at, record.key_size
+        self.value_at, self.value_len = record.value_at, record.value_size
+        self.headers_at = <const uint8_t*>PyBytes_AS_STRING(record.back) + record.headers_at
+        self.headers_len, self.header_count = len(record.back) - record.headers_at, record.header_count
+        self.time_ms, self.offset, self.stamp = record.time_ms, offset, stamp
+        self.serial += 1
+        return 0
 
     cdef bint find_header(self, const char* name, Py_ssize_t name_len,
                           const uint8_t** value, Py_ssize_t* value_len) noexcept:
@@ -261,6 +273,8 @@ cdef class Dispatcher:
                 if item.gather is not None:
                     if not self._deliver_gather(item):
                         break
+                elif item.large is not None:
+                    self._deliver_large(item)
                 else:
                     try:
                         if not self._deliver_batch(item):
@@ -358,6 +372,18 @@ cdef class Dispatcher:
                     return False
         self.place = 0
         return True
+
+    cdef int _deliver_large(self, object item) except -1:
+        """A record that is a frame by itself, in pieces."""
+        cdef Route route = item.route
+        cdef LargeRecord record = item.large
+        if route.epoch != self.epoch:
+            route.namespace.refresh(route)
+        if PyList_GET_SIZE(route.deliveries):
+            self.ref.owner = record
+            self.ref.load_large(record, item.ref.base_offset, item.ref.stamp)
+            self._push_all(route)
+        return 0
 
     cdef bint _deliver_batch(self, object item) except -1:
         """A batch a client made: one topic. A transaction's records wait for its decision (see `committed.py`)."""

@@ -4,6 +4,7 @@
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memmove
 
 from mainstem.broker.delivery._live cimport RecordRef
@@ -39,7 +40,7 @@ cdef class ChannelWire:
                 Py_DECREF(<object>self.held[n].consumer)
         PyMem_Free(self.held)
         PyMem_Free(self.properties)
-        PyMem_Free(self.body)
+        free(self.body)
 
     # deliveries that wait for an ack, by tag: held[head] is tag next_tag - (tail - head)
 

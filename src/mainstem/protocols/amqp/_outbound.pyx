@@ -8,6 +8,7 @@ from libc.string cimport memcmp, memcpy
 from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
 from mainstem.protocols._outgoing cimport Outgoing
+from mainstem.protocols._reactor cimport Line, lend
 
 cdef enum:
     FRAME_METHOD = 1
@@ -20,6 +21,7 @@ cdef enum:
     BASIC_NACK = 0x003C0078
     ORIGIN_AMQP = 3
     FLAG_DEFAULT_EXCHANGE = 16
+    LENT_BYTES_MIN = 1 << 18  # a body so large is sent from where it lies
 
 cdef class Outbound(Outgoing):
     def __init__(self, ticker, describe, translate):
@@ -75,19 +77,7 @@ cdef class Outbound(Outgoing):
         cdef Py_ssize_t listed = properties_size if properties_size else 2
         cdef Py_ssize_t piece
         cdef uint8_t* at = self.room(FRAME_OVERHEAD + 12 + listed + pieces * FRAME_OVERHEAD + body_size)
-        at[0] = FRAME_HEADER
-        put_u16(at + 1, channel)
-        put_u32(at + 3, <uint32_t>(12 + listed))
-        put_u32(at + 7, 60 << 16)
-        put_u64(at + 11, body_size)
-        at += 19
-        if properties_size:
-            memcpy(at, properties, properties_size)
-        else:
-            at[0] = at[1] = 0
-        at += listed
-        at[0] = FRAME_END
-        at += 1
+        at = self._put_head(at, channel, properties, properties_size, body_size)
         while body_size:
             piece = body_size if body_size < piece_max else piece_max
             at[0] = FRAME_BODY
@@ -99,6 +89,23 @@ cdef class Outbound(Outgoing):
             body += piece
             body_size -= piece
         return 0
+
+    cdef uint8_t* _put_head(self, uint8_t* at, uint16_t channel, const uint8_t* properties, Py_ssize_t properties_size,
+                            Py_ssize_t body_size) noexcept:
+        """The content header's frame; returns where it ends."""
+        cdef Py_ssize_t listed = properties_size if properties_size else 2
+        at[0] = FRAME_HEADER
+        put_u16(at + 1, channel)
+        put_u32(at + 3, <uint32_t>(12 + listed))
+        put_u32(at + 7, 60 << 16)
+        put_u64(at + 11, body_size)
+        at += 19
+        if properties_size:
+            memcpy(at, properties, properties_size)
+        else:
+            at[0] = at[1] = 0
+        at[listed] = FRAME_END
+        return at + listed + 1
 
     cdef bytes names_of(self, RecordRef record, const uint8_t* exchange, Py_ssize_t exchange_size, bint own_key):
         """Exchange and routing key as two short strings; the last answer is kept, most records follow their like."""
@@ -168,7 +175,35 @@ cdef class Outbound(Outgoing):
         out += 9 + names_size
         memcpy(out, PyBytes_AS_STRING(tail), tail_size)
         out[tail_size] = FRAME_END
-        self.put_content(channel, properties, properties_size, record.value_at,
-                         record.value_len if record.value_len > 0 else 0)
+        if record.value_len >= LENT_BYTES_MIN and record.owner is not None and type(self.connection.transport) is Line:
+            self._put_lent(channel, properties, properties_size, record)
+        else:
+            self.put_content(channel, properties, properties_size, record.value_at,
+                             record.value_len if record.value_len > 0 else 0)
         self.messages += 1
+        return 0
+
+    cdef int _put_lent(self, uint16_t channel, const uint8_t* properties, Py_ssize_t properties_size,
+                       RecordRef record) except -1:
+        """The content with its body where it lies: only what stands between its pieces is written."""
+        cdef Py_ssize_t piece_max = self.frame_max - FRAME_OVERHEAD if self.frame_max else 0x7FFFFFFF
+        cdef Py_ssize_t left = record.value_len, size
+        cdef const uint8_t* at = record.value_at
+        cdef Line line = self.connection.transport
+        cdef uint8_t between[FRAME_OVERHEAD]
+        cdef int first = 1  # the head frame has its own end
+        cdef list pieces = []
+        self._put_head(self.room(FRAME_OVERHEAD + 12 + max(properties_size, 2)), channel, properties, properties_size, left)
+        self.send_all(line, self.connection)
+        self.connection.server.counters.bytes_out += left
+        between[0], between[1] = FRAME_END, FRAME_BODY
+        put_u16(between + 2, channel)
+        while left:
+            size = left if left < piece_max else piece_max
+            put_u32(between + 4, <uint32_t>size)
+            pieces.append(PyBytes_FromStringAndSize(<const char*>between + first, FRAME_OVERHEAD - first))
+            pieces.append(lend(record.owner, at, size))
+            at, left, first = at + size, left - size, 0
+        pieces.append(b"\xce")
+        line.keep_all(pieces)
         return 0

@@ -62,4 +62,5 @@ cdef class Inbound(Intake):
     cdef object _next(self, int64_t time_ms)
     cdef int header_frame(self, ChannelWire channel, const uint8_t* payload, Py_ssize_t size) except -1
     cdef object finish(self, ChannelWire channel, const uint8_t* body, Py_ssize_t size, int64_t time_ms)
+    cdef object _large(self, ChannelWire channel, Target target, bytes headers, int flags, int64_t time_ms)
     cdef int begin(self, ChannelWire channel, const uint8_t* payload, Py_ssize_t size) except -1

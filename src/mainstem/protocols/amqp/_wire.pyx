@@ -5,17 +5,21 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport Route
 from mainstem.codec._batch cimport get_u16, get_u32, get_u64, put_varint, zigzag
+from mainstem.codec._large_record cimport Bulk
 from mainstem.log._gather cimport Gather
 from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols.amqp._channel_wire cimport ChannelWire
 from mainstem.protocols.amqp._outbound cimport Outbound
 from mainstem.protocols.amqp._properties cimport LOOK_MALFORMED, LOOK_PERSISTENT, LOOK_SLOW, look_at, skip_short
 
-from mainstem.protocols.amqp.events import MethodEvent, PublishEvent
+from mainstem.codec.large_record import LARGE_BYTES, LargeRecord
+from mainstem.log.large import takes_large
+from mainstem.protocols.amqp.events import LargePublishEvent, MethodEvent, PublishEvent
 from mainstem.protocols.amqp.faults import EXPECTED, Fault, bad_frame, undecodable
 
 cdef enum:
@@ -38,6 +42,9 @@ cdef enum:
     SCRATCH = 512
     NOTED_MIN = 4096  # as `unfinished.NOTED_MIN`
     BODY_BYTES_FIRST = 4096
+
+
+cdef Py_ssize_t LARGE = LARGE_BYTES
 
 
 cdef class Target:
@@ -193,7 +200,7 @@ cdef class Inbound(Intake):
         cdef void* grown
         if wanted > channel.body_capacity:
             wanted = min(max(2 * wanted, BODY_BYTES_FIRST), channel.body_size)
-            grown = PyMem_Realloc(channel.body, wanted)
+            grown = realloc(channel.body, wanted)
             if grown == NULL:
                 raise MemoryError
             self.bodies += wanted - channel.body_capacity
@@ -204,7 +211,7 @@ cdef class Inbound(Intake):
 
     cdef int _free_body(self, ChannelWire channel) except -1:
         self.bodies -= channel.body_capacity
-        PyMem_Free(channel.body)
+        free(channel.body)
         channel.body, channel.body_capacity = NULL, 0
         return 0
 
@@ -383,7 +390,6 @@ cdef class Inbound(Intake):
                 channel.time_ms if channel.time_ms else time_ms)
             self._free_body(channel)
             return event
-        gather = target.route.gather(ORIGIN_AMQP)
         head_size = PyBytes_GET_SIZE(target.head)
         need = head_size + 32 + channel.properties_size
         if need > SCRATCH:
@@ -399,6 +405,13 @@ cdef class Inbound(Intake):
             memcpy(at, channel.properties, channel.properties_size)
             at += channel.properties_size
         flags = target.flags | (FLAG_QOS_1 if channel.look & LOOK_PERSISTENT else 0)
+        if size >= LARGE and body == channel.body and takes_large(target.route.log):
+            event = self._large(channel, target, PyBytes_FromStringAndSize(<const char*>headers, at - headers), flags,
+                                channel.time_ms if channel.time_ms else time_ms)
+            if headers != scratch:
+                PyMem_Free(headers)
+            return event
+        gather = target.route.gather(ORIGIN_AMQP)
         try:
             gather.put_routed(
                 target.route, <const uint8_t*>PyBytes_AS_STRING(target.route.topic), PyBytes_GET_SIZE(target.route.topic),
@@ -419,3 +432,12 @@ cdef class Inbound(Intake):
                 channel.touched = True
                 self.touched.append(channel)
         return None
+
+    cdef object _large(self, ChannelWire channel, Target target, bytes headers, int flags, int64_t time_ms):
+        """Its body stays in the memory that it was received into, which is no longer ours."""
+        cdef Bulk body = Bulk.adopt(channel.body, 0, channel.body_size)
+        self.bodies -= channel.body_capacity
+        channel.body, channel.body_capacity = NULL, 0
+        record = LargeRecord(target.route.topic, body, headers,
+                             target.head_count + (1 if channel.properties_size else 0), time_ms, flags)
+        return LargePublishEvent(channel.number, record, target.route.topic)

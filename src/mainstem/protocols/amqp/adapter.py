@@ -20,7 +20,7 @@ from mainstem.protocols.amqp.channel import AUDITED, Channel
 from mainstem.protocols.amqp.consumer_timeouts import ConsumerTimeouts
 from mainstem.protocols.amqp.consuming import StreamConsumer
 from mainstem.protocols.amqp.durable_answers import DurableAnswers
-from mainstem.protocols.amqp.events import METHODS_FROM, Event, MethodEvent
+from mainstem.protocols.amqp.events import METHODS_FROM, Event, LargePublishEvent, MethodEvent
 from mainstem.protocols.amqp.faults import EXPECTED, AccessRefused, Fault, bad_frame, fault_of
 from mainstem.protocols.amqp.login import log_in, mechanisms_of, renew
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
@@ -342,7 +342,7 @@ class AmqpConnection(DurableAnswers):
         if not isinstance(event, MethodEvent):
             channel = self.channels.get(event.channel)
             if channel is not None:
-                channel.publish(event)
+                channel.publish_large(event) if isinstance(event, LargePublishEvent) else channel.publish(event)
             return
         state = self.session.state
         if state is State.CLOSING and event.number not in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from mainstem.codec.large_record import LargeRecord
     from mainstem.protocols.amqp._wire import Target
 
 
@@ -33,4 +34,12 @@ class PublishEvent(NamedTuple):
     time_ms: int
 
 
-Event = MethodEvent | PublishEvent
+class LargePublishEvent(NamedTuple):
+    """A publish whose record is written by a thread; whether it may be published is decided."""
+
+    channel: int
+    record: LargeRecord
+    topic: bytes
+
+
+Event = MethodEvent | PublishEvent | LargePublishEvent

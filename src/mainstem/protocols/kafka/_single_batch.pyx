@@ -13,6 +13,7 @@ from mainstem.log._gather cimport Ticket
 from mainstem.broker.rights.access import Action
 from mainstem.broker.transactions.producers import Verdict
 from mainstem.codec.batch import check_batch
+from mainstem.codec.large_record import LARGE_BYTES
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.protocols.kafka.errors import code_of
@@ -297,10 +298,13 @@ cdef class SingleBatches:
         self._places = {}
 
     def take(self, data):
-        cdef SingleBatch single = read_single(data)
+        cdef SingleBatch single
         cdef _Place place
         cdef BatchHead head
         cdef Ticket ticket
+        if len(data) >= LARGE_BYTES:  # a thread looks at it and writes it
+            return False
+        single = read_single(data)
         if single is None:
             return False
         place = self._places.get(single.key())

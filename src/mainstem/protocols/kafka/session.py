@@ -5,7 +5,8 @@ Rules of this file:
 - A request's size is checked before a byte of it is buffered; before the login it may be 64 KiB.
 - Bytes are read where they are parsed: into a buffer that all sessions share, or, once a request's size is known and more of
   it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
-- That buffer grows with what has come, twice as large each time: a size that is only announced costs nothing.
+- That buffer grows with what has come, twice as large each time: a size that is only announced costs nothing. From a
+  megabyte on it is as large as announced, in pages that the system gives when something is put there: no copies.
 - Whoever sent a large request will send another: the next read goes into a buffer of its own from its first byte on.
 - Requests may be answered in any order, and are sent in theirs. A request that asks for no answer (acks=0) leaves no gap.
 - Whoever leaves PENDING_MAX requests unanswered is not read from until some are.
@@ -13,6 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
 from collections.abc import Iterator
 from sys import getrefcount
@@ -26,6 +28,7 @@ PENDING_MAX = 500
 SIZE_BYTES = 4
 READ_BYTES = 256 * 1024  # of the shared buffer
 KEPT_MAX, KEPT_BYTES_MAX, KEPT_STEP_BYTES = 16, 2 * 1024 * 1024, 256 * 1024  # buffers kept, of what size
+PAGED_BYTES_MIN = 1024 * 1024
 REFERENCES_FREE = 3  # the list, the loop's variable, the argument
 TAIL_BYTES_MAX = (
     16 * 1024
@@ -120,7 +123,7 @@ class KafkaSession:
     @property
     def kept_bytes(self) -> int:
         """Memory of requests that are not whole yet."""
-        return len(self._open) if self._open is not None else len(self._tail)
+        return min(len(self._open), 2 * self._filled) if self._open is not None else len(self._tail)
 
     def forget(self) -> None:
         """The peer is gone: what it left unfinished is not waited for."""
@@ -185,7 +188,11 @@ class KafkaSession:
 
     def _grow(self) -> None:
         assert self._open is not None
-        grown = self._buffer(2 * self._filled)
+        if self._filled >= PAGED_BYTES_MIN:
+            pages = mmap.mmap(-1, self._open_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            grown = memoryview(pages)
+        else:
+            grown = self._buffer(2 * self._filled)
         grown[: self._filled] = self._open[: self._filled]
         self._open = grown
 

@@ -21,12 +21,13 @@ from mainstem.log.gather import Ticket
 from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_QUEUE, LOGIN_ENDED, Connection
+from mainstem.protocols.mqtt.authentication import Authentication
 from mainstem.protocols.mqtt.login import log_in
 from mainstem.protocols.mqtt.outgoing.flight_journal import FlightJournal
 from mainstem.protocols.mqtt.outgoing.outbound import AWAIT_PUBCOMP, Outbound
 from mainstem.protocols.mqtt.outgoing.redelivery import Redelivery
 from mainstem.protocols.mqtt.ownership import may_take, owner_of
-from mainstem.protocols.mqtt.publishing import publish_special
+from mainstem.protocols.mqtt.publishing import publish_large, publish_special
 from mainstem.protocols.mqtt.service import Publisher
 from mainstem.protocols.mqtt.session import MqttSession
 from mainstem.protocols.mqtt.subscribing.subscriptions import Subscriptions
@@ -38,6 +39,7 @@ from mainstem.protocols.mqtt.wire.packets import (
     Connect,
     Disconnect,
     Event,
+    LargePublish,
     Pingreq,
     Publish,
     Subscribe,
@@ -62,6 +64,7 @@ class MqttConnection(Connection):
     """One client."""
 
     __slots__ = (
+        "authentication",
         "draining",
         "expiry_seconds",
         "flights",
@@ -85,6 +88,7 @@ class MqttConnection(Connection):
         super().__init__(server)
         service = self.service = server.service
         self.version, self.key, self.expiry_seconds, self.metered_bytes = 0, b"", 0, 0
+        self.authentication: Authentication | None = None
         self.namespace: Namespace | None = None
         self.principal: Principal | None = None
         self.publisher: Publisher | None = None
@@ -184,6 +188,8 @@ class MqttConnection(Connection):
     def _handle(self, event: Event) -> None:
         if isinstance(event, Publish):
             publish_special(self, event)
+        elif isinstance(event, LargePublish):
+            publish_large(self, event)
         elif isinstance(event, Pingreq):
             self.outbound.write(PINGRESP)
         elif isinstance(event, Subscribe):
@@ -197,7 +203,9 @@ class MqttConnection(Connection):
         elif isinstance(event, Disconnect):
             self._disconnect(event)
         elif isinstance(event, Auth):
-            raise Violation(Reason.PROTOCOL_ERROR, "AUTH, although no authentication method was agreed on")
+            if self.authentication is None:
+                raise Violation(Reason.PROTOCOL_ERROR, "AUTH, although no authentication method was agreed on")
+            self.authentication.receive(event)
 
     def send(self, data: bytes) -> None:
         self.outbound.write(data)
@@ -219,7 +227,8 @@ class MqttConnection(Connection):
         self.outbound.packet_bytes_max = connect.properties.get(Property.MAXIMUM_PACKET_SIZE, 268_435_460)
         self.state = "deciding"
         if Property.AUTHENTICATION_METHOD in connect.properties:
-            self.turn_away(Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered")
+            self.authentication = Authentication(self, connect)
+            self.authentication.begin()
             return
         log_in(self, connect)
 
@@ -350,7 +359,7 @@ class MqttConnection(Connection):
             properties[Property.ASSIGNED_CLIENT_ID] = client_id
         if self._keep_alive(connect) != connect.keep_alive_seconds:
             properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive(connect)
-        return properties
+        return properties if self.authentication is None else properties | self.authentication.properties
 
     def _keep_alive(self, connect: Connect) -> int:
         """What a 5.0 client is told to keep to; older ones cannot be told, so they keep what they asked for."""
@@ -518,6 +527,13 @@ class MqttConnection(Connection):
         if self.session is not None:
             self.session.will = None  # nobody is left to read it
         self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, f"namespace {name} was removed")
+
+    def renew_login(self, principal: Principal) -> None:
+        """It has shown once more who it is: until when that holds, and what it may, is said anew."""
+        self.keep_login(principal)
+        self.principal = principal
+        self.outbound.allows = self._allows if not principal.admin else None
+        self.rights_changed()
 
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None

@@ -40,11 +40,11 @@ def log_in(connection: MqttConnection, connect: Connect) -> None:
         else:
             connection.turn_away(Reason.BAD_CREDENTIALS, f"login of {name[:100]!r} failed")
 
-    shown = login.shown_by(connection, name, connect.password or b"", namespace=_chosen(connect))
+    shown = login.shown_by(connection, name, connect.password or b"", namespace=chosen_namespace(connect))
     login.log_in(connection, connection.service.broker.identity, shown, admitted, refused)
 
 
-def _chosen(connect: Connect) -> str:
+def chosen_namespace(connect: Connect) -> str:
     given = connect.properties.get(Property.USER_PROPERTY, ())
     return next((_text(value) for name, value in given if _text(name) == NAMESPACE_PROPERTY), "")
 

@@ -13,11 +13,11 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import DiskFull, InvalidArgument, StorageFault
@@ -26,9 +26,12 @@ from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
 from mainstem.storage.flusher import FlushLine
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.segment.large_reads import read_now
+from mainstem.storage.segment.leases import Leases
 from mainstem.storage.segment.marks import Checkpoint, CleanMark
-from mainstem.storage.segment.open_files import OpenFile, OpenFiles
-from mainstem.storage.segment.reading import find_frame, read_frames, read_into
+from mainstem.storage.segment.open_files import OpenFile, OpenFiles, SyncAsked
+from mainstem.storage.segment.prepared import finish, prepare, write_synced
+from mainstem.storage.segment.reading import ANY_SIZE, find_frame, read_frames, read_into
 from mainstem.storage.segment.recovery import Progress, recover, skips_of
 from mainstem.storage.segment.room import ALLOCATION_BYTES_MAX, Room
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
@@ -43,16 +46,6 @@ CHECKPOINT_NS = 1_000_000_000
 UNSETTLED_MAX = 4  # sealed segments whose index is not saved yet; more only if nobody ever syncs
 _BASE_OFFSET = attrgetter("base_offset")
 _FIRST_STAMP = attrgetter("first_stamp")
-
-
-class _Asked(NamedTuple):
-    """A sync under way on a line: what is durable once it is done."""
-
-    number: int
-    segment: Segment
-    file: OpenFile
-    size: int
-    end_offset: int
 
 
 class SegmentEngine:
@@ -77,14 +70,13 @@ class SegmentEngine:
         self._files, self._indexes, self._disk = files, indexes, files.disk
         self._room = Room(self._disk, directory, segment_bytes)
         self._lock, self._sync_lock = threading.RLock(), threading.RLock()  # taken in the order sync, lock
-        self._held: Counter[Path] = Counter()
-        self._doomed: set[Path] = set()  # removed from the log, kept for those who hold them
+        self._leases = Leases()
         self._fault: StorageFault | None = None
         self._closed = False
         self._names_changed = False  # the directory needs an fsync
         self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
         self._line: FlushLine | None = None
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[SyncAsked] = deque()
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
@@ -126,6 +118,33 @@ class SegmentEngine:
                 segment.note(frame)
             self._end_offset, self._last_stamp = segment.end_offset, segment.last_stamp
 
+    def prepare(self, data: Sequence[Buffer]) -> Path:
+        try:
+            return prepare(self._disk, self._directory, data)
+        except OSError as error:
+            self._refuse(f"{self._directory}: cannot write a frame of {sum(map(len, data))} bytes", error)
+
+    def adopt(self, prepared: Path, front: Sequence[Buffer], frame: FrameRef) -> None:
+        if frame.base_offset > self._end_offset:
+            self._skip_to(frame.base_offset)
+        with self._lock:
+            self._check_usable()
+            self._touch()
+            self._seal_active()
+            if self._segments and not self._segments[-1].sealed:  # it is empty
+                self._segments, empty = self._segments[:-1], self._segments[-1]
+                self._remove(empty)
+            segment = Segment(self._directory / file_name(frame.base_offset), frame.base_offset)
+            segment.index = SparseIndex(frame.base_offset)
+            try:
+                finish(self._disk, prepared, front, segment.path)
+            except OSError as error:
+                self._refuse(f"{segment.path}: cannot adopt a frame of {frame.size} bytes", error)
+            segment.note(frame)
+            self._segments = (*self._segments, segment)
+            self._names_changed, self._skipped_to = True, 0
+            self._end_offset, self._last_stamp = segment.end_offset, segment.last_stamp
+
     def sync(self) -> None:
         with self._sync_lock:
             self._sync()
@@ -142,7 +161,7 @@ class SegmentEngine:
                 number = line.request(file.fd)
                 if number:
                     self._line = line
-                    self._asked.append(_Asked(number, segment, file, segment.size, self._end_offset))
+                    self._asked.append(SyncAsked(number, segment, file, segment.size, self._end_offset))
                 else:
                     self._files.give_back(file)
                 return number
@@ -202,7 +221,9 @@ class SegmentEngine:
 
     # Reading
 
-    def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
+    def read(
+        self, offset: int, bytes_max: int, end_offset: int | None = None, frame_max: int = ANY_SIZE
+    ) -> Slice | None:
         files, indexes = self._files, self._indexes
         while True:
             segments = self._segments
@@ -213,7 +234,7 @@ class SegmentEngine:
                 if offset >= segment.end_offset:
                     continue
                 try:
-                    found = read_frames(files, indexes, segment, self._log_id, offset, bytes_max, end_offset)
+                    found = read_frames(files, indexes, segment, self._log_id, offset, bytes_max, end_offset, frame_max)
                 except FileNotFoundError as error:
                     self._check_gone(segment, error)
                     break  # trimmed or replaced meanwhile: look again
@@ -235,7 +256,7 @@ class SegmentEngine:
         return read_into(self._files, self._indexes, self._segments, self._log_id, offset, buffer)
 
     def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        return self.read(offset, bytes_max, end_offset)
+        return read_now(self, offset, bytes_max, end_offset)
 
     def find_stamp(self, stamp: int) -> int:
         files, indexes = self._files, self._indexes
@@ -273,26 +294,19 @@ class SegmentEngine:
                 clean=self._clean,
             )
 
-    # Leases: a scan plan names files; they stay until it is done, even when trimmed or replaced.
-
     def hold(self, part: Part) -> bool:
         """Keep the part's file on disk until `release`; False if it is gone already. A restart ends all holds."""
         with self._lock:
             path = self._directory / part.name
-            if self._find(part) is None and path not in self._doomed:
+            if self._find(part) is None and path not in self._leases.doomed:
                 return False
-            self._held[path] += 1
+            self._leases.hold(path)
             return True
 
     def release(self, part: Part) -> None:
         with self._lock:
-            path = self._directory / part.name
-            self._held[path] -= 1
-            if self._held[path] <= 0:
-                del self._held[path]
-                if path in self._doomed:
-                    self._doomed.discard(path)
-                    self._unlink(path)
+            if self._leases.release(self._directory / part.name):
+                self._unlink(self._directory / part.name)
 
     def cuts(self, part: Part, step_bytes: int) -> list[tuple[int, int]]:
         """Where readers that share the part's file may begin: (byte position, base offset); empty if it is gone."""
@@ -385,13 +399,7 @@ class SegmentEngine:
         new.synced, new.sealed, new.named = new.size, True, True
         temporary = new.path.with_name(new.path.name + TEMPORARY)
         try:
-            remove(self._disk, temporary)
-            fd = self._disk.open(temporary, create=True)
-            try:
-                write_all(self._disk, fd, frames, 0)
-                self._disk.fsync(fd)
-            finally:
-                self._disk.close(fd)
+            write_synced(self._disk, temporary, frames)
             self._indexes.save(new, self._log_id)
             self._disk.rename(temporary, new.path)
             self._disk.fsync_dir(self._directory)
@@ -430,9 +438,7 @@ class SegmentEngine:
         self._indexes.forget(segment)
         self._unsynced = [other for other in self._unsynced if other is not segment]
         self._unsettled = [other for other in self._unsettled if other is not segment]
-        if self._held[segment.path] > 0:
-            self._doomed.add(segment.path)
-        else:
+        if not self._leases.keeps(segment.path):
             self._unlink(segment.path)
 
     def _unlink(self, path: Path) -> None:
@@ -577,7 +583,7 @@ class SegmentEngine:
     def _mark_clean(self) -> None:
         self._sync(checkpoint=self._checkpoint_end != self._end_offset)
         try:
-            for path in self._doomed:
+            for path in self._leases.doomed:
                 self._unlink(path)
             if self._segments and not self._segments[-1].sealed:
                 self._settle_one(self._segments[-1])

@@ -12,9 +12,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.page_cache import PageCache
+
+if TYPE_CHECKING:
+    from mainstem.storage.segment.segment import Segment
 
 FILES_MAX = 4000
 
@@ -29,6 +33,16 @@ class OpenFile:
         self.users = 0
         self.dirty = False
         self.forgotten = False
+
+
+class SyncAsked(NamedTuple):
+    """A sync under way on a line: what is durable once it is done."""
+
+    number: int
+    segment: Segment
+    file: OpenFile
+    size: int
+    end_offset: int
 
 
 class OpenFiles:

@@ -18,10 +18,12 @@ from mainstem.storage.disk import Readable
 from mainstem.storage.engine import Slice
 from mainstem.storage.segment.index import INTERVAL_BYTES, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.segment.large_reads import TooLarge
 from mainstem.storage.segment.open_files import OpenFiles
 from mainstem.storage.segment.scan import READ_BYTES_MIN, Window
 from mainstem.storage.segment.segment import Segment
 
+ANY_SIZE = 1 << 62
 _BASE_OFFSET = attrgetter("base_offset")
 
 
@@ -48,8 +50,10 @@ def read_frames(
     offset: int,
     bytes_max: int,
     end_offset: int | None,
+    frame_max: int = ANY_SIZE,
 ) -> Slice | None:
-    """See `Engine.read`; None if this segment holds no frame at or after `offset` and below `end_offset`."""
+    """See `Engine.read`; None if this segment holds no frame at or after `offset` and below `end_offset`. TooLarge if the
+    first one has more bytes than `frame_max`."""
     size = segment.size
     index = indexes.get(segment, log_id)
     with files.use(segment.path) as fd:
@@ -57,7 +61,7 @@ def read_frames(
         begin = index.before_offset(offset)
         files.ask_page_cache(fd, begin)
         window.load(begin, max(bytes_max, READ_BYTES_MIN) + INTERVAL_BYTES)
-        found = _first(window, begin, size, offset)
+        found = _first(window, begin, size, offset, frame_max)
         if found is None:
             return None
         begin, first = found
@@ -104,10 +108,12 @@ def read_into(
         raise StorageFault(f"{segment.path}: cannot read: {error}") from error
 
 
-def _first(window: Window, position: int, size: int, offset: int) -> tuple[int, FrameHead] | None:
+def _first(window: Window, position: int, size: int, offset: int, frame_max: int) -> tuple[int, FrameHead] | None:
     """The frame that holds `offset`, or the next one stored."""
     landed = window.skip(position, size, offset)
     if landed < size:
+        if window.size_at(landed) > frame_max:
+            raise TooLarge
         head = window.head(landed)
         if head.base_offset <= offset:
             return landed, head

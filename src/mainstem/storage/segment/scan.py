@@ -75,12 +75,16 @@ class Window:
             last, position = position, after
         return Fitting(position, last)
 
-    def head(self, position: int, *, verify: bool = False) -> FrameHead:
-        """The head of the whole frame at `position`; with `verify` its batch's checksum is computed too."""
+    def size_at(self, position: int) -> int:
+        """Of the frame at `position`, as its head says, which is not checked."""
         if not self.covers(position, position + FRAME_HEAD_SIZE):
             self.load(position, self._chunk)
         at = position - self.start
-        size = FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
+        return FRAME_HEAD_SIZE + int.from_bytes(self.data[at + 8 : at + 12])
+
+    def head(self, position: int, *, verify: bool = False) -> FrameHead:
+        """The head of the whole frame at `position`; with `verify` its batch's checksum is computed too."""
+        size = self.size_at(position)
         if not self.covers(position, position + size):
             self.load(position, max(size, self._chunk))
         try:

@@ -45,6 +45,7 @@ class TieredEngine(RemoteReads):
         self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll
         self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
+        self.prepare, self.adopt = local.prepare, local.adopt
         self.hold, self.release, self.cuts, self.read_into = local.hold, local.release, local.cuts, local.read_into
 
     def _still_true(self, found: list[Object]) -> list[Object]:

@@ -74,7 +74,8 @@ def descriptor_of(text: str) -> FileDescriptorProto | None:
         found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
         return None
-    return found if found.message_type or found.enum_type else None
+    # A file that only hands on others (`import public`) is one, too; what is empty is no file at all.
+    return found if found.message_type or found.enum_type or found.dependency or found.extension else None
 
 
 def _bundled() -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode
-from mainstem.protocols.kafka.handlers.permission import may_see
+from mainstem.protocols.kafka.handlers.permission import is_admin, may_see
 from mainstem.protocols.kafka.messages import (
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
     DescribeLogDirsResponse,
     DescribeQuorumResponse,
     ElectLeadersResponse,
@@ -48,6 +49,32 @@ def describe_log_dirs(request: Request) -> Any:
                 )
         result.topics.append(line)
     return DescribeLogDirsResponse(results=[result])
+
+
+def alter_replica_log_dirs(request: Request) -> Any:
+    """There is one directory: whoever asks for it has it already, and there is no other."""
+    kinds, directory = AlterReplicaLogDirsResponse, str(request.service.broker.options.data)
+    lines: dict[str, Any] = {}
+    for asked in request.body.dirs:
+        for topic in asked.topics:
+            line = lines.setdefault(topic.name, kinds.AlterReplicaLogDirTopicResult(topic_name=topic.name))
+            for index in topic.partitions:
+                code = _log_dir_code(request, topic.name, index, is_ours=asked.path == directory)
+                line.partitions.append(kinds.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+    return kinds(results=list(lines.values()))
+
+
+def _log_dir_code(request: Request, name: str, index: int, *, is_ours: bool) -> ErrorCode:
+    if not is_admin(request):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not is_ours:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    try:
+        topic = request.catalog.find(name)
+    except MainstemError:
+        topic = None
+    known = topic is not None and topic.partition(index) is not None
+    return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def describe_quorum(request: Request) -> Any:
@@ -137,6 +164,7 @@ def list_reassignments(request: Request) -> Any:
 
 
 HANDLERS = {
+    34: alter_replica_log_dirs,
     35: describe_log_dirs,
     43: elect_leaders,
     45: alter_reassignments,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action
@@ -11,8 +12,10 @@ from mainstem.broker.schemas.enforcement import REASON, dead_letter_topic
 from mainstem.broker.topics.topic import Partition, Topic
 from mainstem.broker.transactions.producers import PartitionProducers, Verdict
 from mainstem.broker.transactions.transactions import TransactionFault
-from mainstem.codec.batch import BATCH_HEAD_SIZE
+from mainstem.codec.batch import BATCH_HEAD_SIZE, FRAME_HEAD_SIZE
+from mainstem.codec.large_record import LARGE_BYTES
 from mainstem.log.inflating import keep_inflated
+from mainstem.log.large import large_pool, takes_large
 from mainstem.log.live_log import not_stored
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from mainstem.codec.batch import BatchHead
     from mainstem.codec.compression import Buffer
     from mainstem.log.gather import Ticket
+    from mainstem.log.log import Log
     from mainstem.model.record import Record
     from mainstem.protocols.kafka.adapter import Request
 
@@ -36,6 +40,7 @@ PartitionAnswer = ProduceResponse.PartitionProduceResponse
 RecordError = ProduceResponse.BatchIndexAndErrorMessage
 OPEN_BYTES_MAX = 16 * 1024  # of a batch whose records the loop itself looks at
 ATTRIBUTES_AT, CODEC_MASK = 22, 7  # in a batch
+FRAME_HEAD_ROOM = bytes(FRAME_HEAD_SIZE)
 HOLD_OPENING = 16  # a reason to read no more: a batch of its is being looked at
 Admitted = tuple["Buffer", "BatchHead"]
 
@@ -62,6 +67,8 @@ class Opened:
     part: Any
     rules: TopicRules | None  # None: it is inflated only
     listened: bool  # other protocols' readers get its records as soon as it is written
+    log: Log | None = None  # of a large one: a thread writes it, too
+    prepared: Path | None = None
 
 
 def _to_open(request: Request) -> list[Opened]:
@@ -79,15 +86,30 @@ def _to_open(request: Request) -> list[Opened]:
             continue
         rules = request.service.rules_of(topic.topic) if topic is not None and topic.topic is not None else None
         opens = rules is not None and rules.opens
-        if waits or opens or listened:
-            parts = [part for part in data.partition_data if part.records]
-            found += [Opened(part, rules, listened) for part in parts]
-            large = large or any(_is_large(part.records) if opens else is_compressed(part.records) for part in parts)
+        parts = [part for part in data.partition_data if part.records]
+        huge = any(len(part.records) >= LARGE_BYTES for part in parts)
+        if waits or opens or listened or huge:
+            found += [Opened(part, rules, listened, _log_of(topic, part)) for part in parts]
+            looked_at = any(_is_large(part.records) if opens else is_compressed(part.records) for part in parts)
+            large = large or huge or ((opens or listened) and looked_at)
     return found if large else []
+
+
+def _log_of(topic: KafkaTopic | None, part: Any) -> Log | None:
+    """Where a large batch is written before it has a place (`log/large.py`)."""
+    if topic is None or len(part.records) < LARGE_BYTES:
+        return None
+    partition = topic.partition(part.index)
+    return partition.log if partition is not None and takes_large(partition.log) else None
 
 
 def _is_large(batch: Any) -> bool:
     return len(batch) > OPEN_BYTES_MAX or is_compressed(batch)
+
+
+def _is_owned(batch: Any) -> bool:
+    """It came in pieces, into a buffer of its own."""
+    return isinstance(batch, memoryview) and not batch.readonly
 
 
 def is_compressed(batch: Any) -> bool:
@@ -99,20 +121,22 @@ async def _produce_opened(request: Request, to_open: list[Opened]) -> Any:
     connection, service = request.connection, request.service
     for data in request.body.topic_data:
         for part in data.partition_data:
-            if part.records:
+            if part.records and not _is_owned(part.records):
                 part.records = bytes(part.records)  # what it lies in is used again for the next read
+    threads = large_pool() if any(one.log for one in to_open) else service.opener
     async with connection.opening:
         connection.hold(HOLD_OPENING)
         try:
-            admitted = await asyncio.get_running_loop().run_in_executor(
-                service.opener, _admit_all, to_open, service.now_ms()
-            )
-            production = Production(request, admitted)
+            admitted = await asyncio.get_running_loop().run_in_executor(threads, _admit_all, to_open, service.now_ms())
+            production = Production(request, admitted, {id(one.part): one for one in to_open if one.prepared})
             for data in request.body.topic_data:
                 production.add_topic(data)
             return production.finish()
         finally:
             connection.release(HOLD_OPENING)
+            for one in to_open:
+                if one.prepared is not None:  # it was refused, or its topic moved meanwhile
+                    one.prepared.unlink(missing_ok=True)
 
 
 def _admit_all(to_open: list[Opened], now_ms: int) -> dict[int, Admitted | Exception]:
@@ -128,6 +152,11 @@ def _admit_all(to_open: list[Opened], now_ms: int) -> dict[int, Admitted | Excep
             continue
         if one.listened and is_compressed(batch):
             keep_inflated(bytes(batch))
+        if one.log is not None and one.log.preparing_engine is not None and batch is one.part.records:
+            try:
+                one.prepared = one.log.preparing_engine.prepare([FRAME_HEAD_ROOM, batch])
+            except MainstemError as refusal:
+                found[id(one.part)] = refusal
     return found
 
 
@@ -150,11 +179,16 @@ def _close(request: Request, why: str) -> None:
 class Production:
     """One request: its answer grows as batches are appended, and leaves when the last of them is durable."""
 
-    __slots__ = ("_admitted", "_answer", "_failed", "_now_ms", "_request", "_undo", "_waiting", "service")
+    __slots__ = ("_admitted", "_answer", "_failed", "_now_ms", "_prepared", "_request", "_undo", "_waiting", "service")
 
-    def __init__(self, request: Request, admitted: dict[int, Admitted | Exception] | None = None) -> None:
-        """`admitted`: what was looked at before, by the identity of its part of the request."""
-        self._admitted = admitted or {}
+    def __init__(
+        self,
+        request: Request,
+        admitted: dict[int, Admitted | Exception] | None = None,
+        prepared: dict[int, Opened] | None = None,
+    ) -> None:
+        """`admitted`: what was looked at before, by the identity of its part of the request; `prepared`: and written."""
+        self._admitted, self._prepared = admitted or {}, prepared or {}
         self.service = request.service
         self._request = request
         self._answer = ProduceResponse()
@@ -249,8 +283,16 @@ class Production:
                 state.add(head, base, base, self._now_ms)
                 return
             batch = left
-        owned = isinstance(batch, memoryview) and not batch.readonly  # it came in pieces, into a buffer of its own
-        appended = log.append_batch(batch, head, partition.route, origin=Origin.KAFKA, topic_id=topic_id, owned=owned)
+        owned = _is_owned(batch)
+        appended = log.append_batch(
+            batch,
+            head,
+            partition.route,
+            origin=Origin.KAFKA,
+            topic_id=topic_id,
+            owned=owned,
+            prepared=self._take_prepared(part, batch, log),
+        )
         ticket = appended.ticket
         base = appended.ref.base_offset
         answer.base_offset = base
@@ -264,6 +306,14 @@ class Production:
         self.wait(ticket)
         if log.unsynced_bytes > log.unsynced_bytes_max:
             self._request.connection.hold_for(log)
+
+    def _take_prepared(self, part: Any, batch: Buffer, log: Log) -> Path | None:
+        """The file that has the batch already, if it is still the one, of the same log."""
+        opened = self._prepared.get(id(part))
+        if opened is None or opened.log is not log or batch is not part.records or not takes_large(log):
+            return None
+        prepared, opened.prepared = opened.prepared, None
+        return prepared
 
     def _set_aside(self, topic: bytes, records: list[tuple[Record, str]]) -> None:
         """What does not match the topic's schema; the answer waits for it, too."""

@@ -136,6 +136,21 @@ response
     resource_name string
     resource_type i8 v1+ =16
 
+api 34 AlterReplicaLogDirs 1-2 flexible 2
+request
+  dirs [AlterReplicaLogDir]
+    path string
+    topics [AlterReplicaLogDirTopic]
+      name string
+      partitions [i32]
+response
+  throttle_time_ms i32
+  results [AlterReplicaLogDirTopicResult]
+    topic_name string
+    partitions [AlterReplicaLogDirPartitionResult]
+      partition_index i32
+      error_code i16
+
 api 35 DescribeLogDirs 1-5 flexible 2
 request
   topics [DescribableLogDirTopic]?

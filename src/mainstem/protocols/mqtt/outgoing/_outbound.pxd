@@ -60,7 +60,8 @@ cdef class Outbound(Sink):
     cdef int _grow_to(self, int packet_id) except -1
     cdef bint _waits(self, int packet_id, int64_t stamp) noexcept
     cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1
-    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased) except -1
+    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased,
+                          bint may_lend) except -1
     cdef int _copy_cached(self, RecordRef record) except -1
     cdef void _note_sent(self, int packet_id) noexcept
     cdef int _free(self, int packet_id, int reason) except -1

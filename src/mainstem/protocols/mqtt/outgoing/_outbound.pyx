@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.codec._batch cimport put_u16
-from mainstem.protocols._reactor cimport Line
+from mainstem.protocols._reactor cimport Line, lend
 from mainstem.protocols.mqtt.outgoing._encoder cimport Encoder, Grant
 from mainstem.protocols.mqtt.wire._fields cimport get_length, length_size, put_length
 
@@ -28,6 +28,7 @@ cdef enum:
     GATHERED_BYTES_MAX = 64 << 20  # in the buffers of all connections: then each is flushed as soon as it has
     EARLY_BYTES = 32 << 10  # so much
     ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
+    LENT_BYTES_MIN = 1 << 18  # a payload so large is sent from where it lies
     ORIGIN_MQTT = 1
     ORIGIN_KAFKA = 2
     FLAG_RETAIN = 4
@@ -239,7 +240,7 @@ cdef class Outbound(Sink):
             if self._has_no_room(0) or self.inflight - self.unsent >= self.window:
                 return False
             before = self.out_size
-            if self._emit(record, grant, flags | 8, packet_id, False) == 0:  # the client takes less than it did
+            if self._emit(record, grant, flags | 8, packet_id, False, not held) == 0:  # the client takes less than it did
                 self._give_up(packet_id)
                 return True
             self._note_sent(packet_id)
@@ -253,13 +254,14 @@ cdef class Outbound(Sink):
                 return True
             return False
         if qos == 0:
-            if not held and not retain and not grant.identifiers and not grant.meta and self.alias_max == 0:
+            if not held and not retain and not grant.identifiers and not grant.meta and self.alias_max == 0 \
+                    and record.value_len < LENT_BYTES_MIN:
                 self.messages += self._copy_cached(record)
                 return True
         else:
             packet_id = self._next_id()
         before = self.out_size
-        size = self._emit(record, grant, flags, packet_id, self.alias_max > 0 and not held)
+        size = self._emit(record, grant, flags, packet_id, self.alias_max > 0 and not held, not held)
         if size == 0:  # larger than the client takes: it counts as delivered
             return True
         self.messages += 1
@@ -329,7 +331,7 @@ cdef class Outbound(Sink):
         cdef Py_ssize_t before = self.out_size, size
         cdef uint8_t* grown
         if encoder.packet_sizes[n] <= 0:
-            size = self._emit(record, None, 0, 0, False)
+            size = self._emit(record, None, 0, 0, False, False)
             if size == 0:
                 return 0
             if encoder.packet_sizes[n] == 0:  # a second subscriber must want it before a copy pays
@@ -350,8 +352,11 @@ cdef class Outbound(Sink):
         self.out_size += size
         return 1
 
-    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased) except -1:
+    cdef Py_ssize_t _emit(self, RecordRef record, Grant grant, int flags, int packet_id, bint aliased,
+                          bint may_lend) except -1:
         """Append one PUBLISH; returns its size, 0 if the client would not take a packet so large."""
+        cdef bint lent = may_lend and record.value_len >= LENT_BYTES_MIN and record.owner is not None \
+            and type(self.transport) is Line
         cdef Encoder encoder = self.encoder
         cdef bytes topic = record.topic, identifiers = b"", meta = b""
         cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), size, list_size = 0
@@ -378,7 +383,7 @@ cdef class Outbound(Sink):
             return 0
         if alias and not alias_known:
             self.aliases[topic] = alias
-        start = at = self._reserve(size + 5)
+        start = at = self._reserve(size + 5 - (payload_size if lent else 0))
         at[0] = <uint8_t>(0x30 | flags)
         at = put_length(at + 1, size)
         if alias_known:
@@ -404,10 +409,15 @@ cdef class Outbound(Sink):
             if meta:
                 memcpy(at, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))
                 at += PyBytes_GET_SIZE(meta)
-        if payload_size:
+        if payload_size and not lent:
             memcpy(at, record.value_at, payload_size)
             at += payload_size
         self.out_size += at - start
+        if lent:
+            self.flush()  # which may move what was written here; the payload follows it
+            self.bytes_sent += payload_size
+            (<Line>self.transport).keep_all([lend(record.owner, record.value_at, payload_size)])
+            return size
         return at - start
 
     def _alias(self, bytes topic):

@@ -15,6 +15,7 @@ cdef class Inbound(Receipts):
     cdef public Py_ssize_t packet_bytes_max
     cdef public int receive_max
     cdef public int alias_max
+    cdef public bint authenticating  # CONNECT came, and CONNACK waits for what AUTH packets say
     cdef public bytes client_id
     cdef public object retained
     cdef public object connection  # whose bytes these are, and what it and its server share
@@ -59,4 +60,5 @@ cdef class Inbound(Receipts):
     cdef int _route(self, Fields* fields) except -1
     cdef int _append(self, Fields* fields) except -1
     cdef Py_ssize_t _headers(self, Fields* fields, int* count) except -1
+    cdef object _large(self, Fields* fields)
     cdef object _event(self, Fields* fields)

@@ -17,6 +17,7 @@ class Inbound:
     packet_bytes_max: int
     receive_max: int
     alias_max: int
+    authenticating: bool
     client_id: bytes
     durable: bool
     retained: Retained | None

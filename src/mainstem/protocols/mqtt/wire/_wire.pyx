@@ -12,6 +12,7 @@ from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport Route
 from mainstem.codec._batch cimport get_u16, put_varint, zigzag
+from mainstem.codec._large_record cimport Bulk
 from mainstem.log._gather cimport Gather
 from mainstem.protocols.mqtt.outgoing._outbound cimport Outbound
 from mainstem.protocols.mqtt.wire._fields cimport get_length, is_utf8
@@ -19,8 +20,10 @@ from mainstem.protocols.mqtt.wire._publish cimport Fields, read_publish
 from mainstem.protocols.mqtt.wire._receipts cimport Receipts
 from mainstem.protocols._routes cimport Entry
 
+from mainstem.codec.large_record import LARGE_BYTES, LargeRecord
+from mainstem.log.large import takes_large
 from mainstem.protocols.connection import LOOP_READ_BYTES
-from mainstem.protocols.mqtt.wire.packets import Publish, decode
+from mainstem.protocols.mqtt.wire.packets import LargePublish, Publish, decode
 from mainstem.protocols.mqtt.wire.reasons import Violation
 
 cdef enum:
@@ -43,6 +46,12 @@ cdef enum:
     PUBLISH = 3
     PUBACK = 4
     PUBCOMP = 7
+    DISCONNECT = 14
+    AUTH = 15
+    VERSION_5 = 5
+
+
+cdef Py_ssize_t LARGE = LARGE_BYTES
 
 
 cdef class Inbound(Receipts):
@@ -297,7 +306,10 @@ cdef class Inbound(Receipts):
 
     cdef object _packet(self, const uint8_t* packet, Py_ssize_t head, Py_ssize_t size):
         cdef int kind = packet[0] >> 4, flags = packet[0] & 15
-        if self.version == 0:
+        if self.authenticating:
+            if kind != AUTH and kind != DISCONNECT:
+                raise Violation(PROTOCOL_ERROR, "neither AUTH nor DISCONNECT before CONNACK")
+        elif self.version == 0:
             if kind != CONNECT:
                 raise Violation(PROTOCOL_ERROR, "the first packet is not CONNECT")
         elif kind == PUBLISH:
@@ -308,7 +320,7 @@ cdef class Inbound(Receipts):
         elif kind == CONNECT:
             raise Violation(PROTOCOL_ERROR, "a second CONNECT")
         return decode(kind, flags, PyBytes_FromStringAndSize(<const char*>packet + head, size - head),
-                      self.version, self.limits)
+                      VERSION_5 if self.authenticating else self.version, self.limits)
 
     # -- PUBLISH
 
@@ -343,6 +355,9 @@ cdef class Inbound(Receipts):
             return self._event(&fields)  # whoever can say why
         if reason == 0 and self.last_marks & MARK_LIVE and (fields.qos or fields.retain):
             return self._event(&fields)
+        if reason == 0 and fields.payload_size >= LARGE and packet == self.tail and not fields.retain \
+                and takes_large(self.last_route.log):
+            return self._large(&fields)
         if reason == 0:
             self._append(&fields)
             return None
@@ -416,6 +431,17 @@ cdef class Inbound(Receipts):
         if fields.qos:
             self._answer(gather.ticket, fields.qos, fields.packet_id, 0)
         return 0
+
+    cdef object _large(self, Fields* fields):
+        """Its payload stays in the memory that it was received into, which is no longer ours."""
+        cdef int header_count = 0
+        cdef Py_ssize_t headers_size = self._headers(fields, &header_count)
+        cdef Bulk payload = Bulk.adopt(self.tail, fields.payload - self.tail, fields.payload_size)
+        self.tail, self.tail_capacity = NULL, 0
+        record = LargeRecord(
+            self.last_topic, payload, PyBytes_FromStringAndSize(<const char*>self.scratch, headers_size), header_count,
+            self.time_ms, fields.qos | FLAG_KEY_IS_TOPIC)
+        return LargePublish(record, self.last_topic, fields.qos, fields.packet_id)
 
     cdef Py_ssize_t _headers(self, Fields* fields, int* count) except -1:
         """Encode the record's headers into `scratch`: properties without the alias, QoS 2 identity, client."""

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from mainstem.broker.sessions.wills import Will
+from mainstem.codec.large_record import LargeRecord
 from mainstem.protocols.mqtt.limits import Limits
 from mainstem.protocols.mqtt.wire.properties import (
     IN_ACK,
@@ -85,6 +86,16 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class LargePublish:
+    """A publish whose record is written by a thread; whether it may be published is decided."""
+
+    record: LargeRecord
+    topic: bytes
+    qos: int
+    packet_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     topic: bytes
     qos: int
@@ -121,9 +132,11 @@ class Disconnect:
 @dataclass(frozen=True, slots=True)
 class Auth:
     reason: int
+    method: bytes | None = None
+    data: bytes = b""
 
 
-Event = Connect | Publish | Subscribe | Unsubscribe | Pingreq | Disconnect | Auth
+Event = Connect | Publish | LargePublish | Subscribe | Unsubscribe | Pingreq | Disconnect | Auth
 
 FIXED_FLAGS = {  # every type but PUBLISH has its flag bits prescribed
     Packet.CONNECT: 0,
@@ -316,9 +329,10 @@ def _auth(reader: Reader) -> Auth:
     if reader.done():
         return Auth(Reason.SUCCESS)
     reason = reader.byte()
-    if not reader.done():
-        decode_properties(reader, IN_AUTH)
-    return Auth(reason)
+    properties = decode_properties(reader, IN_AUTH) if not reader.done() else {}
+    return Auth(
+        reason, properties.get(Property.AUTHENTICATION_METHOD), properties.get(Property.AUTHENTICATION_DATA, b"")
+    )
 
 
 # What a server sends.
@@ -357,6 +371,10 @@ def encode_unsuback(version: int, packet_id: int, reasons: list[int]) -> bytes:
     if version != V5:
         return encode_packet(Packet.UNSUBACK, 0, head)
     return encode_packet(Packet.UNSUBACK, 0, head, b"\0", bytes(reasons))
+
+
+def encode_auth(reason: int, properties: Mapping[int, Any]) -> bytes:
+    return encode_packet(Packet.AUTH, 0, bytes([reason]), encode_properties(properties))
 
 
 def encode_disconnect(reason: int, properties: Mapping[int, Any] | None = None) -> bytes:
