@@ -132,7 +132,7 @@ class Log(Readable):
         self._open: list[Gather] = []
         self._pending: list[Appended] = []
         self._tickets: deque[tuple[Ticket, int]] = deque()
-        self._dirty = False
+        self._dirty = self._adopts = False  # something prepared is among what is pending
         self.use_engine(engine)
         self._line: FlushLine | None = None
         self._asked: deque[tuple[int, int]] = deque()  # syncs under way on the line: number, end offset
@@ -242,6 +242,7 @@ class Log(Readable):
             raise self.refusal
         appended = self._append_batch(batch, head, route, origin, topic_id, owned=owned)
         appended.prepared = prepared
+        self._adopts = self._adopts or prepared is not None
         return appended
 
     def append_large(self, record: LargeRecord, prepared: Path, route: TopicRef, ticket: Ticket, origin: int) -> None:
@@ -252,6 +253,7 @@ class Log(Readable):
         ref = FrameRef(base, 1, stamp, record.size)
         item = Appended(self, [record.front], ref, ticket, KIND_DATA, origin, route=route, large=record)
         item.numbers, item.prepared = self._numbers(route, 1), prepared
+        self._adopts = True
         self._add(item)
 
     def _append_batch(
@@ -443,12 +445,19 @@ class Log(Readable):
         pending, self._pending = self._pending, []
         if not pending:
             return []
-        stored, error = overflow.append_all(self, pending)
-        if error is not None:
-            refused, pending = pending[stored:], pending[:stored]
-            self._refuse(refused, error)
-            if not pending:
-                return []
+        try:
+            if self._adopts:
+                self._adopts = False
+                overflow.append_apart(self, pending)
+            else:
+                data = pending[0].data if len(pending) == 1 else [part for item in pending for part in item.data]
+                overflow.append(self, data, [item.ref for item in pending])
+        except overflow.Partly as partly:
+            self._refuse(pending[partly.stored :], partly.error)
+            del pending[partly.stored :]
+        except Overloaded as error:
+            self._refuse(pending, error)
+            return []
         self.meters.append_ns.add(time.perf_counter_ns() - began_ns)
         self.meters.records += self.next_offset - self.written
         self.written = self.next_offset

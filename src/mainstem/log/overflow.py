@@ -28,22 +28,30 @@ def append(log: Log, data: Sequence[Buffer], frames: Sequence[FrameRef]) -> None
         log.engine.append(data, frames)
 
 
-def append_all(log: Log, pending: list[Appended]) -> tuple[int, Overloaded | None]:
-    """With as few calls as there are prepared frames between the others; how many were stored, and why not more."""
+class Partly(Exception):
+    """There was no room for what came after the first `stored` frames."""
+
+    def __init__(self, stored: int, error: Overloaded) -> None:
+        super().__init__(error.message)
+        self.stored, self.error = stored, error
+
+
+def append_apart(log: Log, pending: list[Appended]) -> None:
+    """With prepared frames among them, each of which is a call of its own."""
     stored = 0
-    try:
-        for prepared, group in groupby(pending, _prepared):
-            items = list(group)
+    for prepared, group in groupby(pending, _prepared):
+        items = list(group)
+        try:
             if prepared is not None:
                 assert isinstance(log.engine, PreparingEngine)
                 log.engine.adopt(prepared, _front(items[0]), items[0].ref)
             else:
-                data = items[0].data if len(items) == 1 else [part for item in items for part in item.data]
-                append(log, data, [item.ref for item in items])
-            stored += len(items)
-    except Overloaded as error:
-        return stored, error
-    return stored, None
+                append(log, [part for item in items for part in item.data], [item.ref for item in items])
+        except Overloaded as error:
+            if not stored:
+                raise
+            raise Partly(stored, error) from None
+        stored += len(items)
 
 
 def _front(item: Appended) -> list[Buffer]:
