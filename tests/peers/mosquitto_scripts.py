@@ -5,6 +5,8 @@ program that reads that configuration, starts this broker with what it means in 
 mean: such scripts are counted apart. Packets are compared by what they mean: of CONNACK and DISCONNECT the reason, because
 we say other limits and add words; an acknowledgement of 0x10 (nobody subscribes) is our success, for it is stored.
 
+With MOSQUITTO=/usr/sbin/mosquitto in the environment the original runs the same scripts.
+
     --one SCRIPT   run one script with these comparisons (what the driver starts for each)
     --broker ...   be `mosquitto`
 """
@@ -179,7 +181,8 @@ def main(checkout: Path, names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as root:
         program = Path(root, "src", "mosquitto")
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.peers.mosquitto_scripts --broker "$@"\n')
+        ours = f'"{sys.executable}" -m tests.peers.mosquitto_scripts --broker'
+        program.write_text(f'#!/bin/sh\nexec {os.environ.get("MOSQUITTO") or ours} "$@"\n')
         program.chmod(0o755)
         asked = Path(root, "asked")
         here = str(Path(__file__).resolve().parents[2])

@@ -4,7 +4,6 @@ class Bulk:
     """Memory that a connection received a message into: whoever has it owns it, and nothing of it was copied."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class LargeRecord:
     front: bytearray
