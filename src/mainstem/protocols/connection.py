@@ -46,7 +46,7 @@ HOLD_LOG = 2  # too much is not yet synced
 HOLD_TURN = 8  # it has more, and others come first (`wait_for_turn`)
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
 HOLD_QUOTA = 256  # it has published more than its quota (`broker/namespaces/quotas.py`)
-HOLD_LARGE = 512  # a large message of its own has no place in the log yet (`log/large.py`)
+HOLD_LARGE = 512  # a large message of its own has no place in the log yet (`large.py`)
 BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 
 
@@ -454,15 +454,6 @@ class Connection(asyncio.Protocol):
 
     def release_from_delivery(self) -> None:
         self.release(HOLD_DELIVERY)
-
-    def hold_for_large(self, size: int) -> None:
-        """What it sends next is read when its large message has a place: so its messages keep their order."""
-        self.hold(HOLD_LARGE)
-        self.server.unfinished.note(self, size)
-
-    def release_from_large(self) -> None:
-        self.server.unfinished.note(self, 0)
-        self.release(HOLD_LARGE)
 
     # What its quotas ask.
 

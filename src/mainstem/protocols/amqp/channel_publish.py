@@ -11,7 +11,6 @@ from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Overflow
 from mainstem.broker.rights.access import Action
 from mainstem.log.gather import Ticket
-from mainstem.log.large import append_large
 from mainstem.model.amqp_content import Content
 from mainstem.model.crossing_amqp import asked_by_client
 from mainstem.model.errors import InvalidRecord, MainstemError
@@ -22,6 +21,7 @@ from mainstem.protocols.amqp.consuming import ReplyConsumer
 from mainstem.protocols.amqp.events import LargePublishEvent, PublishEvent
 from mainstem.protocols.amqp.faults import Fault, fault_of
 from mainstem.protocols.amqp.methods import encode
+from mainstem.protocols.large import publish_large
 
 NO_ROUTE = 312
 TRANSACTION_MAX = 100_000  # publishes and acks of one transaction
@@ -59,12 +59,8 @@ class Publishes(ChannelCore):
             self.wire.note_published(ticket if event.persistent else None)
 
     def publish_large(self, event: LargePublishEvent) -> None:
-        """A thread writes it; until it has a place in the log nothing more is read from its publisher."""
         connection, namespace = self.connection, self.vhost.namespace
-        connection.hold_for_large(event.record.size)
-        ticket = append_large(
-            event.record, lambda: namespace.route(event.topic), Origin.AMQP, connection.release_from_large
-        )
+        ticket = publish_large(connection, event.record, lambda: namespace.route(event.topic), Origin.AMQP)
         if self.wire.confirming:
             connection.note_confirm(self.wire)
             self.wire.note_published(ticket)

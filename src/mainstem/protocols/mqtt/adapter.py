@@ -528,17 +528,11 @@ class MqttConnection(Connection):
             self.session.will = None  # nobody is left to read it
         self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, f"namespace {name} was removed")
 
-    def renew_login(self, principal: Principal) -> None:
-        """It has shown once more who it is: until when that holds, and what it may, is said anew."""
-        self.keep_login(principal)
-        self.principal = principal
-        self.outbound.allows = self._allows if not principal.admin else None
-        self.rights_changed()
-
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
         client_id = self.key.partition(b"\0")[2].decode(errors="replace")
         self.principal = self.service.broker.access.of_client(self.principal, client_id)
+        self.outbound.allows = self._allows if not self.principal.admin else None
         self.publisher = self.service.publisher(self.namespace, self.principal)
         self.inbound.routes, self.inbound.publisher = self.publisher.routes, self.publisher
 

@@ -100,7 +100,9 @@ class Authentication:
         elif (principal.name, principal.namespace) != (before.name, before.namespace):
             raise NotAuthorized("it is another user than the one that connected")
         else:
-            connection.renew_login(principal)
+            connection.keep_login(principal)
+            connection.principal = principal
+            connection.rights_changed()
             connection.outbound.write(encode_auth(Reason.SUCCESS, self.properties))
 
     def _fail(self, error: MainstemError) -> None:

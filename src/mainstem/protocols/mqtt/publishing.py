@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 from mainstem.broker.rights.access import Action
 from mainstem.broker.sessions.keeper import QOS_2_DELAYED, QOS_2_IDENTITY
 from mainstem.log.gather import Ticket
-from mainstem.log.large import append_large
 from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, MessageTooLarge, NotAuthorized
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
+from mainstem.protocols import large
 from mainstem.protocols.mqtt.wire.packets import V5, LargePublish, Publish
 from mainstem.protocols.mqtt.wire.properties import (
     IN_PUBLISH,
@@ -61,13 +61,9 @@ class Understood:
 
 
 def publish_large(connection: MqttConnection, event: LargePublish) -> None:
-    """A thread writes it; until it has a place in the log nothing more is read from its publisher."""
     namespace = connection.namespace
     assert namespace is not None
-    connection.hold_for_large(event.record.size)
-    ticket = append_large(
-        event.record, lambda: namespace.route(event.topic), Origin.MQTT, connection.release_from_large
-    )
+    ticket = large.publish_large(connection, event.record, lambda: namespace.route(event.topic), Origin.MQTT)
     if event.qos:
         connection.inbound.answer(ticket, event.qos, event.packet_id)
 
