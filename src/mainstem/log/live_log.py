@@ -16,6 +16,8 @@ from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
 from mainstem.storage.reservation import Reservation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mainstem.codec.batch import BatchHead
     from mainstem.log.appended import Appended
     from mainstem.log.gather import TopicRef
@@ -79,7 +81,15 @@ class LiveLog(Log):
         return base, self._stamps.take(count + stamps_more)
 
     def append_batch(
-        self, batch: Buffer, head: BatchHead, route: TopicRef, *, origin: int, topic_id: int, owned: bool = False
+        self,
+        batch: Buffer,
+        head: BatchHead,
+        route: TopicRef,
+        *,
+        origin: int,
+        topic_id: int,
+        owned: bool = False,
+        prepared: Path | None = None,
     ) -> Appended:
         raise not_stored(route.topic)
 
