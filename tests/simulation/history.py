@@ -55,7 +55,8 @@ class History:
         self.reader = GroupReader(self.machine, self.rng, b"a/1")
         self.writer = TransactionWriter(self.machine, self.rng)
         self.crashes_left = self.rng.randint(1, 3)
-        self.operations = 0
+        self.operations = self.snapshots = 0
+        self.snapshotting = False
 
     # -- the whole of it
 
@@ -96,6 +97,9 @@ class History:
         self.operations += 1
         if self.rng.random() < 0.03:
             self.machine.disk.cut_power_after(self.rng.randint(0, 12))
+        if self.machine.slicing.random() < 0.1 and not self.snapshotting:
+            self.snapshotting = True
+            self.machine.loop.create_task(self.snapshot())
         with contextlib.suppress(PowerCut):
             self._step()
         if self.machine.is_cut:
@@ -144,6 +148,16 @@ class History:
             self.machine.loop.create_task(broker.snapshot())
         else:  # retention takes what is old and held by nobody
             self.machine.loop.create_task(broker.maintenance.round())
+
+    async def snapshot(self) -> None:
+        """In slices, with whatever happens between two of them."""
+        broker = self.machine.broker
+        assert broker is not None
+        try:
+            await broker.snapshot()
+            self.snapshots += 1
+        finally:
+            self.snapshotting = False
 
     def stop(self) -> None:
         for client in self.clients:

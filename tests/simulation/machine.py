@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import shutil
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from mainstem.broker.broker import Broker, BrokerOptions
+from mainstem.broker.sessions import table
+from mainstem.broker.state import snapshot
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.metadata.rounds import Call, Write, answer_call
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.clock import ManualClock
+from mainstem.model.cut_names import CUT_NAMES
 from mainstem.model.errors import StorageFault
 from mainstem.model.histogram import counts_histogram, times_histogram
 from mainstem.protocols.mqtt.server import MqttServer
@@ -26,6 +30,8 @@ from tests.simulation.loop import SimulatedLoop
 
 MEMORY = Path("/dev/shm")  # derived files and metadata: plain files, so let them be quick
 CONFIG = load_config(flags=["mqtt.sys_interval_ms=0"])
+
+snapshot.PIECE_ENTRIES = table.ASLEEP_PIECE = table.AWAKE_PIECE = 1  # what is taken in one go
 
 Post = Callable[[list[tuple[Log, int]]], None]
 
@@ -120,6 +126,7 @@ class Machine:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self.slicing = random.Random(-seed - 1)  # of snapshots; what else a seed decides does not depend on it
         self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=MEMORY if MEMORY.is_dir() else None))
         (self.directory / BALLAST).touch()  # there already: making it takes as long as thirty steps
         self.clock = ManualClock()
@@ -156,10 +163,15 @@ class Machine:
     async def _open(self, broker: Broker) -> None:
         await broker.open()
         broker.ticker.slice_ns = 0  # slices end by the machine's clock, which no seed repeats
+        broker.snapshot_slice, broker.snapshot_pause = 1, self._pause_snapshot
         self.mqtt = MqttServer(broker, CONFIG)
         broker.recover_journal()
         broker.start()
         self.loop.create_task(self.mqtt.run_deadlines())
+
+    async def _pause_snapshot(self) -> None:
+        """Between two slices clients act, or the machine crashes."""
+        await asyncio.sleep(self.slicing.choice((0, 0, 0.001, 0.03, 0.5)))
 
     @property
     def committer(self) -> SimulatedCommitter:
@@ -221,6 +233,8 @@ class Machine:
         self.disk.cut_power_after(0)  # whatever still runs of it reaches nothing
         self.loop.leave()
         self.store.end_process()
+        with contextlib.suppress(ValueError):  # else it is kept for as long as we run
+            CUT_NAMES.sources.remove(self.broker._names)
         self.broker = None
 
     # -- time and disk

@@ -71,24 +71,19 @@ def cursors_of(running: Running, namespace: Namespace) -> Iterator[Callable[[], 
         yield partial(group_row, running, namespace, name)
     for queue in queues_of(running, namespace):
         yield partial(queue_cursor, running, queue)
-    prefix = namespace.name.encode() + b"\0"
-    for session in sessions_of(running):
-        if session.key.startswith(prefix):
+    sessions = sessions_of(running)
+    for key in sessions.keys_from(namespace.name.encode() + b"\0"):
+        session = sessions.look(key)
+        if session is not None:
             yield partial(session_row, running, namespace, session)
 
 
 async def sessions_in(running: Running, namespace: Namespace, after: bytes = b"") -> Iterator[Session]:
     """By client id."""
-    prefix = namespace.name.encode() + b"\0"
-
-    def wanted(one: Session) -> bool:
-        return one.key.startswith(prefix) and one.key > prefix + after
-
-    return await in_order(running.broker.turns, namespace.name, sessions_of(running), key=_key_of, where=wanted)
-
-
-def _key_of(session: Session) -> bytes:
-    return session.key
+    sessions, prefix = sessions_of(running), namespace.name.encode() + b"\0"
+    keys = sessions.keys_from(prefix)
+    ordered = await in_order(running.broker.turns, namespace.name, keys, where=lambda key: key > prefix + after)
+    return (session for session in map(sessions.look, ordered) if session is not None)
 
 
 def lag_max(running: Running) -> int:

@@ -131,6 +131,9 @@ class Broker(Declaring):
         self.nodes = Nodes()
         self.dispatcher = Dispatcher()
         self._background: list[asyncio.Task[None]] = []
+        self.snapshot_slice = SNAPSHOT_SLICE
+        self.snapshot_pause: Callable[[], Awaitable[None]] = lambda: self.turns.turn()  # between two slices
+        self._snapshotting = asyncio.Lock()
         self.closing: list[Callable[[], Awaitable[None]]] = []  # of what others keep beside it
 
     # -- opening and closing ---------------------------------------------------------------------------------------
@@ -333,12 +336,19 @@ class Broker(Declaring):
     async def snapshot(self) -> None:
         """Bound what the next start replays. Taken when everything put is written, stored once that is durable.
 
-        That is: in every log. State in memory may speak of records that are written and not yet durable.
+        That is: in every log. State in memory may speak of records that are written and not yet durable. It is taken in
+        slices, one at a time: whoever asks while one is taken waits for it.
         """
+        async with self._snapshotting:
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
         self.ticker.drain()
         snapshot = self.journal.begin_snapshot()
-        while not snapshot.go_on(SNAPSHOT_SLICE):
-            await asyncio.sleep(0)
+        while not snapshot.go_on(self.snapshot_slice):
+            await self.snapshot_pause()
+            self.ticker.write_early()  # what is gathered may be in memory already, and must be in the log then
+        self.ticker.drain()
         logs = [(log, log.written) for log in self.logs.by_id.values()]
         await self.ticker.settle([log for log, _ in logs])
         if all(log.stable >= written or log.removed for log, written in logs):

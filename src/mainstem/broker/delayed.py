@@ -24,6 +24,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef, Sink
+from mainstem.broker.state.shards import Shards
 from mainstem.codec.batch import decode_frames
 from mainstem.log.away import bring
 from mainstem.log.gather import Ticket
@@ -58,7 +59,7 @@ class Delayed:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._entries: dict[int, tuple[int, int, int]] = {}  # stamp → due ms, log id, offset
+        self._entries = Shards[int, tuple[int, int, int]]()  # stamp → due ms, log id, offset
         self._heap: list[tuple[int, int]] = []  # due ms, stamp
         self._sinks: dict[str, _Arrivals] = {}
         self._indexed: dict[str, int] = {}  # namespace → the stamp of its newest delayed record that was indexed
@@ -172,10 +173,12 @@ class Delayed:
                 self._note_indexed(namespace.name, stamp)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for name, indexed in self._indexed.items():
+        for name, indexed in list(self._indexed.items()):
             yield _key(0) + name.encode(), _ENTRY.pack(indexed, 0, 0)
-        for stamp, entry in self._entries.items():
-            yield _key(stamp), _ENTRY.pack(*entry)
+        for stamp in self._entries.keys_in_slices():
+            entry = self._entries.get(stamp)
+            if entry is not None:
+                yield _key(stamp), _ENTRY.pack(*entry)
 
     def holds(self, log: Log) -> Holds:
         stamps = [stamp for stamp, entry in self._entries.items() if entry[1] == log.id]

@@ -29,7 +29,10 @@ def downgrade(config: Config) -> Path:
 async def _downgrade(broker: Broker) -> None:
     await broker.open()
     broker.recover_journal()
-    for session in broker.session_keeper.sessions:  # a delivery that is done beyond the position has no word there
-        session.flight = [one for one in session.flight if one[1] != DONE]
+    sessions = broker.session_keeper.sessions
+    for key in list(sessions.keys_from(b"")):
+        session = sessions.find(key)
+        if session is not None:  # a delivery that is done beyond the position has no word there
+            session.flight = [one for one in session.flight if one[1] != DONE]
     broker.journal.back_to_format_1 = True
     await broker.close()

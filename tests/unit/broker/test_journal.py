@@ -198,7 +198,7 @@ async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_th
     data, copy = tmp_path / "data", tmp_path / "copy"
     broker, state = Broker(BrokerOptions(data)), State()
     await broker.open()
-    broker.journal.register("test", state.apply, state.dump, many=True)
+    broker.journal.register("test", state.apply, state.dump)
     broker.recover_journal()
     last = 2 * PIECE_ENTRIES
     await put(broker, state, *((b"%d" % n, b"old") for n in range(last + 1)))
@@ -212,7 +212,7 @@ async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_th
     await broker.close()
     again, found = Broker(BrokerOptions(copy)), State()
     await again.open()
-    again.journal.register("test", found.apply, found.dump, many=True)
+    again.journal.register("test", found.apply, found.dump)
     again.recover_journal()
     unchanged = {b"%d" % n: b"old" for n in range(2, last)}
     assert found.table == unchanged | {b"1": b"new", b"%d" % last: b"new", b"later": b"new"}

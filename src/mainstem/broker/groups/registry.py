@@ -21,7 +21,7 @@ from mainstem.broker.groups.classic import ClassicGroup, GroupLimits, Member, St
 from mainstem.broker.groups.consumer import ConsumerGroup, TopicLookup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.share import ShareGroup
-from mainstem.broker.state.journal import StateKeeper
+from mainstem.broker.state.journal import Entries, StateKeeper
 from mainstem.log.gather import Ticket
 
 GROUPS_MAX = 100_000
@@ -60,8 +60,8 @@ class Groups:
         self._journal = journal
         self.subscribed: Callable[[Group], set[str] | None] = lambda group: None  # what members say is Kafka's to read
         journal.register("kafka-group", self._apply_group, self._dump_groups)
-        journal.register("kafka-offset", self._apply_offset, self._dump_offsets, many=True)
-        journal.register("kafka-pending-offset", self._apply_pending, self._dump_pending)
+        journal.register("kafka-offset", self._apply_offset, self._dump_offsets)
+        journal.register("kafka-pending-offset", self._apply_pending, self._dump_pending, entries=Entries.COPIED)
 
     # -- finding groups --------------------------------------------------------------------------------------------
 
@@ -265,19 +265,25 @@ class Groups:
             held[_parse_key(rest)] = Commit.unpack(value)
 
     def _dump_groups(self) -> Iterator[tuple[bytes, bytes]]:
-        for group_id, group in self.groups.items():
-            yield group_id.encode(), _pack_group(group)
+        for group_id, group in list(self.groups.items()):
+            if self.groups.get(group_id) is group:
+                yield group_id.encode(), _pack_group(group)
 
     def _dump_offsets(self) -> Iterator[tuple[bytes, bytes]]:
         """In slices, while commits go on."""
         for group_id, held in list(self.offsets.items()):
-            for at, commit in list(held.items()):
-                yield _key(group_id, at), commit.pack()
+            for at in list(held):
+                commit = held.get(at)
+                if commit is not None:
+                    yield _key(group_id, at), commit.pack()
 
     def _dump_pending(self) -> Iterator[tuple[bytes, bytes]]:
-        for producer_id, held in self.pending.items():
-            for (group_id, at), commit in held.items():
-                yield str(producer_id).encode() + b"\0" + _key(group_id, at), commit.pack()
+        copied = [(producer_id, list(held.items())) for producer_id, held in self.pending.items()]
+        return (
+            (str(producer_id).encode() + b"\0" + _key(group_id, at), commit.pack())
+            for producer_id, held in copied
+            for (group_id, at), commit in held
+        )
 
     def resume(self, now_ms: int) -> None:
         """After recovery: sessions start anew, so that nobody is expired for the time the broker was away."""

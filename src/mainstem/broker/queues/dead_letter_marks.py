@@ -87,7 +87,7 @@ class DeadLetterMarks:
             self._marks[queue_id] = int.from_bytes(value, "big")
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for queue_id, stamp in self._marks.items():
+        for queue_id, stamp in list(self._marks.items()):
             yield queue_id.to_bytes(4, "big"), stamp.to_bytes(8, "big")
 
 

@@ -30,7 +30,7 @@ from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.broker.queues.stream_numbers import JOURNAL_KIND as STREAM_KIND
 from mainstem.broker.queues.stream_numbers import StreamJournal, StreamNumbers
-from mainstem.broker.state.journal import DEFAULT_NAMESPACE
+from mainstem.broker.state.journal import DEFAULT_NAMESPACE, Entries
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP, Holds
@@ -73,9 +73,15 @@ class QueueService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
         self._checkpoint: asyncio.TimerHandle | None = None
-        broker.journal.register(JOURNAL_KIND, self._apply, self._dump, self.namespace_of)
+        broker.journal.register(JOURNAL_KIND, self._apply, self._dump, self.namespace_of, entries=Entries.CHANGES)
         self.stream_journal = StreamJournal(self.by_id)
-        broker.journal.register(STREAM_KIND, self.stream_journal.apply, self.stream_journal.dump, self.namespace_of)
+        broker.journal.register(
+            STREAM_KIND,
+            self.stream_journal.apply,
+            self.stream_journal.dump,
+            self.namespace_of,
+            entries=Entries.CHANGES,
+        )
         self.dead_letter_marks = DeadLetterMarks(broker)
         broker.maintenance.holders["queues"] = self.holds
 
@@ -199,9 +205,9 @@ class QueueService:
             queue.recovered_level(key[4]).cursor.apply(value)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for queue in self.by_id.values():
-            if queue.settings.durable:
-                for level in queue.levels:
+        for queue in list(self.by_id.values()):
+            if queue.settings.durable and not queue.deleted:
+                for level in list(queue.levels):
                     yield _key(queue, level), level.cursor.snapshot()
 
     # -- acks of this turn

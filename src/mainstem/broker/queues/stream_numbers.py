@@ -129,6 +129,6 @@ class StreamJournal:
             queue.numbers.apply(value)
 
     def dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for queue in self._by_id.values():
-            if queue.numbers is not None:
+        for queue in list(self._by_id.values()):
+            if queue.numbers is not None and not queue.deleted:
                 yield queue.id.to_bytes(4, "big"), queue.numbers.snapshot()

@@ -80,7 +80,7 @@ class SessionKeeper:
         self._shares: dict[tuple[str, str], set[bytes]] = {}  # namespace, shared group's queue → keys of its sessions
         self._candidate: tuple[int, list[tuple[Log, int]]] | None = None
         broker.journal.register(
-            RETAINED, self._apply_retained, self._dump_retained, first_namespace, many=True, bulk=_BulkRetained(self)
+            RETAINED, self._apply_retained, self._dump_retained, first_namespace, bulk=_BulkRetained(self)
         )
         self._planned: PlannedHolds | None = None
         broker.maintenance.around_round = self.planned_holds
@@ -175,7 +175,7 @@ class SessionKeeper:
 
     def session_count(self, namespace: str) -> int:
         start = namespace.encode() + b"\0"
-        return sum(session.key.startswith(start) for session in self.sessions)
+        return sum(1 for _ in self.sessions.keys_from(start))
 
     def forget_namespace(self, name: str) -> Iterator[None]:
         """It is removed: no will is sent, no session comes back, nothing is retained."""
@@ -183,7 +183,10 @@ class SessionKeeper:
         for key in self.wills.keys_from(start):
             self.wills.forget(key)
             yield
-        for session in [one for one in self.sessions if one.key.startswith(start)]:
+        for key in list(self.sessions.keys_from(start)):
+            session = self.sessions.find(key)
+            if session is None:
+                continue
             for subscription in session.subscriptions.values():
                 if subscription.no_local:
                     self.unwant_client(subscription.filter, session)
@@ -219,17 +222,21 @@ class SessionKeeper:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                self.tick()
+                while self.tick():
+                    await self._broker.turns.turn()
             except Exception:
                 logger.exception("periodic work of sessions failed; it is tried again")
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
+        """True if more sessions have expired than it ended."""
         if self.closed:
-            return
-        for session in self.sessions.expired(self._broker.clock.now_ns()):
+            return False
+        expired = self.sessions.expired(self._broker.clock.now_ns())
+        for session in expired:
             self.expired_total += 1
             self.end_session(session)
         self._checkpoint()
+        return bool(expired)
 
     def _checkpoint(self) -> None:
         """Once everything below a past head is stable, state derived from records below it is journaled, then it."""
@@ -361,7 +368,7 @@ class _BulkRetained:
     def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, took: Callable[[bytes], None]) -> Iterator[bytes]:
         for name, retained in self._keeper.retaining.items():
             yield from retained.pieces(_snapshot_prefix(name))
 

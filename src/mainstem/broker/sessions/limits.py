@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from mainstem.broker.sessions.sessions import Session
+from mainstem.broker.sessions.sessions import Session, Sessions
+from mainstem.broker.sessions.table import Hold
 from mainstem.log.log import Log
 from mainstem.log.retention import NO_STAMP
 from mainstem.model.topic_filter import literal_filter
@@ -91,38 +92,39 @@ class PlannedHolds:
         self._by_filter: dict[tuple[str, bytes], int] = {}
         self._tries: dict[str, FilterTrie] = {}
 
-    async def look_at(self, broker: Broker, sessions: Iterable[Session], held: HeldLimits) -> None:
+    async def look_at(self, broker: Broker, sessions: Sessions, held: HeldLimits) -> None:
         """First those furthest behind: whose hold ends now is not asked any more."""
-        work, found, behind = broker.turns.slices(), list(sessions), list[tuple[int, int]]()
-        for number, session in enumerate(found):
+        work, behind = broker.turns.slices(), list[tuple[int, bytes]]()
+        for hold in sessions.holds():
             if work.over:
                 await work.next()
-            if session.left_ns and session.is_holding():
-                heapq.heappush(behind, (-session.oldest(), number))
+            if hold.absent:
+                heapq.heappush(behind, (-hold.oldest, hold.key))
                 if len(behind) > LOOKED_AT_MAX:
                     heapq.heappop(behind)
-        for _, number in behind:
+        for _, key in behind:
             await work.next()
-            held.check([found[number]])
-        for session in found:
+            session = sessions.find(key)
+            if session is not None and session.is_holding():
+                held.check([session])
+        for hold in sessions.holds():
             if work.over:
                 await work.next()
-            self.add(session)
+            self._add(hold)
 
     def add(self, session: Session) -> None:
-        if not session.is_holding():
-            return
-        name, oldest = session.key.partition(b"\0")[0].decode(), session.oldest()
+        hold = session.hold()
+        if hold is not None:
+            self._add(hold)
+
+    def _add(self, hold: Hold) -> None:
+        name, oldest = hold.key.partition(b"\0")[0].decode(), hold.oldest
         self._oldest[name] = min(oldest, self._oldest.get(name, oldest))
         trie = self._tries.setdefault(name, FilterTrie())
-        for one in session.subscriptions.values():
-            if one.qos:
-                key = name, literal_filter(one.filter)
-                if oldest < self._by_filter.get(
-                    key, NO_STAMP
-                ):  # the same filter of many is there once for each that is older
-                    self._by_filter[key] = oldest
-                    trie.add(key[1], oldest)
+        for one in hold.filters:
+            if oldest < self._by_filter.get((name, one), NO_STAMP):  # once for each that is older than those before
+                self._by_filter[name, one] = oldest
+                trie.add(one, oldest)
 
     def of(self, namespace: Namespace, log: Log) -> int:
         """NO_STAMP: nothing."""

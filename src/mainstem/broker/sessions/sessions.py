@@ -17,6 +17,8 @@ down before a later checkpoint passes them (`write_derived`): a second crash mus
 Identifiers of QoS 2 are journaled as they are given out, positions only now and then. So after a crash a delivery may be
 known that lies beyond the position. One that its client has completed stays in the flight as DONE, without an
 identifier, until the position has passed it; otherwise it would be delivered again.
+
+Sessions whose clients are away sleep (`table.py`). What expires is planned by the second.
 """
 
 from __future__ import annotations
@@ -28,13 +30,19 @@ from typing import Protocol
 
 import msgspec
 
-from mainstem.broker.state.journal import Journal, first_namespace
+from mainstem.broker.sessions._sleeping_sessions import split
+from mainstem.broker.sessions.table import Hold, SessionTable
+from mainstem.broker.state.journal import Dump, Entries, Journal, first_namespace
+from mainstem.broker.state.snapshot import Apply, Bulk, entry
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import Overloaded
+from mainstem.model.topic_filter import literal_filter
 
 PLACE_MS = 50
 PLACES_PER_ROUND_MAX = 500
 SESSIONS_MAX = 1_000_000
+EXPIRED_AT_ONCE = 200
+NS = 1_000_000_000
 NEVER = 0xFFFFFFFF
 
 Flight = tuple[int, int, int]  # packet identifier, state, stamp
@@ -80,6 +88,8 @@ class Session:
     hold_ended: bool = False  # it held too much or too long: retention no longer waits for it
     user: str = ""  # whose it is; none: the next one's who logs in with its client id
     here: Place | None = None
+    unsettled: int = 0  # publishes of a client that left, which are not yet durable: their identifiers come later
+    planned_s: int = 0  # the second at which it is looked at whether it expires; 0: not planned
     replayed: tuple[dict[int, Flight], set[int]] | None = None  # while changes are applied: by identifier; stamps done
 
     @property
@@ -89,7 +99,7 @@ class Session:
     def expires_ns(self) -> int | None:
         if self.expiry_seconds == NEVER or not self.left_ns:
             return None
-        return self.left_ns + self.expiry_seconds * 1_000_000_000
+        return self.left_ns + self.expiry_seconds * NS
 
     def oldest(self) -> int:
         """The stamp of the oldest record it may still need."""
@@ -101,6 +111,20 @@ class Session:
             return False
         self.refresh()
         return True
+
+    def hold(self) -> Hold | None:
+        if not self.is_holding():
+            return None
+        filters = [literal_filter(one.filter) for one in self.subscriptions.values() if one.qos]
+        return Hold(self.key, bool(self.left_ns), self.oldest(), filters)
+
+    def may_sleep(self) -> bool:
+        """Whether nobody counts on this object, and its bytes tell all of it."""
+        return (
+            self.here is None
+            and self.replayed is None
+            and not (self.unsettled or self.hold_ended or self.received or self.kept_received or self.released)
+        )
 
     def replaying(self) -> tuple[dict[int, Flight], set[int]]:
         if self.replayed is None:
@@ -126,38 +150,59 @@ class Sessions:
     def __init__(self, journal: Journal, *, sessions_max: int = SESSIONS_MAX) -> None:
         self._journal = journal
         self._sessions_max = sessions_max
-        self._by_key: dict[bytes, Session] = {}
+        self._table = SessionTable(_unpack, _pack, _entries)
         self._moved: dict[Session, None] = {}
-        self._expiries: list[tuple[int, bytes]] = []
+        self._expiries: dict[int, list[bytes]] = {}  # second → keys of those to look at then
+        self._expiry_seconds: list[int] = []  # a heap of these seconds
         self.checkpoint = 0
         self.holds_ended_total = 0
         self.on_saved: Callable[[Session], None] | None = None  # whoever plans with what they subscribe to
         self._derived: dict[Session, None] = {}  # while recovering: those whose records told of identifiers
-        journal.register("session", self._apply_session, self._dump_sessions, first_namespace)
-        journal.register("place", self._apply_place, self._dump_places, first_namespace)
-        journal.register("flight", self._apply_flight, lambda: (), first_namespace)
-        journal.register("received", self._apply_received, self._dump_received, first_namespace)
+        self._register("session", self._apply_session, self._dump_sessions, self)
+        self._register("place", self._apply_place, self._dump_places)
+        self._register("flight", self._apply_flight, lambda: ())
+        self._register("received", self._apply_received, self._dump_received)
         journal.register("checkpoint", self._apply_checkpoint, self._dump_checkpoint)
 
+    def _register(self, kind: str, apply: Apply, dump: Dump, bulk: Bulk | None = None) -> None:
+        """All kinds change one thing, and are taken with it."""
+        self._journal.register(
+            kind, apply, dump, first_namespace, entries=Entries.CHANGES, part_of="session", bulk=bulk
+        )
+
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self._table)
 
     def __iter__(self) -> Iterator[Session]:
-        return iter(self._by_key.values())
+        """To look at: those that sleep come as copies."""
+        return iter(self._table)
 
     def find(self, key: bytes) -> Session | None:
-        session = self._by_key.get(key)
+        session = self._table.find(key)
         if session is not None and session.replayed is not None:
             session.end_replay()
         return session
 
+    def look(self, key: bytes) -> Session | None:
+        """To look at: one that sleeps comes as a copy."""
+        return self._table.look(key)
+
+    def keys_from(self, start: bytes) -> Iterator[bytes]:
+        """Of those whose keys begin so."""
+        return (key for key in self._table.all_keys() if key.startswith(start))
+
+    def absent(self) -> tuple[int, int]:
+        """How many have no client here, and how many subscriptions these have."""
+        awake = [len(one.subscriptions) for one in self._table.awake() if one.here is None]
+        return len(awake) + self._table.asleep_count, sum(awake) + self._table.asleep_subscriptions
+
     # -- their lives
 
     def begin(self, key: bytes, expiry_seconds: int, position: int) -> Session:
-        if len(self._by_key) >= self._sessions_max:
+        if len(self._table) >= self._sessions_max:
             raise Overloaded(f"{self._sessions_max} persistent sessions exist already")
         session = Session(key, expiry_seconds, position=position)
-        self._by_key[key] = session
+        self._table.add(session)
         return session
 
     def save(self, session: Session) -> Ticket:
@@ -172,29 +217,47 @@ class Sessions:
         session.refresh()
         session.here = None
         session.left_ns = now_ns
-        expires = session.expires_ns()
-        if expires is not None:
-            heapq.heappush(self._expiries, (expires, session.key))
+        self._plan_expiry(session)
         self.save(session)
 
     def end(self, session: Session) -> Ticket | None:
         """Forget it, durably."""
-        if self._by_key.get(session.key) is not session:
+        if self._table.find(session.key) is not session:
             return None
-        del self._by_key[session.key]
+        self._table.remove(session.key)
         self._moved.pop(session, None)
         return self._journal.put("session", session.key, None)
 
     def expired(self, now_ns: int) -> list[Session]:
-        """Those whose time is over; the caller ends them."""
-        found = []
-        while self._expiries and self._expiries[0][0] <= now_ns:
-            _, key = heapq.heappop(self._expiries)
-            session = self._by_key.get(key)
-            expires = session.expires_ns() if session is not None else None
-            if session is not None and expires is not None and expires <= now_ns:
-                found.append(session)
+        """Some of those whose time is over, at most EXPIRED_AT_ONCE; the caller ends them."""
+        found: list[Session] = []
+        while self._expiry_seconds and self._expiry_seconds[0] * NS <= now_ns and len(found) < EXPIRED_AT_ONCE:
+            keys = self._expiries[self._expiry_seconds[0]]
+            while keys and len(found) < EXPIRED_AT_ONCE:
+                session = self._table.find(keys.pop())
+                if session is not None and session.here is None:
+                    expires = session.expires_ns()
+                    session.planned_s = 0
+                    if expires is not None and expires <= now_ns:
+                        found.append(session)
+                    else:
+                        self._plan_expiry(session)
+            if not keys:
+                del self._expiries[heapq.heappop(self._expiry_seconds)]
         return found
+
+    def _plan_expiry(self, session: Session) -> None:
+        """Once: where it is planned for an earlier second already, it is looked at then, and planned again."""
+        expires = session.expires_ns()
+        second = 0 if expires is None else -(-expires // NS)
+        if not second or 0 < session.planned_s <= second:
+            return
+        session.planned_s = second
+        planned = self._expiries.get(second)
+        if planned is None:
+            planned = self._expiries[second] = []
+            heapq.heappush(self._expiry_seconds, second)
+        planned.append(session.key)
 
     # -- positions
 
@@ -258,18 +321,24 @@ class Sessions:
 
     def holders(self) -> list[Session]:
         """Sessions that hold records of QoS 1 and 2 against retention, the one furthest behind first."""
-        return sorted((one for one in self._by_key.values() if one.is_holding()), key=Session.oldest)
+        return sorted((one for one in self._table if one.is_holding()), key=Session.oldest)
+
+    def holds(self) -> Iterator[Hold]:
+        """What each needs; sessions may come, go and change between two of them."""
+        return self._table.holds()
 
     def end_hold(self, session: Session) -> None:
         """It is behind further than the limits allow; what retention takes from here on, it does not get."""
-        session.hold_ended = True
+        kept = self._table.find(session.key)  # that one may be a copy
+        if kept is not None:
+            kept.hold_ended = session.hold_ended = True
         self.holds_ended_total += 1
 
     # -- recovery
 
     def recover_received(self, key: bytes, packet_id: int, stamp: int) -> None:
         """A record beyond the checkpoint carries this identifier: it is pending unless it was released since."""
-        session = self._by_key.get(key)
+        session = self._table.find(key)
         if session is not None and session.released.get(packet_id, -1) <= stamp:
             session.received.add(packet_id)
             self._derived[session] = None
@@ -280,7 +349,7 @@ class Sessions:
         `more`: others, too, have written down what they derived from these records.
         """
         changed = bool(self._derived)
-        for session in self._by_key.values():
+        for session in self._table.awake():
             changed = changed or bool(session.released)
             session.released = {}  # it spoke of records below
         for session in self._derived:
@@ -291,29 +360,32 @@ class Sessions:
             self._journal.put("checkpoint", b"", msgspec.msgpack.encode(stamp))
 
     def recovered(self, now_ns: int, on_each: Callable[[Session], None] = lambda session: None) -> None:
-        """Nobody is connected after a start: each session's time runs from now if it was connected."""
-        for session in self._by_key.values():
+        """Nobody is connected after a start: each session's time runs from now if it was connected.
+
+        Those that sleep were not, and concern nobody else: when they expire is known since they were loaded.
+        """
+        self._expiry_seconds = list(self._expiries)
+        heapq.heapify(self._expiry_seconds)
+        for session in self._table.awake():
             session.end_replay()
-            starts = [one.start for one in session.subscriptions.values()]
-            session.position = max(session.position, min(starts, default=0))  # no place was journaled yet
+            _place_at_start(session)
             session.left_ns = session.left_ns or now_ns
-            expires = session.expires_ns()
-            if expires is not None:
-                heapq.heappush(self._expiries, (expires, session.key))
+            session.planned_s = 0
+            self._plan_expiry(session)
             on_each(session)
 
     def _apply_session(self, key: bytes, value: bytes | None) -> None:
         if value is None:
-            self._by_key.pop(key, None)
+            self._table.remove(key)
             return
-        session = self._by_key.setdefault(key, Session(key))
-        expiry, left_ns, subscriptions, *user = msgspec.msgpack.decode(value)
-        session.user = user[0] if user else ""
-        session.expiry_seconds, session.left_ns = expiry, left_ns
-        session.subscriptions = {one[0]: Subscription(*one) for one in subscriptions}
+        session = self._table.find(key)
+        if session is None:
+            session = Session(key)
+            self._table.add(session)
+        _decode_session(session, value)
 
     def _apply_place(self, key: bytes, value: bytes | None) -> None:
-        session = self._by_key.get(key)
+        session = self._table.find(key)
         if session is not None and value is not None:
             position, *rest = msgspec.msgpack.decode(value)
             session.position = position
@@ -324,7 +396,7 @@ class Sessions:
                 _move(session, *rest)
 
     def _apply_flight(self, key: bytes, value: bytes | None) -> None:
-        session = self._by_key.get(key)
+        session = self._table.find(key)
         if session is None or value is None:
             return
         assigned, recorded = msgspec.msgpack.decode(value)
@@ -339,7 +411,7 @@ class Sessions:
                 flight[packet_id] = (packet_id, 3, flight[packet_id][2])
 
     def _apply_received(self, key: bytes, value: bytes | None) -> None:
-        session = self._by_key.get(key)
+        session = self._table.find(key)
         if session is None or value is None:
             return
         released, pending, *added = msgspec.msgpack.decode(value, strict=False)
@@ -354,18 +426,23 @@ class Sessions:
     def _apply_checkpoint(self, key: bytes, value: bytes | None) -> None:
         self.checkpoint = msgspec.msgpack.decode(value or b"\0", type=int)
 
+    def pieces(self, took: Callable[[bytes], None]) -> Iterator[bytes]:
+        """For a snapshot: each session with its place and its identifiers, in one."""
+        return self._table.pieces(took)
+
+    def load(self, data: bytes, at: int, end: int) -> tuple[int, int]:
+        return self._table.load(self._expiries, data, at, end)
+
     def _dump_sessions(self) -> Iterator[tuple[bytes, bytes]]:
-        for session in self._by_key.values():
+        for session in self._table:
             yield session.key, _encode_session(session)
 
     def _dump_places(self) -> Iterator[tuple[bytes, bytes]]:
-        for session in self._by_key.values():
-            session.end_replay()
-            session.refresh()
-            yield session.key, msgspec.msgpack.encode((session.position, session.flight))
+        for session in self._table:
+            yield session.key, _encode_place(session)
 
     def _dump_received(self) -> Iterator[tuple[bytes, bytes]]:
-        for session in self._by_key.values():
+        for session in self._table.awake():
             if session.received or session.released:
                 yield session.key, _encode_received(session)
 
@@ -382,6 +459,49 @@ def _move(session: Session, ended: list[int], begun: list[int]) -> None:
             done.add(before[2])
     for packet_id, back in zip(begun[::2], begun[1::2], strict=True):
         flight[packet_id] = (packet_id, 1, session.position - back)
+
+
+def _place_at_start(session: Session) -> None:
+    """No place was journaled yet: it stands where its first subscription began."""
+    starts = [one.start for one in session.subscriptions.values()]
+    session.position = max(session.position, min(starts, default=0))
+
+
+def _pack(session: Session) -> bytes:
+    """As it sleeps (`_sleeping_sessions.pyx`)."""
+    return _encode_session(session) + _encode_place(session)
+
+
+def _unpack(key: bytes, packed: bytes) -> Session:
+    session = Session(key)
+    static, place = split(packed)
+    _decode_session(session, static)
+    session.position, flight = msgspec.msgpack.decode(place)
+    session.flight = [tuple(one) for one in flight]
+    _place_at_start(session)
+    return session
+
+
+def _entries(session: Session) -> bytes:
+    """Everything a snapshot has of it."""
+    namespace, key = session.key.partition(b"\0")[0], session.key
+    found = [(b"session", _encode_session(session)), (b"place", _encode_place(session))]
+    if session.received or session.released:
+        found.append((b"received", _encode_received(session)))
+    return b"".join(entry(b"%b\0%b\0%b" % (kind, namespace, key), value) for kind, value in found)
+
+
+def _decode_session(session: Session, value: bytes) -> None:
+    expiry, left_ns, subscriptions, *user = msgspec.msgpack.decode(value)
+    session.user = user[0] if user else ""
+    session.expiry_seconds, session.left_ns = expiry, left_ns
+    session.subscriptions = {one[0]: Subscription(*one) for one in subscriptions}
+
+
+def _encode_place(session: Session) -> bytes:
+    session.end_replay()
+    session.refresh()
+    return msgspec.msgpack.encode((session.position, session.flight))
 
 
 def _encode_session(session: Session) -> bytes:

@@ -24,6 +24,7 @@ from mainstem.broker.delivery.ticket_waiters import Then
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.state.journal import first_namespace
+from mainstem.broker.state.shards import Shards
 from mainstem.model.errors import MainstemError, NotAuthorized
 from mainstem.model.topic_filter import check_topic
 
@@ -84,8 +85,8 @@ class Wills:
     def __init__(self, broker: Broker, keeper: SessionKeeper) -> None:
         self._broker = broker
         self._keeper = keeper
-        self._waiting: dict[bytes, Waiting] = {}
-        self._sending: dict[bytes, Waiting] = {}  # published, not yet durable; the journal still holds them
+        self._waiting = Shards[bytes, Waiting]()
+        self._sending = Shards[bytes, Waiting]()  # published, not yet durable; the journal still holds them
         broker.journal.register(KIND, self._apply, self._dump, first_namespace)
 
     def allows(self, principal: Principal, topic: bytes) -> bool:
@@ -156,7 +157,7 @@ class Wills:
         self._broker.journal.put(KIND, key, None)
 
     def keys_from(self, start: bytes) -> list[bytes]:
-        return [key for key in {**self._waiting, **self._sending} if key.startswith(start)]
+        return [key for key in {*self._waiting, *self._sending} if key.startswith(start)]
 
     def forget(self, key: bytes) -> None:
         """Its namespace is removed."""
@@ -219,5 +220,9 @@ class Wills:
             self._waiting[key] = Waiting.decode(value)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, waiting in (*self._sending.items(), *self._waiting.items()):  # the newer one last
-            yield key, waiting.encode()
+        """One that waits may be sent between two slices, and is then found with those; not the other way round."""
+        for keys in (self._waiting.keys_in_slices(), self._sending.keys_in_slices()):
+            for key in keys:
+                waiting = self._waiting.get(key) or self._sending.get(key)  # the newer one counts
+                if waiting is not None:
+                    yield key, waiting.encode()

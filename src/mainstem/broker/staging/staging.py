@@ -118,7 +118,7 @@ class Staging:
             self._sinks[key] = msgspec.msgpack.decode(value, type=Commit)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, commit in self._sinks.items():
+        for key, commit in list(self._sinks.items()):
             yield key, msgspec.msgpack.encode(commit)
 
     def _keep(self, key: bytes, commit: Commit) -> Ticket:

@@ -2,8 +2,8 @@
 
 State is appended as state frames to a log, so that it shares the tick's write and the round's fdatasync with the data it
 speaks of. Entries are changes: what an owner writes does not grow with what it holds. A snapshot bounds what a start has
-to replay: it is taken between two ticks, holds everything applied so far, and is put in place only once all of that is
-durable, in every log (`snapshot.py` draws its file).
+to replay: it is taken in slices between ticks, and is put in place only once everything written by its end is durable, in
+every log (`snapshot.py` draws its file).
 
     state record:  key = kind 0x00 namespace 0x00 key,  value = the owner's bytes (null: forgotten)
 
@@ -22,12 +22,26 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from mainstem.broker.state import snapshot as snapshots
-from mainstem.broker.state.snapshot import HEAD_1, MAGIC, MAGIC_1, NULL, SIZES, Apply, Bulk, Snapshot
+from mainstem.broker.state.snapshot import (
+    HEAD_1,
+    MAGIC,
+    MAGIC_1,
+    MAGIC_TAKEN,
+    NULL,
+    SIZES,
+    TAKEN,
+    Apply,
+    Bulk,
+    Named,
+    Snapshot,
+)
 from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, decode_batch, verify_frame
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
@@ -43,6 +57,8 @@ SNAPSHOT_EVERY_BYTES = 64 << 20
 READ_BYTES = 4 << 20
 INFLATED_BYTES_MAX = 64 << 20
 
+Dump = Callable[[], Iterable[tuple[bytes, bytes]]]
+
 
 def default_namespace(key: bytes) -> str:
     """Of state that belongs to no namespace, or to all."""
@@ -54,11 +70,26 @@ def first_namespace(key: bytes) -> str:
     return key.partition(b"\0")[0].decode()
 
 
+def same_key(key: bytes) -> bytes:
+    """Of kinds whose every key changes by itself."""
+    return key
+
+
+class Entries(Enum):
+    """What entries of a kind are, and with that how a snapshot takes them."""
+
+    WHOLE = "whole"  # each says the whole of its key: it may be applied again over a later state, and ends in the same
+    CHANGES = "changes"  # of what is named by kind and key: the snapshot notes which of them it has already
+    COPIED = "copied"  # they depend on other kinds: `dump` copies all when it is called, and yields it later
+
+
 class Owner(NamedTuple):
     apply: Apply
-    dump: Callable[[], Iterable[tuple[bytes, bytes]]]
+    dump: Dump
     namespace_of: Callable[[bytes], str]
-    many: bool
+    entries: Entries
+    part_of: str  # the kind with which it is dumped; its own name: by itself
+    changed_key: Callable[[bytes], bytes]
     bulk: Bulk | None
 
 
@@ -69,10 +100,12 @@ class StateKeeper(Protocol):
         self,
         kind: str,
         apply: Apply,
-        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+        dump: Dump,
         namespace_of: Callable[[bytes], str] = default_namespace,
         *,
-        many: bool = False,
+        entries: Entries = Entries.WHOLE,
+        part_of: str = "",
+        changed_key: Callable[[bytes], bytes] = same_key,
         bulk: Bulk | None = None,
     ) -> None: ...
 
@@ -113,6 +146,8 @@ class Journal:
         self.put_bytes = 0  # of all entries since the start: names and values, before frames
         self._newest: Ticket | None = None
         self._snapshot_running = False
+        self._taking: Snapshot | None = None
+        self._taken: dict[Named, int] = {}  # while recovering: up to which offset the snapshot has their changes
         self._storing = threading.Lock()
         self._closed = False
 
@@ -120,32 +155,39 @@ class Journal:
         self,
         kind: str,
         apply: Apply,
-        dump: Callable[[], Iterable[tuple[bytes, bytes]]],
+        dump: Dump,
         namespace_of: Callable[[bytes], str] = default_namespace,
         *,
-        many: bool = False,
+        entries: Entries = Entries.WHOLE,
+        part_of: str = "",
+        changed_key: Callable[[bytes], bytes] = same_key,
         bulk: Bulk | None = None,
     ) -> None:
         """`apply` is called for each entry in order while recovering; `dump` must yield what `apply` would rebuild.
 
-        `namespace_of` says whose state a key names. `many`: a snapshot takes them in slices, while they change. For that
-        an entry must say the whole of its key, so that applying what came after the snapshot's offset over a later
-        state ends in the same; and `dump` must stand changes between two entries. `bulk` packs and loads them.
+        `namespace_of` says whose state a key names. A snapshot is taken in slices: `dump` must stand changes between two
+        entries, and what it yields must be true at that moment. `part_of` names the kind whose owner takes these
+        entries, too; `changed_key` is the key by which that kind knows them. `bulk` packs and loads them.
         """
         assert kind not in self._owners and "\0" not in kind
-        self._owners[kind] = Owner(apply, dump, namespace_of, many, bulk)
+        self._owners[kind] = Owner(apply, dump, namespace_of, entries, part_of or kind, changed_key, bulk)
 
     def put(self, kind: str, key: bytes, value: bytes | None) -> Ticket:
         """Append one entry; its ticket is released once it is durable."""
         gather = self.stem.state()
         owner = self._owners.get(kind)
         name = _name(kind, DEFAULT_NAMESPACE if owner is None else owner.namespace_of(key), key)
-        gather.add_state(name, value, self._clock.now_ns() // 1_000_000)
+        ticket = self._newest = gather.ticket
+        index = gather.add_state(name, value, self._clock.now_ns() // 1_000_000)
         size = len(name) + len(value or b"")
         self.put_bytes += size
         self._put_since_snapshot += size + 32
-        self._newest = gather.ticket
-        return gather.ticket
+        if self._taking is not None and owner is not None and owner.entries is Entries.CHANGES:
+            if self._taking.whole:
+                self._taking = None
+            else:
+                self._taking.note_change((owner.part_of, owner.changed_key(key)), ticket, index)
+        return ticket
 
     def unsynced(self) -> Ticket | None:
         """The ticket of the newest entry, which is released once all entries are durable; None if they are."""
@@ -161,7 +203,9 @@ class Journal:
         if self._data is None:  # from now on it is known where the journal lies
             self._disk.make_dir(self._path.parent)
             self._write(snapshots.sealed([snapshots.head(self.stem.id, 0)]))
-        return self._load_snapshot() + self._replay_log(self._apply)
+        count = self._load_snapshot() + self._replay_log(self._apply)
+        self._taken = {}
+        return count
 
     def _upgrade(self, data: bytes) -> int:
         """Take over what format 1 kept. Until the old snapshot is gone a crash begins this again from the start."""
@@ -182,7 +226,7 @@ class Journal:
     def _write_format_1(self) -> None:
         """The way back: everything as a snapshot of format 1, so that no entry of format 2 is read there."""
         parts = [MAGIC_1 + HEAD_1.pack(self.stem.id, self.stem.written)]
-        for name, value in chain(self._entries(many=False), self._entries(many=True)):
+        for name, value in chain(self._all_entries(), self._unknown.items()):
             kind, _, key = name.split(b"\0", 2)
             if kind != b"delayed" or len(key) == 8:  # it knew no other keys of that kind
                 parts.append(snapshots.entry(kind + b"\0" + key, value))
@@ -206,14 +250,27 @@ class Journal:
             at += head.size
             if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
                 continue
-            for record in decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX):
-                apply(record.key or b"", record.value)
-                count += 1
+            for index, record in enumerate(decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)):
+                if not self._taken or not self._is_taken(record.key or b"", head.base_offset + index):
+                    apply(record.key or b"", record.value)
+                    count += 1
         return count
+
+    def _is_taken(self, name: bytes, offset: int) -> bool:
+        """Whether the snapshot has that change already."""
+        kind, _, key = name.split(b"\0", 2)
+        owner = self._owners.get(kind.decode())
+        if owner is None or owner.entries is not Entries.CHANGES:
+            return False
+        return offset <= self._taken.get((owner.part_of, owner.changed_key(key)), -1)
 
     def _apply(self, name: bytes, value: bytes | None) -> None:
         kind, _, key = name.split(b"\0", 2)
         owner = self._owners.get(kind.decode())
+        if kind == TAKEN.encode():
+            taken_kind, _, taken_key = key.partition(b"\0")
+            self._taken[taken_kind.decode(), taken_key] = int.from_bytes(value or b"", "big")
+            return
         if owner is None:  # kept for the next snapshot: a newer version's state must not be lost by an older one
             if value is None:
                 self._unknown.pop(name, None)
@@ -228,16 +285,17 @@ class Journal:
         self._apply(_name(kind.decode(), DEFAULT_NAMESPACE, key), value)
 
     def _find_stem(self, logs: Mapping[int, Log]) -> Log:
-        data, path, magic = self._data or b"", self._path, MAGIC
+        magics: tuple[bytes, ...]
+        data, path, magics = self._data or b"", self._path, (MAGIC, MAGIC_TAKEN)
         if self._data_1 is not None:
-            data, path, magic = self._data_1, self._path_1, MAGIC_1
-        if not snapshots.is_whole(data, magic):
+            data, path, magics = self._data_1, self._path_1, (MAGIC_1,)
+        if not snapshots.is_whole(data, *magics):
             raise StorageFault(
                 f"{path} is damaged; queue, session and offset state cannot be trusted",
                 fix=f"restore a backup, or move {path} away to rebuild what the log still holds",
             )
         if self._data_1 is not None:
-            log_id, self.snapshot_offset = HEAD_1.unpack_from(data, len(magic))
+            log_id, self.snapshot_offset = HEAD_1.unpack_from(data, len(MAGIC_1))
         else:
             [(_, log_id, self.snapshot_offset)] = snapshots.journals(data)[0]
         if log_id not in logs:
@@ -283,12 +341,18 @@ class Journal:
 
     def begin_snapshot(self) -> Snapshot:
         """All state as of everything written so far. Call it between ticks, `go_on` until it is whole, and store it once
-        everything that was written by then is stable."""
+        everything that was put by then is stable."""
         self._put_since_snapshot = 0
-        pieces = [snapshots.head(self.stem.id, self.stem.written), *snapshots.pieces_of(self._entries(many=False))]
-        bulks = (owner.bulk.pieces() for owner in list(self._owners.values()) if owner.bulk is not None)
-        rest = chain(snapshots.pieces_of(self._entries(many=True, bulk=False)), chain.from_iterable(bulks))
-        return Snapshot(self.stem.written, pieces, rest)
+        snapshot = self._taking = Snapshot(self.stem.written, snapshots.head(self.stem.id, self.stem.written))
+        copied = [(kind, one, one.dump()) for kind, one in self._own_kinds() if one.entries is Entries.COPIED]
+        unknown = list(self._unknown.items())
+        snapshot.rest = chain(
+            snapshots.pieces_of(self._taken_in_slices(snapshot)),
+            self._bulk_pieces(snapshot),
+            # Last, because loading them may change the others: the offsets of a transaction that was just decided.
+            snapshots.pieces_of(chain(*(_named(kind, owner, found) for kind, owner, found in copied), unknown)),
+        )
+        return snapshot
 
     def take_snapshot(self) -> Snapshot:
         """The whole at once: while nobody is served."""
@@ -297,14 +361,26 @@ class Journal:
             pass
         return snapshot
 
-    def _entries(self, *, many: bool, bulk: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """Those that are many, or the others; of the many perhaps without those that pack their own."""
+    def _own_kinds(self) -> list[tuple[str, Owner]]:
+        return [(kind, owner) for kind, owner in self._owners.items() if owner.part_of == kind]
+
+    def _taken_in_slices(self, snapshot: Snapshot) -> Iterator[tuple[bytes, bytes]]:
+        for kind, owner in self._own_kinds():
+            if owner.entries is Entries.COPIED or owner.bulk is not None:
+                continue
+            for key, value in owner.dump():
+                if owner.entries is Entries.CHANGES:
+                    snapshot.took((kind, owner.changed_key(key)))
+                yield _name(kind, owner.namespace_of(key), key), value
+
+    def _bulk_pieces(self, snapshot: Snapshot) -> Iterator[bytes]:
+        for kind, owner in self._own_kinds():
+            if owner.bulk is not None:
+                yield from owner.bulk.pieces(partial(_took, snapshot, kind))
+
+    def _all_entries(self) -> Iterator[tuple[bytes, bytes]]:
         for kind, owner in self._owners.items():
-            if owner.many == many and (bulk or owner.bulk is None):
-                for key, value in owner.dump():
-                    yield _name(kind, owner.namespace_of(key), key), value
-        if not many:
-            yield from self._unknown.items()
+            yield from _named(kind, owner, owner.dump())
 
     def close(self) -> None:
         """After everything is stable: the last snapshot. The next run goes on in the stem of the defaults."""
@@ -322,11 +398,15 @@ class Journal:
     def store_snapshot(self, snapshot: Snapshot) -> None:
         """Durable once this returns; runs in a thread. Its offset must be stable. Not any more after `close`."""
         with self._storing:
-            if not self._closed and snapshot.offset >= self.snapshot_offset:
+            if self._closed or snapshot.offset < self.snapshot_offset:
+                return
+            if snapshot.finish():
                 self._store(snapshot)
+            else:
+                logger.info("a snapshot is left out: some of what it tells of could not be written")
 
     def _store(self, snapshot: Snapshot) -> None:
-        assert snapshot.offset <= self.stem.stable
+        assert snapshot.whole and snapshot.offset <= self.stem.stable
         self._snapshot_running = True
         pieces = snapshot.sealed()
         try:
@@ -344,6 +424,15 @@ class Journal:
 
     def _write(self, pieces: list[bytes], path: Path | None = None) -> None:
         snapshots.write(self._disk, path or self._path, self._temporary, pieces)
+
+
+def _took(snapshot: Snapshot, kind: str, key: bytes) -> None:
+    snapshot.took((kind, key))
+
+
+def _named(kind: str, owner: Owner, found: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in found:
+        yield _name(kind, owner.namespace_of(key), key), value
 
 
 def _name(kind: str, namespace: str, key: bytes) -> bytes:

@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mainstem.broker.state.journal import Entries
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
@@ -71,8 +72,11 @@ class StreamService:
         self._alarms: dict[int, tuple[int, asyncio.TimerHandle]] = {}  # by log id: when a message of a stream ends
         self._checkpoint: asyncio.TimerHandle | None = None
         self._counted: dict[int, tuple[int, int]] = {}  # log id → bytes, counted up to
-        broker.journal.register(STREAM_KIND, self._apply_stream, self._dump_streams, self._stream_namespace)
-        broker.journal.register(CONSUMER_KIND, self._apply_consumer, self._dump_consumers, self._consumer_namespace)
+        for kind, apply, dump, namespace_of in (
+            (STREAM_KIND, self._apply_stream, self._dump_streams, self._stream_namespace),
+            (CONSUMER_KIND, self._apply_consumer, self._dump_consumers, self._consumer_namespace),
+        ):
+            broker.journal.register(kind, apply, dump, namespace_of, entries=Entries.CHANGES)
 
     def of(self, namespace: Namespace) -> Streams:
         found = self._namespaces.get(namespace.name)
@@ -415,7 +419,9 @@ class StreamService:
             stream.removed.add(_unpacked(body[_STATE.size :]))
 
     def _dump_streams(self) -> Iterator[tuple[bytes, bytes]]:
-        for log_id, stream in self.by_log.items():
+        for log_id, stream in list(self.by_log.items()):
+            if self.by_log.get(log_id) is not stream:
+                continue
             state = _STATE.pack(stream.first, stream.last_seq, stream.stored_bytes, stream.log.written)
             yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
             if stream.sourcing.journaled:
@@ -458,8 +464,8 @@ class StreamService:
         consumer.cursor.apply(value[_PLACE.size :])
 
     def _dump_consumers(self) -> Iterator[tuple[bytes, bytes]]:
-        for consumer in self.by_id.values():
-            if consumer.settings.durable:
+        for consumer in list(self.by_id.values()):
+            if consumer.settings.durable and self.by_id.get(consumer.id) is consumer:
                 place = _PLACE.pack(consumer.consumer_seq, consumer.delivered)
                 yield _KEY.pack(consumer.id), place + consumer.cursor.snapshot()
 

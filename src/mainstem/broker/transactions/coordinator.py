@@ -204,5 +204,5 @@ class Coordinator:
             self.group_configs[key.decode()] = json.loads(value)
 
     def _dump_group_configs(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, config in self.group_configs.items():
+        for key, config in list(self.group_configs.items()):
             yield key.encode(), json.dumps(config).encode()

@@ -387,10 +387,12 @@ class Producers:
             self._partitions[log_id, topic_id] = PartitionProducers.unpack(value)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for log in self._logs.values():
+        for log in self._logs.values():  # states that are taken after it know more, and say up to where
             self._partitions[log.id, FLOOR] = PartitionProducers(scanned_end=log.written)
-        for key, state in self._partitions.items():
-            yield _key(*key), state.pack()
+        for key in list(self._partitions):
+            state = self._partitions.get(key)
+            if state is not None:
+                yield _key(*key), state.pack()
 
 
 def _key(log_id: int, topic_id: int) -> bytes:

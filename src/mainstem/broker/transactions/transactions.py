@@ -27,7 +27,7 @@ from typing import Protocol
 
 import msgspec
 
-from mainstem.broker.state.journal import StateKeeper
+from mainstem.broker.state.journal import Entries, StateKeeper
 from mainstem.log.gather import Ticket
 
 EPOCH_MAX = 32_766
@@ -135,8 +135,8 @@ class Transactions:
         self._undecided: list[Transaction] = []  # the decision could not be written; tried again with the next tick
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # who waits for the end of an id's transaction
         self._markers: dict[bytes, MarkersOf] = {}
-        journal.register(self.KIND, self._apply, self._dump)
-        journal.register(self.KIND_JOINED, self._apply_joined, lambda: ())
+        journal.register(self.KIND, self._apply, self._dump, entries=Entries.COPIED)
+        journal.register(self.KIND_JOINED, self._apply_joined, lambda: (), entries=Entries.COPIED, part_of=self.KIND)
         journal.register(self.KIND_MARKERS, self._apply_markers, self._dump_markers)
 
     # -- beginning -------------------------------------------------------------------------------------------------
@@ -455,8 +455,7 @@ class Transactions:
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
         for transaction_id in list(self._joined):
             self._refresh_kept(self.by_id[transaction_id])
-        for transaction_id, kept in self._kept.items():
-            yield transaction_id.encode(), kept
+        return ((transaction_id.encode(), kept) for transaction_id, kept in self._kept.copy().items())
 
     def _apply_markers(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -465,8 +464,9 @@ class Transactions:
             self._markers[key] = msgspec.msgpack.decode(value, type=MarkersOf)
 
     def _dump_markers(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, end in self._markers.items():
-            yield key, msgspec.msgpack.encode(end)
+        for key, end in list(self._markers.items()):
+            if key in self._markers:
+                yield key, msgspec.msgpack.encode(end)
 
 
 class _Changed(Transaction, array_like=True):

@@ -59,7 +59,7 @@ class Archives:
             self._reports[key.decode()] = msgspec.msgpack.decode(value, type=Report)
 
     def _dump(self) -> Iterator[tuple[bytes, bytes]]:
-        for name, report in self._reports.items():
+        for name, report in list(self._reports.items()):
             yield name.encode(), msgspec.msgpack.encode(report)
 
     # -- reports

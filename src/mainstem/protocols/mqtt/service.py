@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from mainstem.broker.broker import Broker
 from mainstem.broker.delivery.live import Route
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainstem.mqtt")
 
-_services: WeakKeyDictionary[Broker, MqttService] = WeakKeyDictionary()
+_services: WeakKeyDictionary[Broker, ref[MqttService]] = WeakKeyDictionary()  # each is kept by its listeners
 
 
 class Publisher:
@@ -108,9 +108,11 @@ class MqttService:
 
     @classmethod
     def of(cls, broker: Broker, config: Any) -> MqttService:
-        found = _services.get(broker)
+        known = _services.get(broker)
+        found = known() if known is not None else None
         if found is None:
-            found = _services[broker] = cls(broker, config)
+            found = cls(broker, config)
+            _services[broker] = ref(found)
         return found
 
     def close_when_empty(self) -> None:
@@ -247,7 +249,7 @@ class MqttService:
     # -- figures
 
     def subscription_count(self) -> int:
-        absent = sum(len(session.subscriptions) for session in self.sessions if session.here is None)
+        _, absent = self.sessions.absent()
         present = sum(len(one.subscriptions.by_filter) for one in self.clients.values() if one.subscriptions)
         return absent + present
 

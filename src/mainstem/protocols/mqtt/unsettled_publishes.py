@@ -28,9 +28,11 @@ class UnsettledPublishes:
             self._sessions.save_received(session)
         for ticket, packet_ids in inbound.unstable():
             self._tickets.setdefault(session, []).append(ticket)
+            session.unsettled += 1
             ticket.wait(Then(lambda done, ids=packet_ids: self._settled(session, done, ids)))  # type: ignore[misc]
 
     def _settled(self, session: Session, ticket: Ticket, packet_ids: list[int]) -> None:
+        session.unsettled -= 1
         left = self._tickets.get(session, [])
         if ticket in left:
             left.remove(ticket)

@@ -26,8 +26,7 @@ class MemoryJournal:
         apply: Apply,
         dump: Dump,
         namespace_of: Callable[[bytes], str] | None = None,
-        *,
-        many: bool = False,
+        **how: Any,
     ) -> None:
         self.owners[kind] = (apply, dump)
 

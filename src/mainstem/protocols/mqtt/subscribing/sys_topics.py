@@ -82,7 +82,7 @@ class SysTopics:
     def _work_out(self) -> dict[bytes, bytes]:
         service, counted = self._service, self._counted()
         connected = len(service.clients)
-        absent = sum(1 for session in service.sessions if session.here is None)
+        absent, _ = service.sessions.absent()
         uptime = (service.broker.clock.monotonic_ns() - self._started_ns) // 1_000_000_000
         figures: dict[str, Any] = {
             "version": f"mainstem version {__version__}",
