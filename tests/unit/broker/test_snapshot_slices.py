@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from mainstem.broker.broker import Broker, BrokerOptions
+from mainstem.broker.groups.registry import Commit
 from mainstem.broker.sessions import table
 from mainstem.broker.sessions.sessions import NEVER, Session, Subscription
 from mainstem.broker.sessions.wills import Will
 from mainstem.broker.state import snapshot as snapshots
 from mainstem.broker.state.journal import Entries
 from mainstem.broker.state.snapshot import MAGIC, MAGIC_TAKEN, Snapshot
-from tests.unit.broker.kit import durable
+from tests.unit.broker.kit import durable, until
 
 NAMESPACE = b"/\0"
 
@@ -332,7 +333,7 @@ async def test_a_snapshot_cut_at_any_byte_gives_whole_sessions_or_none(tmp_path:
     assert size == 6
     for end in range(len(whole) + 1):
         expiries: dict[int, list[bytes]] = {}
-        made = table.SessionTable(sessions._table._unpack, sessions._table._packed_of, lambda session: b"")
+        made = table.SessionTable(sessions._table._unpack, sessions._table._pack)
         after, taken = made.load(expiries, whole, 0, end)
         assert after <= end and taken == 2 * len(made)
         for session in made:
@@ -342,3 +343,26 @@ async def test_a_snapshot_cut_at_any_byte_gives_whole_sessions_or_none(tmp_path:
             damaged[end] ^= 0x55
             made.load({}, bytes(damaged), 0, len(damaged))  # whatever it says, it does not read beyond it
     await broker.close()
+
+
+async def test_the_offset_of_a_transaction_that_was_just_decided_is_kept(tmp_path: Path) -> None:
+    """Loading the decision counts its offsets: the older ones of the snapshot must not come after it."""
+    broker = await opened(tmp_path / "data")
+    groups, transactions, at = broker.coordinator.groups, broker.coordinator.transactions, ("t", 0)
+    groups.commit("readers", {at: Commit(1)})
+    answers: list[tuple[Any, ...]] = []
+    transactions.initialise("tx", 60_000, -1, -1, 0, lambda *answer: answers.append(answer))
+    producer_id, epoch = answers[-1][1], answers[-1][2]
+    transactions.add("tx", producer_id, epoch, 0, group="readers")
+    groups.commit_pending(producer_id, "readers", {at: Commit(9)})
+    decided: list[Any] = []
+    transactions.decided = lambda known, error: decided.append(known)  # type: ignore[method-assign]  # and not carried out
+    transactions.end("tx", producer_id, epoch, 0, commit=True, bump=False, reply=lambda *answer: None)
+    await until(lambda: bool(decided))
+    assert groups.offset("readers", at) == Commit(1)
+    await broker.snapshot()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    await broker.close()
+    again = await opened(tmp_path / "copy")
+    assert again.coordinator.groups.offset("readers", at) == Commit(9)
+    await again.close()

@@ -3,6 +3,9 @@ from collections.abc import Callable
 def split(packed: bytes) -> tuple[bytes, bytes]:
     """(value of its "session" entry, value of its "place" entry)."""
 
+def entries_of(key: bytes, static: bytes, place: bytes) -> tuple[bytes, bytes]:
+    """(what it is asleep, its entries of a snapshot)."""
+
 def subscriptions_of(packed: bytes) -> int:
     """How many a session has that may sleep; -1 if this one may not."""
 

@@ -215,6 +215,12 @@ def split(bytes packed not None):
     return packed[: facts.place_at], packed[facts.place_at :]
 
 
+def entries_of(bytes key not None, bytes static not None, bytes place not None):
+    """(what it is asleep, its entries of a snapshot)."""
+    cdef bytes packed = static + place
+    return packed, _entries(key, packed, <uint32_t>PyBytes_GET_SIZE(static))
+
+
 def subscriptions_of(bytes packed not None):
     """How many a session has that may sleep; -1 if this one may not."""
     cdef Facts facts

@@ -30,7 +30,7 @@ from typing import Protocol
 
 import msgspec
 
-from mainstem.broker.sessions._sleeping_sessions import split
+from mainstem.broker.sessions._sleeping_sessions import entries_of, split
 from mainstem.broker.sessions.table import Hold, SessionTable
 from mainstem.broker.state.journal import Dump, Entries, Journal, first_namespace
 from mainstem.broker.state.snapshot import Apply, Bulk, entry
@@ -150,7 +150,7 @@ class Sessions:
     def __init__(self, journal: Journal, *, sessions_max: int = SESSIONS_MAX) -> None:
         self._journal = journal
         self._sessions_max = sessions_max
-        self._table = SessionTable(_unpack, _pack, _entries)
+        self._table = SessionTable(_unpack, _pack)
         self._moved: dict[Session, None] = {}
         self._expiries: dict[int, list[bytes]] = {}  # second → keys of those to look at then
         self._expiry_seconds: list[int] = []  # a heap of these seconds
@@ -467,9 +467,14 @@ def _place_at_start(session: Session) -> None:
     session.position = max(session.position, min(starts, default=0))
 
 
-def _pack(session: Session) -> bytes:
-    """As it sleeps (`_sleeping_sessions.pyx`)."""
-    return _encode_session(session) + _encode_place(session)
+def _pack(session: Session) -> tuple[bytes, bytes, bytes]:
+    """What it is asleep; its entries of a snapshot, and those beside."""
+    packed, entries = entries_of(session.key, _encode_session(session), _encode_place(session))
+    more = b""
+    if session.received or session.released:
+        name = b"received\0%b\0%b" % (session.key.partition(b"\0")[0], session.key)
+        more = entry(name, _encode_received(session))
+    return packed, entries, more
 
 
 def _unpack(key: bytes, packed: bytes) -> Session:
@@ -480,15 +485,6 @@ def _unpack(key: bytes, packed: bytes) -> Session:
     session.flight = [tuple(one) for one in flight]
     _place_at_start(session)
     return session
-
-
-def _entries(session: Session) -> bytes:
-    """Everything a snapshot has of it."""
-    namespace, key = session.key.partition(b"\0")[0], session.key
-    found = [(b"session", _encode_session(session)), (b"place", _encode_place(session))]
-    if session.received or session.released:
-        found.append((b"received", _encode_received(session)))
-    return b"".join(entry(b"%b\0%b\0%b" % (kind, namespace, key), value) for kind, value in found)
 
 
 def _decode_session(session: Session, value: bytes) -> None:

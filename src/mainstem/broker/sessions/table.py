@@ -19,7 +19,7 @@ from mainstem.model.topic_filter import literal_filter
 if TYPE_CHECKING:
     from mainstem.broker.sessions.sessions import Session
 
-ASLEEP_PIECE, AWAKE_PIECE = 1_000, 50  # sessions of a piece of a snapshot: a quarter of a millisecond each
+ASLEEP_PIECE, AWAKE_PIECE = 500, 20  # sessions of a piece of a snapshot: a quarter of a millisecond each
 
 
 class Hold(NamedTuple):
@@ -35,11 +35,10 @@ class SessionTable:
     def __init__(
         self,
         unpack: Callable[[bytes, bytes], Session],
-        packed_of: Callable[[Session], bytes],
-        entries_of: Callable[[Session], bytes],
+        pack: Callable[[Session], tuple[bytes, bytes, bytes]],
     ) -> None:
-        """`unpack(key, packed)` and `packed_of` are each other's reverse; `entries_of` is all a snapshot has of it."""
-        self._unpack, self._packed_of, self._entries_of = unpack, packed_of, entries_of
+        """`pack` gives what it is asleep, its entries of a snapshot with that, and its other entries."""
+        self._unpack, self._pack = unpack, pack
         self._awake: list[dict[bytes, Session]] = [{} for _ in range(SHARDS)]
         self._asleep: list[dict[bytes, bytes]] = [{} for _ in range(SHARDS)]
         self._count = 0
@@ -111,13 +110,12 @@ class SessionTable:
 
     def _taken(self, place: int, session: Session, took: Callable[[bytes], None]) -> bytes:
         took(session.key)
-        entries = self._entries_of(session)
-        if session.may_sleep():
-            self._fall_asleep(place, session)
-        return entries
+        packed, entries, more = self._pack(session)
+        if not more and session.may_sleep():
+            self._fall_asleep(place, session, packed)
+        return entries + more
 
-    def _fall_asleep(self, place: int, session: Session) -> None:
-        packed = self._packed_of(session)
+    def _fall_asleep(self, place: int, session: Session, packed: bytes) -> None:
         subscriptions = subscriptions_of(packed)
         if subscriptions >= 0:
             del self._awake[place][session.key]
