@@ -3,13 +3,19 @@
 ready     from starting the process until it answers: /readyz of ours, the first accepted connection of the others
 memory    resident, two seconds after
 version   `mainstem --version`, beside a bare Python
+state     with a million sessions or retained messages, and 10 GB of log, after a clean stop and after kill -9
+          (`startup_load.py`); `more` is what it takes beyond an empty directory, `bytes` the memory of each
+peers     the same data in ours and in a peer, both killed, until a client has an answer that needs it (`startup_peers.py`)
 pages     the console's server time with 10,000 topics
 
-Targets: ready in 0.5 s on an idle core, 100 MB, 300 ms a page. Figures are shown, never asserted.
+Targets: ready in 0.5 s on an idle core, 100 MB, 1.5 s with a million of anything, 1 s more for 10 GB, 300 ms a page.
+Figures are shown, never asserted. `--part PART` runs one of ready, state, peers, pages; `--scale 0.01`
+makes the data smaller.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import socket
@@ -26,6 +32,8 @@ import psutil
 
 ROUNDS = 5
 TOPICS = 10_000
+STATE_ROUNDS = 3
+ROOMY = "/var/tmp"  # data of ten gigabytes: /tmp may lie in memory
 READY_MS, MEMORY_MB, PAGE_MS = 500, 100, 300
 MORE = (  # beside every page of the console as it opens
     "/topics?mode=table",
@@ -121,7 +129,142 @@ def full_broker() -> Iterator[str]:
         yield broker.http_url
 
 
-def main() -> int:
+def started(process: subprocess.Popen[bytes], port: int, began: float) -> tuple[float, float]:
+    """(seconds until ready, MB then)."""
+    while True:
+        assert process.poll() is None, "it ended while it started"
+        with contextlib.suppress(OSError):
+            if ask(port):
+                break
+        time.sleep(0.002)
+    ready_s = time.perf_counter() - began
+    time.sleep(1)
+    return ready_s, psutil.Process(process.pid).memory_info().rss / 1e6
+
+
+def start_on(folder: Path) -> tuple[float, float]:
+    """Median of the rounds; what it loads is killed again, so that every round finds the same."""
+    found = []
+    for _ in range(STATE_ROUNDS):
+        port, began = free_port(), time.perf_counter()
+        process = subprocess.Popen(ours(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            found.append(started(process, port, began))
+        finally:
+            process.kill()
+            process.wait()
+    return statistics.median(ready for ready, _ in found), statistics.median(memory for _, memory in found)
+
+
+STATE = (  # kind, how many, how it ended, seconds at most: to ready, or (log) more than an empty one
+    ("sessions", 1_000_000, "stop", 1.5),
+    ("sessions", 1_000_000, "kill", 1.5),
+    ("retained", 1_000_000, "stop", 1.5),
+    ("retained", 1_000_000, "kill", 1.5),
+    ("log", 10_000_000, "kill", 1.0),
+)
+
+
+def show_state(scale: float) -> None:
+    print(f"\n{'a data directory with':44}{'ready s':>9}{'more s':>9}{'MB':>8}{'bytes':>8}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mainstem-bench-") as place:
+        empty_s, empty_mb = start_on(Path(place))
+    print(f"{'nothing':44}{empty_s:>9.2f}{0:>9.2f}{empty_mb:>8.0f}", flush=True)
+    for kind, full, end, limit_s in STATE:
+        count = int(full * scale)
+        with tempfile.TemporaryDirectory(prefix="mainstem-bench-", dir=ROOMY) as place:
+            fill = [sys.executable, "-m", "bench.startup_load", kind, f"{place}/d", str(count), end]
+            code = subprocess.run(fill, check=False).returncode
+            assert code == (-9 if end == "kill" else 0), f"filling ended with {code}"
+            ready_s, memory_mb = start_on(Path(place))
+        each = "" if kind == "log" else f"{(memory_mb - empty_mb) * 1e6 / count:.0f}"
+        reached = "reached" if (ready_s - empty_s if kind == "log" else ready_s) <= limit_s else "MISSED"
+        name = (
+            f"{count:,} {'records of 1 KiB' if kind == 'log' else kind}, {'kill -9' if end == 'kill' else 'clean stop'}"
+        )
+        print(
+            f"{name:44}{ready_s:>9.2f}{ready_s - empty_s:>9.2f}{memory_mb:>8.0f}{each:>8}"
+            f"   target {limit_s} s{' more' if kind == 'log' else ''} at most: {reached}",
+            flush=True,
+        )
+
+
+def show_peers(scale: float) -> None:
+    from bench.startup_peers import (
+        Kafka,
+        Mosquitto,
+        Peer,
+        RabbitMq,
+        fill_amqp,
+        fill_kafka,
+        fill_mqtt,
+        has_amqp,
+        has_kafka,
+        has_mqtt,
+        missing,
+        running,
+        seconds_until,
+    )
+    from mainstem.testing import BrokerProcess
+
+    retained, sessions, messages, records = (int(scale * n) for n in (200_000, 10_000, 200_000, 2_000_000))
+    works: tuple[tuple[type[Peer], str, str, Callable[[int], object], Callable[[int], bool]], ...] = (
+        (
+            Mosquitto,
+            "mqtt_port",
+            f"{retained:,} retained, {sessions:,} sessions",
+            lambda port: fill_mqtt(port, retained, sessions),
+            lambda port: has_mqtt(port, retained),
+        ),
+        (
+            RabbitMq,
+            "amqp_port",
+            f"{messages:,} messages in a queue",
+            lambda port: fill_amqp(port, messages),
+            lambda port: has_amqp(port, messages),
+        ),
+        (
+            Kafka,
+            "kafka_port",
+            f"{records:,} records of 1 KiB in a topic",
+            lambda port: fill_kafka(port, records),
+            lambda port: has_kafka(port, records),
+        ),
+    )
+    print(
+        f"\n{'after kill -9, until a client has its data':44}{'ours s':>9}{'peer s':>9}{'ours MB':>9}{'peer MB':>9}",
+        flush=True,
+    )
+    for make, listener, title, fill, has in works:
+        with tempfile.TemporaryDirectory(prefix="mainstem-bench-", dir=ROOMY) as place:
+            broker = BrokerProcess(Path(place) / "d")
+            with broker:
+                port = getattr(broker, listener)
+                fill(port)
+                broker.kill()
+                began = time.perf_counter()
+                broker.start()
+                ours_s = seconds_until(lambda has=has, port=port: has(port), began)  # type: ignore[misc]
+                ours_mb = psutil.Process(broker.pid).memory_info().rss / 1e6
+        reason, peer_s, peer_mb = missing(make), 0.0, 0.0
+        if not reason:
+            with running(make) as peer:
+                seconds_until(lambda peer=peer: knock(peer.port), time.perf_counter())  # type: ignore[misc]
+                if make is Kafka:
+                    time.sleep(3)  # it accepts connections before it serves
+                fill(peer.port)
+                if isinstance(peer, Mosquitto):
+                    peer.write_down()
+                peer.kill()
+                began = time.perf_counter()
+                peer.start()
+                peer_s = seconds_until(lambda has=has, peer=peer: has(peer.port), began)  # type: ignore[misc]
+                peer_mb = peer.memory_mb()
+        theirs = f"{peer_s:>9.2f}{ours_mb:>9.0f}{peer_mb:>9.0f}" if not reason else f"{'-':>9}{ours_mb:>9.0f}{'-':>9}"
+        print(f"{make.__name__ + ': ' + title:44}{ours_s:>9.2f}{theirs}  {reason}", flush=True)
+
+
+def show_ready() -> None:
     print(f"{'':24}{'ready ms':>10}{'memory MB':>12}")
     for name, command in (("mainstem", ours), ("mosquitto", mosquitto), ("nats-server -js", nats)):
         answers = ask if command is ours else knock
@@ -131,10 +274,13 @@ def main() -> int:
         ready_ms, memory_mb = ready_and_memory(command, answers)
         reached = "reached" if ready_ms < READY_MS and memory_mb < MEMORY_MB else "MISSED"
         target = f"   target {READY_MS} ms and {MEMORY_MB} MB at most: {reached}" if name == "mainstem" else ""
-        print(f"{name:24}{ready_ms:>10.0f}{memory_mb:>12.1f}{target}")
+        print(f"{name:24}{ready_ms:>10.0f}{memory_mb:>12.1f}{target}", flush=True)
     bare = statistics.median(seconds([sys.executable, "-c", "pass"]) for _ in range(ROUNDS))
     version = statistics.median(seconds([sys.executable, "-m", "mainstem", "--version"]) for _ in range(ROUNDS))
-    print(f"{'mainstem --version':24}{version * 1000:>10.0f} ms; a bare Python takes {bare * 1000:.0f}")
+    print(f"{'mainstem --version':24}{version * 1000:>10.0f} ms; a bare Python takes {bare * 1000:.0f}", flush=True)
+
+
+def show_pages() -> None:
     with full_broker() as url:
         print(f"\n{'with ' + format(TOPICS, ',') + ' topics':40}{'median ms':>10}{'worst':>8}{'bytes':>10}")
         for path in pages():
@@ -147,6 +293,22 @@ def main() -> int:
             reached = "reached" if worst < PAGE_MS else "MISSED"
             median = statistics.median(times[1:])
             print(f"{path:40}{median:>10.1f}{worst:>8.1f}{size:>10}   target {PAGE_MS} ms at most: {reached}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("ready", "state", "peers", "pages"), help="only this one")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the data of `state` and `peers`")
+    options = parser.parse_args()
+    parts = {
+        "ready": show_ready,
+        "state": lambda: show_state(options.scale),
+        "peers": lambda: show_peers(options.scale),
+        "pages": show_pages,
+    }
+    for name, show in parts.items():
+        if options.part in (None, name):
+            show()
     return 0
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.sessions.sessions import Subscription
 from mainstem.model.origin import RecordFlag
+from mainstem.storage.directory import DataDirectory
 
 AT_ONCE = 2_000
 EXPIRY_S = 30 * 24 * 3_600
@@ -46,6 +47,7 @@ KINDS = {"sessions": add_session, "retained": add_retained, "log": add_record}
 
 
 async def fill(kind: str, data: Path, count: int, end: str) -> None:
+    DataDirectory(data)  # as `serve` does; held until the process ends
     broker, add = Broker(BrokerOptions(data)), KINDS[kind]
     await broker.open()
     broker.recover_journal()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from mainstem.broker.sessions import table
 from mainstem.broker.state import snapshot
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
-from mainstem.metadata.rounds import Call, Write, answer_call
+from mainstem.metadata.rounds import Call, RoundStore, Write, answer_call
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.clock import ManualClock
 from mainstem.model.cut_names import CUT_NAMES
@@ -29,6 +30,7 @@ from mainstem.testing.faulty_disk import FaultyDisk, PowerCut
 from tests.simulation.loop import SimulatedLoop
 
 MEMORY = Path("/dev/shm")  # derived files and metadata: plain files, so let them be quick
+_SCHEMA: list[bytes] = []  # of an empty store, made once
 CONFIG = load_config(flags=["mqtt.sys_interval_ms=0"])
 
 snapshot.PIECE_ENTRIES = table.ASLEEP_PIECE = table.AWAKE_PIECE = 1  # what is taken in one go
@@ -78,13 +80,25 @@ class SimulatedCommitter:
             self._post(done)
 
 
+def empty_metadata() -> sqlite3.Connection:
+    """In memory: files would take a third of a history's time, and SQLite's own crashes are not what is simulated."""
+    if not _SCHEMA:
+        store = SqliteStore(None)
+        _SCHEMA.append(store._connection.serialize())
+        store.close()
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.deserialize(_SCHEMA[0])
+    return connection
+
+
 class SimulatedStore(SqliteStore):
     """Commits when the simulation says so, without a thread; what waits when the process ends was never written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.holds = False  # a broker that opens or ends waits for its commits where it stands
         self._waiting: list[Write] = []
-        super().__init__(path)
+        RoundStore.__init__(self)
+        self.path, self._connection = None, connection  # of the machine: it outlives the broker's process
 
     @property
     def busy(self) -> bool:
@@ -115,6 +129,8 @@ class SimulatedStore(SqliteStore):
 
     def _stop_thread(self) -> None: ...
 
+    def _shut(self) -> None: ...
+
     def end_process(self) -> None:
         self._waiting.clear()
         self.holds = False
@@ -129,6 +145,7 @@ class Machine:
         self.slicing = random.Random(-seed - 1)  # of snapshots; what else a seed decides does not depend on it
         self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=MEMORY if MEMORY.is_dir() else None))
         (self.directory / BALLAST).touch()  # there already: making it takes as long as thirty steps
+        self.metadata = empty_metadata()
         self.clock = ManualClock()
         self.disk = FaultyDisk(seed, short_write_chance=self.rng.choice((0.0, 0.0, 0.1)))
         self.policy = Policy(
@@ -140,6 +157,7 @@ class Machine:
     def close(self) -> None:
         if self.broker is not None:
             self._end_process()
+        self.metadata.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # -- the broker's process
@@ -150,7 +168,7 @@ class Machine:
         self.loop.enter()
         options = BrokerOptions(self.directory, self.policy, {"own/#": {"layout": "dedicated"}}, disk=self.disk)
         make: Any = lambda post: SimulatedCommitter(post, lambda: self.is_cut)  # noqa: E731
-        self.store = SimulatedStore(self.directory / "metadata.sqlite")
+        self.store = SimulatedStore(self.metadata)
         self.broker = Broker(options, self.clock, committer=make, store=self.store)
         try:
             self.loop.run(self._open(self.broker))

@@ -244,6 +244,8 @@ class FaultyDisk:
         return names
 
     def free_bytes(self, directory: Path) -> int:
+        if self._capacity_bytes == UNLIMITED:  # asked in every step: no need to look at all files
+            return UNLIMITED
         return self._capacity_bytes - sum(_blocks(len(file.seen)) for file in self._names.values())
 
     def directory_time(self, directory: Path) -> int:
