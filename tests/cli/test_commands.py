@@ -348,7 +348,7 @@ def test_the_demo_crosses_all_protocols() -> None:
 
 def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: Any, tmp_path: Path) -> None:
     one = start_broker()
-    said("pub", f"mqtt://127.0.0.1:{one.mqtt_port}/disk/a", "kept", "--count", "5")
+    said("pub", f"mqtt://127.0.0.1:{one.mqtt_port}/disk/a", "kept", "--count", "5", "--retain")
     target = tmp_path / "backup"
     assert "backed up to" in said("backup", str(target), "--url", one.http_url)
     one.stop()
@@ -356,7 +356,11 @@ def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: An
     listed = rows("log", "ls", "--data", data)
     assert [row["engine"] for row in listed] == ["segment"]
     assert listed[0]["clean"]
+    (counted,) = rows("log", "ls", "--data", data, "--state")
+    assert 0 < counted["state_bytes"] < counted["size_bytes"]
+    assert counted["state_share"] == f"{counted['state_bytes'] / counted['size_bytes']:.1%}"
     frames = rows("log", "dump", str(listed[0]["log"]), "--data", data, "--records")
+    assert counted["state_bytes"] == sum(frame["size"] for frame in frames if frame["kind"] == "state")
     values = [record["value"] for frame in frames if frame["kind"] == "data" for record in frame["records"]]
     assert values == ["kept"] * 5
     assert " frame" in said("log", "verify", "--data", data)

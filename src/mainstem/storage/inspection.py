@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mainstem.codec.batch import FrameHead, verify_frame
+from mainstem.codec.batch import KIND_STATE, FrameHead, verify_frame
 from mainstem.model.errors import CorruptFrame, InvalidArgument, NotFound, StorageFault
 from mainstem.storage.disk import REAL_DISK, read_all
 from mainstem.storage.engine import Part
@@ -113,6 +113,16 @@ def list_log(directory: Path) -> LogListing:
             one.stat().st_size for one in (directory.parent.parent / SEARCH / directory.name).glob("*.search")
         ),
     )
+
+
+def state_bytes(directory: Path) -> int:
+    """Of the journal's frames in a log, as far as it is here: all of it is read."""
+    log_id = log_id_of(directory)
+    if engine_of(directory) == ROCKSDB:
+        heads = (verify_frame(data, 0, log_id) for data in _rocksdb_frames(directory))
+    else:
+        heads = (one.head for one in survey(REAL_DISK, directory, log_id) if not isinstance(one, Damage))
+    return sum(head.size for head in heads if head.kind == KIND_STATE)
 
 
 def _only_remote(remote: list[RemoteSegment], local: list[Part]) -> list[RemoteSegment]:

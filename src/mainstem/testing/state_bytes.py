@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from mainstem.broker.queues.bindings import ANYTHING, Reach
 from mainstem.broker.queues.queue import Outcome, Taken
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.sessions.sessions import Flight, Session
-from mainstem.codec.batch import KIND_STATE, frame_heads
+from mainstem.broker.transactions.transactions import PARTITIONS_MAX
+from mainstem.codec.batch import KIND_STATE, FrameHead, frame_heads
+from mainstem.log.log import Log
 
 READ_BYTES = 4 << 20
 FULL_TICK = 16
@@ -60,14 +62,37 @@ async def measure(directory: Path, in_flight: Sequence[int]) -> list[StateBytes]
     await broker.open()
     broker.recover_journal()
     found: list[StateBytes] = []
+    kinds = {"session": _session, "queue": _queue, "group": _group, "transaction": _transaction}
     for count in in_flight:
-        for kind, prepared in (("session", _session), ("queue", _queue), ("group", _group)):
+        for kind, prepared in kinds.items():
             acknowledge = await prepared(broker, count)
             alone = await _written(broker, acknowledge, 1)
             together = await _written(broker, acknowledge, FULL_TICK) / FULL_TICK
             found.append(StateBytes(kind, count, alone, together))
     await broker.close()
     return found
+
+
+async def journal_share(directory: Path, messages: int) -> tuple[int, int]:
+    """(bytes of the journal, of all frames) once a queue's messages of 100 bytes were published, delivered and acked."""
+    broker = Broker(BrokerOptions(directory))
+    await broker.open()
+    broker.recover_journal()
+    acknowledge = await _queue(broker, messages, b"x" * 100)
+    for _ in range(messages // FULL_TICK):
+        acknowledge(FULL_TICK)
+        broker.ticker.drain()
+    stem = broker.journal.stem
+    heads = list(_heads(stem, 0))
+    await broker.close()
+    return sum(head.size for head in heads if head.kind == KIND_STATE), sum(head.size for head in heads)
+
+
+def _heads(stem: Log, begin: int) -> Iterator[FrameHead]:
+    offset = begin
+    while (piece := stem.read_now(offset, READ_BYTES)) is not None:
+        yield from (head for head in frame_heads(piece.data, stem.id) if head.base_offset >= begin)
+        offset = piece.end_offset
 
 
 async def _written(broker: Broker, acknowledge: Callable[[int], None], count: int) -> float:
@@ -77,14 +102,7 @@ async def _written(broker: Broker, acknowledge: Callable[[int], None], count: in
     begin = stem.written
     acknowledge(count)
     broker.ticker.drain()
-    total, offset = 0, begin
-    while (piece := stem.read_now(offset, READ_BYTES)) is not None:
-        total += sum(
-            head.size
-            for head in frame_heads(piece.data, stem.id)
-            if head.kind == KIND_STATE and head.base_offset >= begin
-        )
-        offset = piece.end_offset
+    total = sum(head.size for head in _heads(stem, begin) if head.kind == KIND_STATE)
     await asyncio.sleep(0)
     return total
 
@@ -104,7 +122,7 @@ async def _session(broker: Broker, in_flight: int) -> Callable[[int], None]:
     return acknowledge
 
 
-async def _queue(broker: Broker, in_flight: int) -> Callable[[int], None]:
+async def _queue(broker: Broker, in_flight: int, value: bytes = b"x") -> Callable[[int], None]:
     namespace = broker.namespace("/")
     name = f"queue-{in_flight}"
     queue, written = broker.queues.of(namespace).declare(
@@ -113,7 +131,7 @@ async def _queue(broker: Broker, in_flight: int) -> Callable[[int], None]:
     if written is not None:
         await written
     for n in range(in_flight + 2 * FULL_TICK):
-        namespace.publish(name.encode(), b"%d" % n)
+        namespace.publish(name.encode(), value)
         if n % 1_000 == 999:
             broker.ticker.drain()
             await asyncio.sleep(0)
@@ -140,5 +158,22 @@ async def _group(broker: Broker, in_flight: int) -> Callable[[int], None]:
         nonlocal offset
         offset += 1
         groups.commit("readers", {at: Commit(offset) for at in topics[:count]})
+
+    return acknowledge
+
+
+async def _transaction(broker: Broker, in_flight: int) -> Callable[[int], None]:
+    """So many partitions take part; others join."""
+    transactions, name = broker.coordinator.transactions, f"transaction-{in_flight}"
+    answers: list[tuple[int, int]] = []
+    transactions.initialise(name, 60_000, -1, -1, 0, lambda fault, *answer: answers.append((answer[0], answer[1])))
+    (producer_id, epoch) = answers[0]
+    joined = min(in_flight, PARTITIONS_MAX - 2 * FULL_TICK)
+    transactions.add(name, producer_id, epoch, 0, partitions=[("orders", n) for n in range(joined)])
+
+    def acknowledge(count: int) -> None:
+        nonlocal joined
+        transactions.add(name, producer_id, epoch, 0, partitions=[("orders", joined + n) for n in range(count)])
+        joined += count
 
     return acknowledge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from mainstem.model.errors import DamagedLog, NotFound
 from mainstem.server.cli.api import Api, url_option
 from mainstem.server.cli.output import Progress, json_option, print_facts, print_rows, show_bytes
 from mainstem.server.cli.working import WORK_S_MAX, followed
+
+if TYPE_CHECKING:
+    from mainstem.storage.inspection import LogListing
 
 data_option = click.option(
     "--data", default="./mainstem-data", show_default=True, metavar="DIR", help="The data directory."
@@ -27,11 +30,16 @@ def log() -> None:
 
 
 @log.command("ls")
+@click.option("--state", is_flag=True, help="Also the journal's bytes in each log. Reads all frames that are here.")
 @data_option
 @json_option
-def log_ls(data: str, as_json: bool) -> None:
+def log_ls(data: str, state: bool, as_json: bool) -> None:
     """The logs of a data directory."""
-    from mainstem.storage.inspection import list_logs
+    from mainstem.storage.inspection import list_logs, state_bytes
+
+    def state_facts(one: LogListing) -> dict[str, Any]:
+        found = state_bytes(one.path)
+        return {"state_bytes": found, "state_share": f"{found / one.size_bytes:.1%}" if one.size_bytes else None}
 
     rows = [
         {
@@ -48,6 +56,7 @@ def log_ls(data: str, as_json: bool) -> None:
             "index_bytes": one.index_bytes,
             "index_share": f"{one.index_bytes / one.size_bytes:.1%}" if one.index_bytes and one.size_bytes else None,
             "aside": one.aside,
+            **(state_facts(one) if state else {}),
         }
         for one in list_logs(_existing(data))
     ]
@@ -63,6 +72,7 @@ def log_ls(data: str, as_json: bool) -> None:
         "remote_bytes",
         "index_bytes",
         "index_share",
+        *(("state_bytes", "state_share") if state else ()),
         "aside",
     ]
     print_rows(rows, columns, as_json=as_json, empty=f"no logs in {data}")
