@@ -72,7 +72,7 @@ class Peer:
         self._process.wait()
 
     def memory_mb(self) -> float:
-        return sum(one.memory_info().rss for one in self.pids()) / 1e6
+        return float(sum(one.memory_info().rss for one in self.pids())) / 1e6
 
 
 class Mosquitto(Peer):
@@ -240,7 +240,7 @@ def _amqp(port: int) -> Iterator[Any]:
 
 
 def fill_kafka(port: int, records: int) -> None:
-    servers = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
+    servers: dict[str, str | int | float | bool] = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
     admin = AdminClient(servers)  # while it is asked it must stay
     admin.create_topics([NewTopic("filled", 1, 1)])["filled"].result(60)
     producer = Producer({**servers, "acks": "all", "linger.ms": 20, "queue.buffering.max.messages": 200_000})
