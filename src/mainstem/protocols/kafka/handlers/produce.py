@@ -53,6 +53,7 @@ def produce(request: Request) -> Any:
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     to_open = _to_open(request)
     if to_open:
+        _keep_batches(body)
         return _produce_opened(request, to_open)
     production = Production(request)
     for topic_data in body.topic_data:
@@ -116,13 +117,17 @@ def is_compressed(batch: Any) -> bool:
     return len(batch) > BATCH_HEAD_SIZE and bool(batch[ATTRIBUTES_AT] & CODEC_MASK)
 
 
+def _keep_batches(body: Any) -> None:
+    """At once: what they lie in is used again for the next read, of any connection, in this very turn of the loop."""
+    for data in body.topic_data:
+        for part in data.partition_data:
+            if part.records and not _is_owned(part.records):
+                part.records = bytes(part.records)
+
+
 async def _produce_opened(request: Request, to_open: list[Opened]) -> Any:
     """Other threads look into the batches, one request of a connection after the other: its order is the producer's."""
     connection, service = request.connection, request.service
-    for data in request.body.topic_data:
-        for part in data.partition_data:
-            if part.records and not _is_owned(part.records):
-                part.records = bytes(part.records)  # what it lies in is used again for the next read
     threads = large_pool() if any(one.log for one in to_open) else service.opener
     async with connection.opening:
         connection.hold(HOLD_OPENING)
