@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mainstem.admin import asking
 from mainstem.broker.rights.rules import Rule
 from mainstem.testing import Broker
 
@@ -115,8 +116,11 @@ def test_a_question_that_never_ends_is_ended_and_the_next_is_answered(broker: Br
     assert query(broker, "select 1 as one", ROOT).json()["items"] == [{"one": 1}]
 
 
-def test_only_so_many_questions_run_at_once_and_the_others_are_told_so(broker: Broker) -> None:
-    """Of more questions than may run, some are refused with the reason; the broker answers everything else meanwhile."""
+def test_only_so_many_questions_run_at_once_and_the_others_are_told_so(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more questions than may run and wait, some are refused; the broker answers everything else meanwhile."""
+    monkeypatch.setattr(asking, "WAITING_MAX", 0)
     assert broker.app is not None
     endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select sum(n) from t"
     settings = broker.app.config.http
