@@ -18,15 +18,18 @@ from mainstem.broker.schemas.enforcement import Shown
 from mainstem.broker.topics.reading import PartitionReader
 from mainstem.broker.topics.views import View, ViewSlot
 from mainstem.log.away import when_local
+from mainstem.model.crossing_message import PRIORITY_MAX
 from mainstem.model.errors import InvalidArgument, NotFound
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
+from mainstem.model.topic import kafka_name
 from mainstem.model.topic_filter import check_filter
 
 READ_BYTES = 1 << 20
 OFFSET_MAX = 2**63 - 1
 STEPS_MAX = 1_000  # slices without a match, for one page: a search through a long log goes on with the next page
 PREVIEW_BYTES = 64 << 10
+EXPIRES_MS_MAX = ((1 << 32) - 1) * 1000  # what MQTT can say
 MS_HEADERS_KEPT = (b"ms-mqtt", b"ms-amqp")
 
 
@@ -258,6 +261,26 @@ def headers_of(body: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
         return [(name.encode(), _header_value(value)) for name, value in pairs]
     except (AttributeError, TypeError, ValueError):
         raise InvalidArgument("headers must be an object, or a list of [name, value] pairs") from None
+
+
+def fields_of(body: dict[str, Any], now_ms: int) -> list[tuple[bytes, bytes | None]]:
+    """What each protocol has a word of its own for (docs/mapping.md), as the headers that crossing reads."""
+    found: list[tuple[bytes, bytes | None]] = []
+    for name in ("content_type", "correlation_id", "message_id"):
+        if body.get(name):
+            found.append((name.replace("_", "-").encode(), str(body[name]).encode()))
+    if body.get("reply_to"):
+        found.append((b"reply-to", kafka_name(str(body["reply_to"]).encode()).encode()))
+    priority, expires = body.get("priority"), body.get("expires_ms")
+    if priority is not None:
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidArgument(f"priority must be 0 to {PRIORITY_MAX}, not {priority}")
+        found.append((b"ms-priority", b"%d" % priority))
+    if expires is not None:
+        if not 0 < expires <= EXPIRES_MS_MAX:
+            raise InvalidArgument(f"expires_ms must be 1 to {EXPIRES_MS_MAX}, not {expires}")
+        found.append((b"ms-expires-at", b"%d" % (now_ms + expires)))
+    return found
 
 
 def _header_value(given: Any) -> bytes | None:

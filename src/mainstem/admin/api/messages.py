@@ -13,6 +13,7 @@ from mainstem.admin.calls import LIMIT, Call, Field, Operation, check_ordinary
 from mainstem.admin.messages import (
     at_end,
     encode_position,
+    fields_of,
     headers_of,
     open_source,
     read_page,
@@ -22,7 +23,7 @@ from mainstem.admin.messages import (
 from mainstem.admin.tail import Tail
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import InvalidArgument, MessageTooLarge, NotAuthorized, NotFound, Overloaded
-from mainstem.model.origin import Origin
+from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
 
@@ -65,9 +66,11 @@ async def publish(call: Call) -> Any:
     check_ordinary(topic)
     given = call.body.get("key")
     key = None if given is None else given.encode()
-    value, headers = value_of(call.body), headers_of(call.body)
+    now_ms = call.running.broker.clock.now_ns() // 1_000_000
+    value, headers = value_of(call.body), [*headers_of(call.body), *fields_of(call.body, now_ms)]
     _check_limits(call, topic, key, value, headers)
-    ticket = call.namespace.publish(topic, value, key=key, headers=headers, origin=Origin.HTTP)
+    flags = RecordFlag.RETAIN if call.body.get("retain") else 0
+    ticket = call.namespace.publish(topic, value, key=key, headers=headers, flags=flags, origin=Origin.HTTP)
     await durable(ticket)
     call.running.servers["http"].counters.messages_in += 1
     return {"topic": call.body["topic"], "durable": True}
@@ -194,6 +197,13 @@ OPERATIONS = (
                 "any",
                 "An object, or a list of [name, value] pairs; values that are not text are written as JSON.",
             ),
+            Field("content_type", "string", "Each protocol's own field; so are those below (docs/mapping.md)."),
+            Field("correlation_id", "string", "For who answers."),
+            Field("reply_to", "string", "The topic for answers, as MQTT spells it."),
+            Field("message_id", "string", "The publisher's own."),
+            Field("priority", "integer", "0 to 255; queues with priorities go by it."),
+            Field("expires_ms", "integer", "Milliseconds after which nobody wants it."),
+            Field("retain", "boolean", "Keep it as the topic's last value for MQTT subscribers to come."),
         ),
         names="topic",
     ),

@@ -39,6 +39,8 @@ document.addEventListener("toggle", (event) => {
   $(".value", details).textContent = details.open ? pretty(message) : (message.value ?? "null");
 }, true);
 
+const FIELDS = ["content_type", "correlation_id", "message_id"]; // filled in; reply-to stays a header, as Kafka spells it
+
 const actions = {
   hex(message, details, button) {
     const on = button.getAttribute("aria-pressed") !== "true";
@@ -61,7 +63,14 @@ const actions = {
     form.elements.topic.value = message.topic;
     form.elements.key.value = own ?? "";
     form.elements.value.value = pretty(message);
-    form.elements.headers.value = message.headers.filter(([name]) => !name.startsWith("ms-")).map((pair) => pair.join("=")).join("\n");
+    const fields = new Map(FIELDS.map((name) => [name.replaceAll("_", "-"), form.elements[name]]));
+    for (const field of fields.values()) field.value = "";
+    for (const [name, value] of message.headers) if (fields.has(name)) fields.get(name).value = value;
+    const priority = message.headers.find(([name]) => name === "ms-priority");
+    form.elements.priority.value = priority ? priority[1] : "";
+    const kept = message.headers.filter(([name]) => !name.startsWith("ms-") && !fields.has(name));
+    form.elements.headers.value = kept.map((pair) => pair.join("=")).join("\n");
+    $("details", form).open = [...fields.values(), form.elements.priority].some((field) => field.value);
     form.scrollIntoView();
     form.elements.value.focus();
   },
