@@ -84,6 +84,22 @@ def test_a_store_that_refuses_loses_answers_and_cuts_them_off_holds_everything_i
     registry.close()
 
 
+def test_a_broker_that_was_killed_starts_while_the_store_is_away_and_serves_what_is_local(
+    server: S3Server, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    with make_broker(server, proxy, tmp_path) as broker:
+        publish(broker, f"{TOPIC}.a")  # by Kafka: what a start must know of its producers lies in the log
+        eventually(lambda: local_bytes(broker) == 0, "every sealed segment is in the store only")
+        broker.kill()
+        proxy.faults["*"] = "503"
+        broker.start()
+        with Raw.connected(broker.mqtt_port, version=5) as client:
+            assert reason(client, "hot", b"served") < 0x80
+            assert reason(client, f"{TOPIC}/a", b"the head of a log whose beginning is away") < 0x80
+        proxy.faults.clear()
+        assert read_kafka(broker, f"{TOPIC}.a", COUNT + 1)[:COUNT] == VALUES
+
+
 @pytest.mark.slow
 def test_uploads_that_fall_behind_refuse_publishers_and_a_stop_does_not_wait_for_them(
     server: S3Server, proxy: FaultProxy, tmp_path: Path

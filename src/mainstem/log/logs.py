@@ -22,18 +22,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from mainstem.codec.batch import frame_heads, note_topics
 from mainstem.log.durability import SYNC, Durability, parse_durability
-from mainstem.log.log import KIND_DATA, UNSYNCED_BYTES_MAX, Log
+from mainstem.log.log import UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
 from mainstem.log.meters import Meters
 from mainstem.log.overflow import MakeRoom, refuse
 from mainstem.log.sleeping import Asleep, ClosedLogs, SleepingLog
 from mainstem.log.stamps import Stamps
 from mainstem.log.topic_index import TopicIndex
-from mainstem.model.errors import ConfigError, DiskFull, InvalidArgument, Overloaded, StorageFault
+from mainstem.model.errors import ConfigError, CorruptFrame, DiskFull, InvalidArgument, Overloaded, StorageFault
 from mainstem.model.topic_tries import TopicTrie
 from mainstem.storage.ballast import FIX
 from mainstem.storage.disk import REAL_DISK, Disk, is_full
@@ -44,15 +43,14 @@ from mainstem.storage.object.shared import ObjectLogs
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.open_files import FILES_MAX
+from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.tier import TIERED, Tier
-
-if TYPE_CHECKING:
-    from mainstem.codec.batch import FrameHead
+from mainstem.storage.tier.topics import KeptTopics, clipped
+from mainstem.storage.topic_columns import TopicColumn, frame_columns
 
 logger = logging.getLogger("mainstem.log")
 
 REBUILD_BYTES = 8 << 20
-INFLATED_BYTES_MAX = 64 << 20
 PROGRESS_S = 2.0
 TIMES, REMOVED = "times", ".removed"
 
@@ -281,14 +279,6 @@ class _Progress:
             logger.info("log %d: recovering, %d of %d MiB looked through", self._log_id, done >> 20, total >> 20)
 
 
-class TopicColumn(NamedTuple):
-    """The topics of some frames, one small number per offset: `names[number]`, and 0 for a record without a topic."""
-
-    base_offset: int
-    numbers: array[int]
-    names: list[bytes]
-
-
 def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None = None) -> int:
     """Index what the log holds and the index does not cover (everything, when its files were lost)."""
     added, stored = 0, log.engine.stat().start_offset  # not where streams begin: below lies what queues hold
@@ -310,20 +300,28 @@ def add_columns(index: TopicIndex, columns: Iterable[TopicColumn]) -> int:
 
 
 def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) -> Iterator[TopicColumn]:
-    """What the log's records say of their topics. Reads only the log, so that any thread may do it."""
+    """What the log's records say of their topics. Reads only the log, so that any thread may do it: of parts that lie in an
+    object store what is kept beside them, else the frames."""
+    kept = log.engine.kept_topics(start, end) if isinstance(log.engine, TieredEngine) else None
     offset = start
-    while offset < end and (piece := log.read_in_thread(offset, REBUILD_BYTES, end)) is not None:
-        at = 0
-        for head in frame_heads(piece.data, log.id):
-            frame = piece.data[at : at + head.size]
-            at += head.size
-            if head.base_offset + head.count > start:  # a frame may begin before a chunk; what is known stays
-                yield _topic_column(log, head, frame, topic_of)
+    while offset < end:
+        found = _kept_at(log, kept, offset) if kept is not None else None
+        if found is not None:
+            yield from clipped(found[0], offset, end)
+            offset = found[1]
+            continue
+        piece = log.read_in_thread(offset, REBUILD_BYTES, end)
+        if piece is None:
+            break
+        yield from frame_columns(piece.data, log.id, offset, topic_of)  # a frame may begin before; what is known stays
         offset = piece.end_offset
+    if kept is not None and kept.parts:
+        logger.info("log %d: %d objects said which topics they hold", log.id, kept.parts)
 
 
-def _topic_column(log: Log, head: FrameHead, frame: memoryview, topic_of: dict[int, bytes]) -> TopicColumn:
-    numbers, known = array("I", bytes(4 * head.count)), {b"": 0}
-    if head.kind == KIND_DATA:
-        note_topics(frame, log.id, numbers, known, inflated_bytes_max=INFLATED_BYTES_MAX, topic_of=topic_of)
-    return TopicColumn(head.base_offset, numbers, list(known))
+def _kept_at(log: Log, kept: KeptTopics, offset: int) -> tuple[list[TopicColumn], int] | None:
+    try:
+        return kept.at(offset)
+    except CorruptFrame as error:
+        logger.warning("log %d: the topics of offsets from %d on are read from their frames: %s", log.id, offset, error)
+        return None

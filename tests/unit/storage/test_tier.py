@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from mainstem.storage.log_state import FileState
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
+from mainstem.storage.tier.objects import Stored, make_footer
 from mainstem.storage.tier.registry import Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
 from mainstem.storage.tier.tier import Tier, TierSettings
@@ -191,6 +194,29 @@ def test_many_who_wait_for_a_chunk_share_one_download(tmp_path: Path, monkeypatc
     assert len(found) == 20
     assert len({bytes(one.data) for one in found}) == 1
     assert len(gets) == 1
+
+
+def test_who_reads_on_finds_the_next_chunks_on_their_way_and_none_beyond_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainstem.storage.tier.tier.make_footer", partial(make_footer, chunk_bytes=512))
+    house = House(tmp_path)
+    house.fill()
+    house.move()
+    first = house.engine.remote_parts[0]
+    assert first.object.footer.body_size > 6 * 512
+    asked, ask = list[tuple[str, int]](), ChunkCache._ask
+
+    def note(cache: ChunkCache, one: Stored, number: int, priority: int) -> Future[None]:
+        asked.append((one.id, number))
+        return ask(cache, one, number, priority)
+
+    monkeypatch.setattr(ChunkCache, "_ask", note)
+    house.tier.cache.read(first.object, 0, 10, wait=True, until=first.size)
+    assert asked == [(first.object.id, number) for number in range(4)]
+    asked.clear()
+    house.tier.cache.read(first.object, 0, 10, wait=True, until=600)
+    assert (first.object.id, 2) not in asked
 
 
 def test_a_cache_that_is_full_forgets_what_was_read_longest_ago(

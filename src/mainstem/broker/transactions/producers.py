@@ -254,19 +254,23 @@ class Producers:
     def keep_floors(self) -> None:
         """Now and then: of logs that grew since, all that changed, and up to where the log was looked through."""
         for log in self._logs.values():
-            floor = self._partitions.get((log.id, FLOOR))
-            if log.written - (floor.scanned_end if floor is not None else 0) < KEEP_EVERY_RECORDS:
-                continue
-            before = floor.scanned_end if floor is not None else -1
-            grown = {
-                key: state
-                for key, state in self._partitions.items()
-                if key[0] == log.id and key[1] != FLOOR and state.scanned_end > before
-            }
-            for key, state in {**grown, **self._goings_on(grown.values())}.items():
-                self._journal.put(self.KIND, _key(*key), state.pack())
-            floor = self._partitions[log.id, FLOOR] = PartitionProducers(scanned_end=log.written)
-            self._journal.put(self.KIND, _key(log.id, FLOOR), floor.pack())
+            self.keep_floor(log, KEEP_EVERY_RECORDS)
+
+    def keep_floor(self, log: Log, grown_by: int = 1) -> None:
+        """Of one, if it grew by that many records."""
+        floor = self._partitions.get((log.id, FLOOR))
+        if log.written - (floor.scanned_end if floor is not None else 0) < grown_by:
+            return
+        before = floor.scanned_end if floor is not None else -1
+        grown = {
+            key: state
+            for key, state in self._partitions.items()
+            if key[0] == log.id and key[1] != FLOOR and state.scanned_end > before
+        }
+        for key, state in {**grown, **self._goings_on(grown.values())}.items():
+            self._journal.put(self.KIND, _key(*key), state.pack())
+        floor = self._partitions[log.id, FLOOR] = PartitionProducers(scanned_end=log.written)
+        self._journal.put(self.KIND, _key(log.id, FLOOR), floor.pack())
 
     def _goings_on(self, states: Iterable[PartitionProducers]) -> dict[tuple[int, int], PartitionProducers]:
         """Of states that were moved: where their producers are now."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
@@ -36,6 +36,13 @@ SWEEP_S = 10.0
 AGAIN_S = 10.0  # after an upload that failed for good
 STALLED_S = 5.0  # that what was published waits for the store: then more is refused
 UPLOADS = 2  # at once; each holds a segment in memory
+
+
+class TieredLog(NamedTuple):
+    log: Log
+    policy: Policy
+    lane: Lane | None  # its parts go to a table: whose records they hold
+    topic_of: dict[int, bytes] | None  # of a shared log: names of topics by their ids
 
 
 class Tiering:
@@ -64,11 +71,11 @@ class Tiering:
     async def round(self, tier: Tier) -> None:
         await asyncio.get_running_loop().run_in_executor(None, tier.count)
         backlog, oldest = 0, 0
-        for log, policy, lane in self._tiered():
+        for log, policy, lane, topic_of in self._tiered():
             engine = self._attached(tier, log)
             if engine is None:
                 continue
-            engine.lane = lane
+            engine.lane, engine.topic_of = lane, topic_of
             for part in engine.uploadable():
                 backlog += part.size_bytes
                 oldest = min(oldest or part.first_stamp, part.first_stamp)
@@ -79,17 +86,18 @@ class Tiering:
         self._watch_objects()
         self._sweep(tier)
 
-    def _tiered(self) -> Iterator[tuple[Log, Policy, Lane | None]]:
-        """Logs whose sealed parts go to the store, and where they go to a table, whose records they hold."""
+    def _tiered(self) -> Iterator[TieredLog]:
+        """Logs whose sealed parts go to the store."""
         for namespace in list(self._broker.namespaces.values()):
             for stem, policy in list(namespace.stem_policies.items()):
                 if policy.tier != "none":
-                    yield stem, policy, None
+                    yield TieredLog(stem, policy, None, namespace.topic_of)
             for topic in list(namespace.topics.values()):
                 if topic.policy.tier != "none":
                     for number, partition in enumerate(topic.partitions):
                         lane = self._lane(namespace, topic, number)
-                        yield from ((span.log, topic.policy, lane) for span in list(partition.spans) if not span.shared)
+                        logs = [span.log for span in partition.spans if not span.shared]
+                        yield from (TieredLog(log, topic.policy, lane, None) for log in logs)
 
     @staticmethod
     def _lane(namespace: Namespace, topic: Topic, partition: int) -> Lane | None:
@@ -142,6 +150,9 @@ class Tiering:
         maintenance = self._broker.maintenance
         async with maintenance.rewriting:
             if not maintenance.paused and not log.removed:
+                self._broker.coordinator.producers.keep_floor(
+                    log
+                )  # a start reads on from there, and not from the store
                 try:
                     await maintenance.in_thread(
                         f"tier of log {log.id}", lambda: self._learn_and_drop(engine, log, before, policy)
@@ -190,8 +201,8 @@ class Tiering:
             )
         self.refusing = over
         if not self._broker.maintenance.space_low:  # that refusal says more
-            for log, _, _ in self._tiered():
-                log.refusal = refusal
+            for one in self._tiered():
+                one.log.refusal = refusal
 
     def _watch_objects(self) -> None:
         """Logs of the engine `object`: while the store takes nothing they refuse, and nobody else is held up for them."""

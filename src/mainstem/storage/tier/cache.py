@@ -85,8 +85,8 @@ class ChunkCache:
         while position < end:
             number = position // one.footer.chunk_bytes
             start = number * one.footer.chunk_bytes
-            until = min(end, start + one.footer.chunk_bytes)
-            piece = self._piece(one, number, position - start, until - position)
+            chunk_end = min(end, start + one.footer.chunk_bytes)
+            piece = self._piece(one, number, position - start, chunk_end - position)
             if piece is None:
                 if not wait:
                     return None
@@ -94,7 +94,7 @@ class ChunkCache:
                 continue
             self._look_ahead(one, number, until, after)
             pieces.append(piece)
-            position = until
+            position = chunk_end
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def bring(self, one: Stored, number: int) -> None:
@@ -104,6 +104,10 @@ class ChunkCache:
             self._ask(one, number, SOON).result()
         except CancelledError:
             raise StoreAway("the broker is stopping") from None
+
+    def fetch(self, one: Stored, position: int, size: int) -> Future[bytes]:
+        """Bytes that are read once: not kept here, and not checked against the checksum of their chunk."""
+        return self._workers.submit(lambda: self._again(one, lambda: self._store.get(one.key, position, size)))
 
     def put(self, one: Stored, body: memoryview) -> None:
         """An object that was just made: who reads at the end of a log finds it here."""

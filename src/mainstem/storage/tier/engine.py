@@ -27,6 +27,7 @@ from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.iceberg.tables import Lane
 from mainstem.storage.tier.objects import Object
 from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment, that_holds
+from mainstem.storage.tier.topics import KeptTopics
 
 if TYPE_CHECKING:
     from mainstem.storage.tier.tier import Tier
@@ -42,6 +43,7 @@ class TieredEngine(RemoteReads):
         self.local, self._tier, self._log_id, self._directory = local, tier, log_id, directory
         self._lock = threading.RLock()  # over every change of `_remote`
         self.lane: Lane | None = None  # its parts go to an Iceberg table: whose records they are
+        self.topic_of: dict[int, bytes] | None = None  # of a shared log: its objects carry the topics of their records
         self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll
         self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
@@ -135,6 +137,12 @@ class TieredEngine(RemoteReads):
             parts=(*far, *stat.parts),
         )
 
+    def kept_topics(self, start: int, end: int) -> KeptTopics:
+        """What objects say of the topics of their records, as far as none of these is local."""
+        end = min(end, self.local.start_offset)
+        there = [one.object for one in self._remote if one.end_offset > start and one.base_offset < end]
+        return KeptTopics(self._tier.cache, [one for one in there if isinstance(one, Object)])
+
     @property
     def remote_bytes(self) -> int:
         """In the store, whether or not they are here too."""
@@ -166,7 +174,7 @@ class TieredEngine(RemoteReads):
         old = self._at(part.base_offset)
         if old is None or old.path.name != part.name:
             raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
-        made = self._tier.upload_rewritten(self._log_id, old.part(), frames, self.lane)
+        made = self._tier.upload_rewritten(self, self._log_id, old.part(), frames)
         with self._lock:
             if self._at(part.base_offset) is not old:
                 self._tier.doom([made])

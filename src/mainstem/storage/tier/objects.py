@@ -2,8 +2,8 @@
 
     0          frames, exactly the segment file's bytes        `size` bytes
     ..         its index file's bytes (segment/index.py)       `index_size` bytes
-    ..         topics of a shared log's records (optional)     `topics_size` bytes
     -- the body ends here; it is read in chunks of `chunk_bytes`, each with a CRC-32C of its own --
+    ..         topics of a shared log's records (topics.py)    `topics_size` bytes; 0 of other logs
     ..         footer: one line of JSON, the fields of `Footer`
     -12        u32 bytes of the footer, u32 CRC-32C of the footer, 4s magic "MSO1"      (big-endian)
 
@@ -88,7 +88,7 @@ class Footer:
 
     @property
     def body_size(self) -> int:
-        return self.size + self.index_size + self.topics_size
+        return self.size + self.index_size
 
     @property
     def holds(self) -> str:
@@ -122,7 +122,7 @@ def new_object(part: Part, footer: Footer) -> Object:
 def make_footer(
     log_id: int, part: Part, body: bytearray, index_size: int, topics_size: int = 0, chunk_bytes: int = CHUNK_BYTES
 ) -> Footer:
-    view = memoryview(body)
+    """`body`: frames and index; the topics follow it."""
     return Footer(
         log_id=log_id,
         base_offset=part.base_offset,
@@ -130,11 +130,11 @@ def make_footer(
         generation=part.generation,
         first_stamp=part.first_stamp,
         last_stamp=part.last_stamp,
-        size=len(body) - index_size - topics_size,
+        size=len(body) - index_size,
         index_size=index_size,
         topics_size=topics_size,
         chunk_bytes=chunk_bytes,
-        crcs=checksums(view, chunk_bytes),
+        crcs=checksums(memoryview(body), chunk_bytes),
     )
 
 

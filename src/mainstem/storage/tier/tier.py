@@ -37,6 +37,7 @@ from mainstem.storage.tier.iceberg.tables import Lane, Tables, is_rows, key_of
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
 from mainstem.storage.tier.registry import FILE, Registry, StatementJournal
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
+from mainstem.storage.tier.topics import encode_topics
 
 logger = logging.getLogger("mainstem.tier")
 
@@ -191,10 +192,11 @@ class Tier:
             index = engine.index_of(part)
         finally:
             engine.release(part)
-        made = self._store_rows(log_id, part, body, engine.lane) if engine.lane is not None and body else None
-        return engine.register(made or self._store(log_id, part, body, index))
+        lane = engine.lane
+        made = self._store_rows(log_id, part, body, lane) if lane is not None and body else None
+        return engine.register(made or self._store(log_id, part, body, index, engine.topic_of))
 
-    def upload_rewritten(self, log_id: int, old: Part, frames: Sequence[Buffer], lane: Lane | None) -> Object:
+    def upload_rewritten(self, engine: TieredEngine, log_id: int, old: Part, frames: Sequence[Buffer]) -> Object:
         """A part that is only in the store, cut down to these frames. The caller commits it."""
         body, index = bytearray().join(frames), SparseIndex(old.base_offset)
         at = 0
@@ -213,8 +215,9 @@ class Tier:
             len(body),
             True,
         )
+        lane = engine.lane
         made = self._store_rows(log_id, part, body, lane) if lane is not None and body else None
-        return made or self._store(log_id, part, body, index.encode(summary), tries=REWRITE_TRIES)
+        return made or self._store(log_id, part, body, index.encode(summary), engine.topic_of, REWRITE_TRIES)
 
     def _store_rows(self, log_id: int, part: Part, body: bytearray, lane: Lane) -> Object | None:
         """The part as a file of an Iceberg table; None where it must rest as the segment it is."""
@@ -258,14 +261,28 @@ class Tier:
             self.tables.remove(table, keys)
             self._left.update(keys)
 
-    def _store(self, log_id: int, part: Part, body: bytearray, index: bytes, tries: int = 0) -> Object:
-        """Steps 1 to 3; without `tries` until it is done."""
+    def _store(
+        self, log_id: int, part: Part, body: bytearray, index: bytes, topic_of: dict[int, bytes] | None, tries: int = 0
+    ) -> Object:
+        """Steps 1 to 3; without `tries` until it is done. `topic_of`: of a shared log, names of topics by their ids."""
+        topics = b"" if topic_of is None else self._topics(log_id, part, body, topic_of)
         body += index
-        footer = make_footer(log_id, part, body, len(index))
+        footer = make_footer(log_id, part, body, len(index), len(topics))
+        body += topics
         body += footer.encode()
         made = new_object(part, footer)
         self.store_object(made, body, tries)
         return made
+
+    @staticmethod
+    def _topics(log_id: int, part: Part, body: bytearray, topic_of: dict[int, bytes]) -> bytes:
+        """Of records that cannot be read there are none: whoever needs them meets the same damage in the frames."""
+        with memoryview(body) as frames:
+            try:
+                return encode_topics(frames, log_id, part.base_offset, topic_of)
+            except MainstemError as error:
+                logger.warning("log %d: %s is stored without the topics of its records: %s", log_id, part.name, error)
+                return b""
 
     def store_object(self, made: Stored, body: bytearray, tries: int = 0) -> None:
         """Steps 1 to 3 of an object of any format: `body` is all of it, with its footer."""
