@@ -1,12 +1,13 @@
-"""A bare Kafka reader for bench tier: it fetches and looks at the heads of batches, so that what is measured is the broker.
+"""Clients of bench tier, in processes of their own where they would disturb what is measured.
 
-python -m bench.tier_load HOST:PORT TOPIC COUNT: so many readers in one process, from the beginning again and again, until
-they are killed.
+A bare Kafka reader fetches and looks at the heads of batches, so that what is measured is the broker.
+
+python -m bench.tier_load read HOST:PORT COUNT: so many readers, from the beginning again and again, until they are killed.
+python -m bench.tier_load beat PORT: pings over MQTT until its input ends; then the longest round trip, in ms.
 """
 
 from __future__ import annotations
 
-import itertools
 import socket
 import struct
 import sys
@@ -15,7 +16,9 @@ import time
 
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.messages import FetchRequest
+from tests.protocol.mqtt.raw import Raw
 
+TOPIC = "b.all"
 FETCH_BYTES = 4 << 20
 BATCH_HEAD_BYTES = 61
 
@@ -88,11 +91,32 @@ def _again_and_again(bootstrap_servers: str, topic: str) -> None:
             at = 0
 
 
-def main() -> None:
-    bootstrap_servers, topic, count = sys.argv[1:4]
-    for _ in itertools.repeat(None, int(count)):
-        threading.Thread(target=_again_and_again, args=(bootstrap_servers, topic), daemon=True).start()
+def read_until_killed(bootstrap_servers: str, count: int) -> None:
+    for _ in range(count):
+        threading.Thread(target=_again_and_again, args=(bootstrap_servers, TOPIC), daemon=True).start()
     threading.Event().wait()
+
+
+def beat(port: int) -> None:
+    longest, ended = 0.0, threading.Event()
+    with Raw.connected(port, keep_alive=0) as client:
+        print("beating", flush=True)
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        while not ended.is_set():
+            began = time.perf_counter()
+            client.send(b"\xc0\x00")
+            client.packet()
+            longest = max(longest, time.perf_counter() - began)
+            time.sleep(0.002)
+    print(longest * 1e3, flush=True)
+
+
+def main() -> None:
+    what, where, *rest = sys.argv[1:]
+    if what == "read":
+        read_until_killed(where, int(rest[0]))
+    else:
+        beat(int(where))
 
 
 if __name__ == "__main__":
