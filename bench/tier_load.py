@@ -99,9 +99,14 @@ def read_until_killed(bootstrap_servers: str, count: int) -> None:
 
 def beat(port: int) -> None:
     longest, ended = 0.0, threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
     with Raw.connected(port, keep_alive=0) as client:
         print("beating", flush=True)
-        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()
         while not ended.is_set():
             began = time.perf_counter()
             client.send(b"\xc0\x00")
