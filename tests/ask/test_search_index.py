@@ -243,9 +243,9 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
     for at in range(0, len(records), 400):  # each call fills a segment at least, however large its batches are
         produce(tiered, records[at : at + 400], **{"batch.num.messages": 20})
     eventually(lambda: local_bytes(tiered) == 0, "every sealed segment is in the store only")
-    got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get, SearchedSlice._fetch
+    got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get_view, SearchedSlice._fetch
 
-    def noted_get(store: ObjectStore, key: str, start: int, size: int) -> bytes:
+    def noted_get(store: ObjectStore, key: str, start: int, size: int) -> memoryview:
         if reached == "the broker":
             raise ConfigError("not for us")
         got.append(size)
@@ -256,7 +256,7 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
         fetched.append(len(data))
         return data, after
 
-    monkeypatch.setattr(ObjectStore, "get", noted_get)
+    monkeypatch.setattr(ObjectStore, "get_view", noted_get)
     monkeypatch.setattr(SearchedSlice, "_fetch", noted_fetch)
     found = hits(tiered, "needle", "t/a")
     assert [one["offset"] for one in found] == [1234]

@@ -42,14 +42,14 @@ def test_every_protocol_reads_what_lies_in_a_slow_store_only_and_the_loop_goes_o
         assert tier is not None
         for chunk in list(tier.cache._sizes):  # what the start has read
             tier.cache._drop(chunk)
-        get, gets = ObjectStore.get, list[str]()
+        get, gets = ObjectStore.get_view, list[str]()
 
-        def slow(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+        def slow(store: ObjectStore, key: str, start: int, length: int) -> memoryview:
             gets.append(key)
             time.sleep(GET_S)
             return get(store, key, start, length)
 
-        monkeypatch.setattr(ObjectStore, "get", slow)
+        monkeypatch.setattr(ObjectStore, "get_view", slow)
         heartbeat = far.Heartbeat(broker)
         with ThreadPoolExecutor(7) as threads:
             reading = {

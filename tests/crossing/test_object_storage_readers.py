@@ -83,14 +83,14 @@ def test_every_kind_of_reader_gets_what_lies_in_a_slow_store_and_the_loop_goes_o
 ) -> None:
     values = publish_everything(broker)
     move_all_to_the_store(broker)
-    get, gets = ObjectStore.get, list[str]()
+    get, gets = ObjectStore.get_view, list[str]()
 
-    def slow(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+    def slow(store: ObjectStore, key: str, start: int, length: int) -> memoryview:
         gets.append(key)
         time.sleep(GET_S)
         return get(store, key, start, length)
 
-    monkeypatch.setattr(ObjectStore, "get", slow)
+    monkeypatch.setattr(ObjectStore, "get_view", slow)
     heartbeat = Heartbeat(broker)
     with ThreadPoolExecutor(7) as threads:
         reading = {

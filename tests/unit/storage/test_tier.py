@@ -173,14 +173,14 @@ def test_many_who_wait_for_a_chunk_share_one_download(tmp_path: Path, monkeypatc
     house.fill()
     house.move()
     gets, go = list[str](), threading.Event()
-    get = ObjectStore.get
+    get = ObjectStore.get_view
 
-    def slow(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+    def slow(store: ObjectStore, key: str, start: int, length: int) -> memoryview:
         gets.append(key)
         assert go.wait(30)
         return get(store, key, start, length)
 
-    monkeypatch.setattr(ObjectStore, "get", slow)
+    monkeypatch.setattr(ObjectStore, "get_view", slow)
     monkeypatch.setattr(ChunkCache, "_look_ahead", lambda *_: None)
     found = list[Any]()
     readers = [threading.Thread(target=lambda: found.append(house.engine.read(0, 1))) for _ in range(20)]

@@ -28,7 +28,7 @@ from mainstem.storage.object.bundle import FINAL, Bundle, Piece
 from mainstem.storage.object.pending import Pending
 from mainstem.storage.object.pieces import LogEnd, Placed
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX
-from mainstem.storage.segment.reading import find_frame, read_frames
+from mainstem.storage.segment.reading import find_frame
 from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, that_holds
 
@@ -159,8 +159,8 @@ class ObjectEngine(RemoteReads):
             else:
                 assert isinstance(piece, RemoteSegment)
                 after = pieces[number + 1] if number + 1 < len(pieces) else None
-                here = reader.of(piece, after if isinstance(after, RemoteSegment) else None)
-                found = read_frames(here, here, piece, self._log_id, offset, bytes_max, end_offset)
+                after = after if isinstance(after, RemoteSegment) else None
+                found = reader.frames(piece, after, self._log_id, offset, bytes_max, end_offset)
             if found is not None:
                 return found
         return None

@@ -165,7 +165,7 @@ class Merger:
         place = one.piece.position, one.piece.size
         found = self._tier.cache.read(one.bundle, *place, wait=True, until=sum(place))
         assert found is not None
-        return found
+        return bytes(found)
 
     def _pause(self) -> None:
         self.closing.wait(max(self._put_at_s - time.monotonic(), 0.0))

@@ -1,10 +1,12 @@
 """Chunks of objects that were read lately, in files of the local disk: what makes a far log readable at once.
 
     <data>/cache/<object id>.<chunk number>      at most `bytes_max` together; the one used longest ago goes first
+    in memory                                    the chunks that came last, at most MEMORY_BYTES_MAX, read without a copy
 
 It begins empty at each start. A chunk is downloaded by one request, however many readers wait for it, and is checked
-against its checksum before anyone sees it. Who reads chunks one after the other finds the next ones here: they are asked
-for ahead. Threads that download are the cache's own: readers of the head of a log never wait for them.
+against its checksum before anyone sees it. Nobody waits for its file: that is written after those who wait have it, and at
+the latest before it leaves the memory. Who reads chunks one after the other finds the next ones here: they are asked for
+ahead. Threads that download are the cache's own: readers of the head of a log never wait for them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import TypeVar
 from mainstem.codec.batch import crc32c
 from mainstem.model.errors import ConfigError, CorruptFrame
 from mainstem.storage.disk import REAL_DISK
+from mainstem.storage.engine import Buffer
 from mainstem.storage.segment.open_files import OpenFiles
 from mainstem.storage.tier.iceberg.tables import is_rows
 from mainstem.storage.tier.objects import Footer, Stored, checksums
@@ -38,6 +41,7 @@ DIRECTORY = "cache"
 DOWNLOADS = 8  # at once
 AHEAD = 3  # chunks
 FILES_MAX = 256
+MEMORY_BYTES_MAX = 48 << 20
 TRIES = 4  # of one download; who asked tries again later
 PAUSE_S = 0.2  # before the second try, twice as long before each one after
 DAMAGE_KEPT_S = 30.0  # a damaged object is looked at again after that long
@@ -65,7 +69,9 @@ class ChunkCache:
         self.meters = Meters()
         self._lock = threading.Lock()
         self._sizes: OrderedDict[Key, int] = OrderedDict()  # chunks that are here
-        self._unwritten: OrderedDict[Key, bytes] = OrderedDict()  # of these: the disk took them not
+        self._memory: OrderedDict[Key, Buffer] = OrderedDict()  # of these: the ones that came last
+        self._memory_bytes = 0
+        self._written: set[Key] = set()  # of these: those with a file
         self._coming: dict[Key, Future[None]] = {}
         self._ahead: set[Key] = set()  # of these: nobody waits for them
         self._rebuilding: dict[str, threading.Lock] = {}  # by object: files of tables
@@ -77,10 +83,10 @@ class ChunkCache:
 
     def read(
         self, one: Stored, position: int, size: int, *, wait: bool, until: int, after: RemoteSegment | None = None
-    ) -> bytes | None:
+    ) -> Buffer | None:
         """Bytes of an object's body; None where some are not here and it may not `wait`. Who reads on does so to `until`,
         then in `after`."""
-        pieces: list[bytes] = []
+        pieces: list[Buffer] = []
         end = min(position + size, one.footer.body_size)
         while position < end:
             number = position // one.footer.chunk_bytes
@@ -125,7 +131,7 @@ class ChunkCache:
 
     # -- what is here
 
-    def _piece(self, one: Stored, number: int, at: int, size: int) -> bytes | None:
+    def _piece(self, one: Stored, number: int, at: int, size: int) -> Buffer | None:
         key = one.id, number
         with self._lock:
             if key not in self._sizes:
@@ -133,9 +139,9 @@ class ChunkCache:
                 return None
             self._sizes.move_to_end(key)
             self.meters.hits += 1
-            unwritten = self._unwritten.get(key)
-        if unwritten is not None:
-            return unwritten[at : at + size]
+            in_memory = self._memory.get(key)
+        if in_memory is not None:
+            return memoryview(in_memory)[at : at + size]
         try:
             with self._files.use(self._path(key)) as fd:
                 found = os.pread(fd, size, at)
@@ -154,33 +160,65 @@ class ChunkCache:
     def _path(self, key: Key) -> Path:
         return self._directory / f"{key[0]}.{key[1]}"
 
-    def _keep(self, key: Key, data: bytes) -> None:
-        path = self._path(key)
-        unwritten = False
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            logger.warning("%s: cannot be cached on the disk: %s", path, error)
-            unwritten = True
+    def _keep(self, key: Key, data: Buffer) -> None:
+        """In memory; its file follows."""
         with self._lock:
             self._damaged.pop(key, None)
+            if key in self._sizes:
+                return
             self._sizes[key] = len(data)
             self.bytes += len(data)
-            if unwritten:
-                self._unwritten[key] = data
-            too_many = list[Key]()
-            while self.bytes > self.bytes_max or len(self._unwritten) > DOWNLOADS:
-                oldest = next(iter(self._unwritten if len(self._unwritten) > DOWNLOADS else self._sizes))
-                if oldest == key:
+            self._memory[key] = data
+            self._memory_bytes += len(data)
+            leaving = list(self._memory) if self._memory_bytes > MEMORY_BYTES_MAX else []
+        for oldest in leaving:
+            if self._memory_bytes <= MEMORY_BYTES_MAX or oldest == key:
+                break
+            self._write(oldest)
+            self._leave_memory(oldest)
+        self._make_room(key)
+        self._workers.submit(lambda: self._write(key), LATER)
+
+    def _write(self, key: Key) -> None:
+        """Its file, if it has none yet. A disk that takes none costs a download later, nothing else."""
+        with self._lock:
+            data = self._memory.get(key)
+            if data is None or key in self._written:
+                return
+            self._written.add(key)  # nobody else writes it; whoever reads finds it in memory
+        try:
+            self._path(key).write_bytes(data)
+        except OSError as error:
+            logger.warning("%s: cannot be cached on the disk: %s", self._path(key), error)
+            with self._lock:
+                self._written.discard(key)
+        with self._lock:
+            gone = key not in self._sizes
+        if gone:  # it had to go meanwhile
+            self._remove(key)
+
+    def _leave_memory(self, key: Key) -> None:
+        with self._lock:
+            self._memory_bytes -= len(self._memory.pop(key, b""))
+            if key not in self._written:
+                self._forget(key)
+
+    def _make_room(self, newest: Key) -> None:
+        gone = list[Key]()
+        with self._lock:
+            while self.bytes > self.bytes_max:
+                oldest = next(iter(self._sizes))
+                if oldest == newest:
                     break
-                too_many.append(oldest)
+                gone.append(oldest)
                 self._forget(oldest)
-        for one in too_many:
+        for one in gone:
             self._remove(one)
 
     def _forget(self, key: Key) -> None:
         self.bytes -= self._sizes.pop(key, 0)
-        self._unwritten.pop(key, None)
+        self._memory_bytes -= len(self._memory.pop(key, b""))
+        self._written.discard(key)
 
     def _drop(self, key: Key) -> None:
         with self._lock:
@@ -261,11 +299,11 @@ class ChunkCache:
         with self._lock:
             self._rebuilding.pop(one.id, None)
 
-    def _download(self, one: Stored, number: int) -> bytes:
+    def _download(self, one: Stored, number: int) -> Buffer:
         footer, start = one.footer, number * one.footer.chunk_bytes
 
-        def get() -> bytes:
-            data = self._store.get(one.key, start, footer.chunk_size(number))
+        def get() -> Buffer:
+            data = self._store.get_view(one.key, start, footer.chunk_size(number))
             if crc32c(data) != footer.crcs[number]:
                 raise CorruptFrame(f"{self._store.url}/{one.key}: the bytes at {start} do not match their checksum")
             return data

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from mainstem.model.errors import InvalidArgument
 from mainstem.storage.engine import Buffer, Part, Slice, Stat
 from mainstem.storage.segment.engine import SegmentEngine
-from mainstem.storage.segment.reading import find_frame, read_frames
+from mainstem.storage.segment.reading import find_frame
 from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.iceberg.tables import Lane
 from mainstem.storage.tier.objects import Object
@@ -98,8 +98,8 @@ class TieredEngine(RemoteReads):
             if offset >= segment.end_offset or not segment.size:
                 continue
             after = segments[number + 1] if number + 1 < len(segments) else None
-            here = reader.of(segment, after if after is not None and after.base_offset < local_start else None)
-            found = read_frames(here, here, segment, self._log_id, offset, bytes_max, end_offset)
+            after = after if after is not None and after.base_offset < local_start else None
+            found = reader.frames(segment, after, self._log_id, offset, bytes_max, end_offset)
             if found is not None:
                 return found
         return None

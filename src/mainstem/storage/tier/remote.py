@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, cast
 
 from mainstem.model.errors import CorruptFrame
 from mainstem.storage.engine import Engine, NotLocal, Slice
-from mainstem.storage.segment.index import SparseIndex
+from mainstem.storage.segment.index import INTERVAL_BYTES, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
+from mainstem.storage.segment.reading import read_frames
 from mainstem.storage.segment.segment import Segment, file_name
 from mainstem.storage.tier.objects import Object, Stored
 
 if TYPE_CHECKING:
     from mainstem.storage.tier.cache import ChunkCache
+
+
+JOINED_BYTES = 64 << 10  # read beyond a chunk's end, with what is left of it
 
 
 class RemoteSegment(Segment):
@@ -67,6 +71,24 @@ class ObjectReader:
         self._segment, self._after = segment, after
         return self
 
+    def frames(
+        self,
+        segment: RemoteSegment,
+        after: RemoteSegment | None,
+        log_id: int,
+        offset: int,
+        bytes_max: int,
+        end_offset: int | None,
+    ) -> Slice | None:
+        """See `read_frames`. It ends where a chunk does, or soon after: what lies in one chunk is read where it lies, what
+        lies in two must be copied."""
+        here = self.of(segment, after)
+        chunk_bytes = segment.object.footer.chunk_bytes
+        begin = segment.position + self.get(segment, log_id).before_offset(offset)
+        left = chunk_bytes - begin % chunk_bytes
+        room = left - INTERVAL_BYTES if left > 2 * JOINED_BYTES else left + JOINED_BYTES
+        return read_frames(here, here, segment, log_id, offset, min(bytes_max, room), end_offset)
+
     @property
     def disk(self) -> ObjectReader:
         return self
@@ -91,7 +113,7 @@ class ObjectReader:
         )
         if found is None:
             raise Away
-        return found
+        return cast("bytes", found)  # or a view of them: all of what was asked for, and nobody changes it
 
     def get(self, segment: Segment, log_id: int) -> SparseIndex:
         """The index lies behind the frames, in the same object."""
@@ -103,7 +125,7 @@ class ObjectReader:
         data = self._cache.read(segment.object, *place, wait=self._wait, until=sum(place))
         if data is None:
             raise Away
-        found = SparseIndex.decode(data)
+        found = SparseIndex.decode(bytes(data))
         if found is None:
             raise CorruptFrame(
                 f"{segment.object.key}: its index does not validate", fix=f"mainstem log verify {log_id}"

@@ -88,9 +88,13 @@ class ObjectStore:
 
     def get(self, key: str, start: int, length: int) -> bytes:
         """Exactly these bytes; CorruptFrame where the object ends before."""
+        return bytes(self.get_view(key, start, length))
 
-        def receive() -> bytes:
-            return bytes(self._obstore.get_range(self._store, key, start=start, length=length))
+    def get_view(self, key: str, start: int, length: int) -> memoryview:
+        """The same where they lie: the library's buffer, which lives as long as the view."""
+
+        def receive() -> memoryview:
+            return memoryview(self._obstore.get_range(self._store, key, start=start, length=length))
 
         data = self._request("GET", key, receive)
         self.meters.bytes_in += len(data)
