@@ -100,3 +100,14 @@ def test_a_persistent_session_goes_on_where_it_stopped(port: int, history: tuple
         reader.ping()
     with Raw.connected(port, client_id, **options) as reader:
         assert [int(reader.message().payload) for _ in range(4)] == [6, 7, 8, 9]
+
+
+def test_a_long_history_at_qos_0_comes_whole_to_who_reads_as_fast_as_it_comes(port: int) -> None:
+    """More than a connection collects at once, and the socket takes it all: nothing says that there is room again."""
+    topic, count = unique("long"), 40
+    with Raw.connected(port) as publisher:
+        for n in range(count):
+            publisher.publish(topic, b"%d" % n + b"." * 65_000, qos=1)
+    with Raw.connected(port, version=5) as reader:
+        reader.subscribe((f"$stream/{topic}", 0), properties=from_("earliest"))
+        assert [int(reader.message().payload.rstrip(b".")) for _ in range(count)] == list(range(count))

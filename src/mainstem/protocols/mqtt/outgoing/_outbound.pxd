@@ -56,6 +56,7 @@ cdef class Outbound(Sink):
     cdef int _mark(self) except -1
     cdef bint _is_own(self, RecordRef record) noexcept
     cdef bint _has_no_room(self, int qos) noexcept
+    cdef int _flush_full(self) except -1
     cdef int _next_id(self) except -1
     cdef int _grow_to(self, int packet_id) except -1
     cdef bint _waits(self, int packet_id, int64_t stamp) noexcept

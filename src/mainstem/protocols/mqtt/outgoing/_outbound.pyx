@@ -221,7 +221,15 @@ cdef class Outbound(Sink):
     @property
     def room(self):
         """Whether a delivery that must not be lost can be taken now."""
+        self._flush_full()
         return not self._has_no_room(1)
+
+    cdef int _flush_full(self) except -1:
+        """What is collected leaves now, if it is all that is in the way: a socket that takes it all never says that it has
+        room again, because it never said that it had none."""
+        if self.out_size >= OUT_BYTES_MAX and not self.blocked:
+            self.flush()
+        return 0
 
     cdef bint _send(self, RecordRef record, Grant grant, int qos, bint retain, object source) except -1:
         cdef int packet_id = grant.packet_id, flags = qos << 1 | retain
@@ -248,6 +256,7 @@ cdef class Outbound(Sink):
             if held:
                 self._hold(before)
             return True
+        self._flush_full()
         if self._has_no_room(qos):
             if qos == 0 and self.live:
                 self.dropped += 1
