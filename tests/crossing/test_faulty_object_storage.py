@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import nats
+import nats.js.errors
+import pika
+import pika.exceptions
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from mainstem.storage.tier.registry import Registry
 from mainstem.testing.process import BrokerProcess
@@ -19,6 +24,7 @@ from tests.s3_faults import FaultProxy, fault_proxy
 from tests.s3_server import S3Server, s3_server
 
 TOPIC = "cold"
+QUOTA_EXCEEDED = 0x97
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,39 @@ def reason(client: Raw, topic: str, payload: bytes) -> int:
     first, body = client.packet()
     assert first == 0x40
     return body[2] if len(body) > 2 else 0
+
+
+def check_that_every_protocol_is_refused(broker: BrokerProcess) -> None:
+    """Each in its own words."""
+    why = "wait for the object store"
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 5_000})
+    failed = list[KafkaError | None]()
+    producer.produce(f"{TOPIC}.a", b"x", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(30)
+    assert failed[0] is not None
+    with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("amq.topic", f"{TOPIC}.a", b"x", pika.BasicProperties(delivery_mode=2))
+    answer = httpx.post(f"{broker.http_url}/v1/messages", json={"topic": f"{TOPIC}/a", "value": "x"}, timeout=30)
+    assert answer.status_code == 503
+    assert why in answer.text
+    assert why in asyncio.run(jetstream_refusal(broker))
+
+
+async def declare_stream(broker: BrokerProcess) -> None:
+    client = await nats.connect(broker.nats_url)
+    await client.jetstream().add_stream(name="S", subjects=["js.>"])
+    await client.close()
+
+
+async def jetstream_refusal(broker: BrokerProcess) -> str:
+    client = await nats.connect(broker.nats_url)
+    with pytest.raises(nats.js.errors.APIError) as refused:
+        await client.jetstream().publish("js.a", b"x", timeout=30)
+    await client.close()
+    return str(refused.value.description)
 
 
 def test_a_store_that_refuses_loses_answers_and_cuts_them_off_holds_everything_in_the_end(
@@ -104,7 +143,9 @@ def test_a_broker_that_was_killed_starts_while_the_store_is_away_and_serves_what
 def test_uploads_that_fall_behind_refuse_publishers_and_a_stop_does_not_wait_for_them(
     server: S3Server, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    with make_broker(server, proxy, tmp_path, "tier.backlog_bytes_max=64KiB") as broker:
+    others = ("tier.backlog_bytes_max=64KiB", "topics.tier=s3", "policies.other/#.tier=none")
+    with make_broker(server, proxy, tmp_path, *others) as broker:
+        asyncio.run(declare_stream(broker))
         proxy.faults["*"] = "503"
         with Raw.connected(broker.mqtt_port, version=5) as client:
             client.socket.settimeout(60)
@@ -113,7 +154,8 @@ def test_uploads_that_fall_behind_refuse_publishers_and_a_stop_does_not_wait_for
                 answer = reason(client, f"{TOPIC}/a", VALUES[sent % COUNT] * 20)
                 refused = answer if answer >= 0x80 else 0
                 sent += 1
-            assert refused, "told in MQTT's words"
+            assert refused == QUOTA_EXCEEDED, "told in MQTT's words"
+            check_that_every_protocol_is_refused(broker)
             assert reason(client, "other/topic", b"x") < 0x80, "other topics are not concerned"
             proxy.faults.clear()
             eventually(lambda: reason(client, f"{TOPIC}/a", b"again") < 0x80, "taken again by itself")

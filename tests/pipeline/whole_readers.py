@@ -10,6 +10,8 @@ import httpx
 import nats
 import pika
 from confluent_kafka import Consumer
+from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from mainstem.protocols.mqtt.wire.properties import Property
@@ -46,7 +48,7 @@ def view(broker: BrokerProcess, count: int) -> Iterator[bytes]:
 
 
 def mqtt_stream(broker: BrokerProcess, count: int) -> Iterator[bytes]:
-    with Raw.connected(broker.mqtt_port, version=5) as client:
+    with Raw.connected(broker.mqtt_port, version=5, keep_alive=0) as client:
         client.socket.settimeout(QUIET_S)
         earliest = {Property.USER_PROPERTY: [(b"stream-offset", b"earliest")]}
         client.subscribe(("$stream/t/a", 0), properties=earliest)
@@ -73,7 +75,7 @@ def amqp(queue: str, arguments: dict[str, object]) -> Reader:
 def nats_pull(broker: BrokerProcess, count: int) -> Iterator[bytes]:
     loop = asyncio.new_event_loop()
 
-    async def connect() -> tuple[nats.NATS, nats.js.JetStreamContext.PullSubscription]:
+    async def connect() -> tuple[Client, JetStreamContext.PullSubscription]:
         client = await nats.connect(broker.nats_url)
         config = ConsumerConfig(ack_policy=AckPolicy.NONE)
         return client, await client.jetstream().pull_subscribe("t.a", stream="ALL", config=config)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import json
 import os
 import re
 import threading
@@ -126,7 +127,7 @@ class ObjectStore:
             done = True
             return found
         except Exception as error:
-            raise self._told(error, key) from error
+            raise self._told(error, key, verb) from error
         finally:
             with self._lock:
                 self.meters.requests[verb] += 1
@@ -134,10 +135,12 @@ class ObjectStore:
                 self.meters.bytes_out += out
                 self.meters.latency[verb].add(time.perf_counter_ns() - began)
 
-    def _told(self, error: Exception, key: str) -> Exception:
+    def _told(self, error: Exception, key: str, verb: str) -> Exception:
         known = self._obstore.exceptions
         place, reason = f"{self.url}/{key}", _first_line(error)
-        if isinstance(error, (known.NotFoundError, FileNotFoundError)) and "NoSuchBucket" not in str(error):
+        if isinstance(error, (known.NotFoundError, FileNotFoundError)):
+            if verb == "PUT" or any(word in str(error) for word in NO_BUCKET):
+                return ConfigError(f"{place}: the store refuses: {reason}", fix=_make_bucket(self.url))
             return ObjectMissing(f"{place} is not in the store", fix="mainstem log verify shows what it held")
         if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)) or _is_refusal(error):
             return ConfigError(f"{place}: the store refuses: {reason}", fix=_fix_of(reason, self.url))
@@ -183,6 +186,10 @@ def _open(settings: StoreSettings) -> tuple[Any, Any]:
 
 def _config(settings: StoreSettings) -> dict[str, Any]:
     """What is not set comes from the environment, the profile or the instance's role."""
+    if settings.url.startswith("gs://") and settings.endpoint:  # another server than Google's asks for no token
+        nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
+        key = {"gcs_base_url": settings.endpoint, "disable_oauth": True, **nobody}
+        return {"service_account_key": json.dumps(key)}
     if not settings.url.startswith("s3://"):
         return {"endpoint": settings.endpoint} if settings.endpoint else {}
     config: dict[str, Any] = {"virtual_hosted_style_request": not settings.path_style, "checksum_algorithm": "SHA256"}
@@ -230,7 +237,14 @@ def _pieces(data: memoryview) -> Iterator[bytes]:
         yield bytes(data[at : at + PIECE_BYTES])
 
 
-REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "RequestTimeTooSkewed")
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+REFUSALS = (*NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "RequestTimeTooSkewed")
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile or role of this machine",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or the identity of this machine",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, or the service account of this machine",
+}
+UNKNOWN_CALLER = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationFailure", "AuthenticationFailed")
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -238,14 +252,18 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _fix_of(reason: str, url: str) -> str:
-    bucket = url.partition("://")[2].partition("/")[0]
     if "RequestTimeTooSkewed" in reason:
         return "set this machine's clock: timedatectl set-ntp true"
-    if "NoSuchBucket" in reason:
-        return f"make the bucket {bucket}, or name another: tier.store"
-    if "InvalidAccessKeyId" in reason or "SignatureDoesNotMatch" in reason:
-        return "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile or role of this machine"
+    if any(word in reason for word in NO_BUCKET):
+        return _make_bucket(url)
+    if any(word in reason for word in UNKNOWN_CALLER):
+        return f"check {CREDENTIALS[url.partition('://')[0]]}"
     return f"allow PutObject, GetObject and DeleteObject on {url}/*"
+
+
+def _make_bucket(url: str) -> str:
+    bucket = url.partition("://")[2].partition("/")[0]
+    return f"make the bucket {bucket}, or name another: tier.store"
 
 
 def _first_line(error: Exception) -> str:
@@ -255,5 +273,5 @@ def _first_line(error: Exception) -> str:
     message = re.search(r"<Message>([^<]*)</Message>", text)
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if code:
-        return f"{code[1]}: {message[1]}" if message else code[1]
+        return f"{code[1]}: {message[1].splitlines()[0]}" if message and message[1] else code[1]
     return first[:300]
