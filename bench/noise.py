@@ -2,12 +2,19 @@
 
 One MQTT client publishes at QoS 1 and pings, each a hundred times a second, alone and beside each noise; latency counts from
 when a message was due. `ack` ends on the disk, `ping` says what the loop alone adds. `turn` is the longest turn of the loop
-beyond 20 ms that the broker's watchdog saw, and where. Each noise meets a fresh broker. The noise is in the default
-namespace; the quiet client is there, too, and then (second line) in a namespace of its own.
+beyond 20 ms that the broker's watchdog saw, and where. `no core` is how much of the time the loop's thread could have run
+and had no core: the noise and the quiet client run on the same machine, and that part of a wait is the machine's. `fsync` is
+the p99 of the broker's syncs meanwhile (the upper end of a bucket): what of an ack's wait is the disk's. Each noise
+meets a fresh broker. The noise is in the default namespace, or one of its own; the quiet client is in the default namespace,
+too, and then (second line) in another than any noise.
 
-    python -m bench noise                                       # small noises, less than ten minutes
+mosquitto, RabbitMQ and Apache Kafka meet noises of their own protocol (`noise_peers.py`).
+
+    python -m bench noise                                       # small noises, about ten minutes
     python -m bench.noise --records 10000000 --seconds 20       # those the targets are about
-    python -m bench.noise --only scan                           # the noises whose name has this word
+    python -m bench.noise --only scan,backup                    # the noises whose name has one of these words
+    python -m bench.noise --only nobody --peers                 # the peers alone
+    python -m bench.noise --seconds 4 --keep                    # writes bench/results/noise.md
 
 Targets: p99 of the ack at most 5 times that of the quiet run, 2 times from another namespace; no turn above 20 ms. They are
 shown, never asserted.
@@ -32,8 +39,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.machine import write_result
 from bench.mqtt import Server, mosquitto
 from bench.noise_load import NOISES, mqtt, publish
+from bench.noise_peers import SERVERS, waits_ms
 from mainstem.testing import BrokerProcess
 
 PERIOD_S = 0.005  # an ack and a ping in turn
@@ -44,8 +53,17 @@ OTHER = "quiet"  # namespace
 STALLS = re.compile(
     r'^mainstem_loop_stall_(seconds_sum|seconds_count|max_seconds)\{cause="([^"]+)"\} (\S+)', re.MULTILINE
 )
+SYNCS = re.compile(r'^mainstem_fsync_seconds_bucket\{le="([^"]+)"\} (\S+)', re.MULTILINE)
 WARM_S = 1.0
 READY_S_MAX = 120
+
+
+SAID: list[str] = []  # what was printed
+
+
+def say(line: str) -> None:
+    SAID.append(line)
+    print(line, flush=True)
 
 
 @dataclass(slots=True)
@@ -86,18 +104,33 @@ def listen(port: int, seconds: float, namespace: str = "") -> Waits:
     return waits
 
 
+def queued_s(pid: int) -> float:
+    """How long the loop, a process's first thread, waited for a core so far."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def stalls(http_port: int) -> dict[str, dict[str, float]]:
+def metrics(http_port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+        return str(answer.read().decode())
+
+
+def stalls(text: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for kind, cause, value in STALLS.findall(text):
         found.setdefault(cause, {})[kind] = float(value)
     found.pop("elsewhere", None)
     return found
+
+
+def sync_p99_ms(before: str, after: str) -> float:
+    """The upper end of the bucket that has it."""
+    earlier = {upper: float(count) for upper, count in SYNCS.findall(before)}
+    grown = [(float(upper), float(count) - earlier.get(upper, 0.0)) for upper, count in SYNCS.findall(after)]
+    return next((upper * 1000 for upper, count in grown if count >= 0.99 * grown[-1][1]), 0.0) if grown else 0.0
 
 
 def longest_turn(before: dict[str, dict[str, float]], after: dict[str, dict[str, float]]) -> tuple[float, str]:
@@ -139,17 +172,26 @@ def line(
     waits: Waits,
     quiet: Waits | None,
     turn: tuple[float, str] | None = None,
-    times_max: float = TIMES_MAX,
+    times_max: float | None = TIMES_MAX,
+    no_core: float | None = None,
+    sync_ms: float | None = None,
 ) -> None:
     p99 = percentile(waits.acks, 0.99)
     told = f"{name:<28}{percentile(waits.acks, 0.5):>9.2f}{p99:>9.2f}"
-    told += f"{percentile(waits.pings, 0.5):>10.2f}{percentile(waits.pings, 0.99):>9.2f}"
+    if waits.pings:
+        told += f"{percentile(waits.pings, 0.5):>10.2f}{percentile(waits.pings, 0.99):>9.2f}"
+    else:
+        told += " " * 19
+    told += f"{no_core:>9.0%}" if no_core is not None else " " * 9
+    told += f"{sync_ms:>8.1f}" if sync_ms is not None else " " * 8
     if quiet is not None:
         times = p99 / percentile(quiet.acks, 0.99)
-        told += f"{times:>8.1f}x " + ("reached" if times <= times_max else "MISSED ")
+        told += f"{times:>8.1f}x "
+        if times_max is not None:  # the targets are ours
+            told += "reached" if times <= times_max else "MISSED "
     if turn is not None:
         told += f"{turn[0]:>7.0f} " + ("reached" if turn[0] <= TURN_MS_MAX else f"MISSED  {turn[1]}")
-    print(told, flush=True)
+    say(told)
 
 
 def ours(names: list[str], asked: argparse.Namespace) -> None:
@@ -169,15 +211,23 @@ def ours(names: list[str], asked: argparse.Namespace) -> None:
                 continue
             try:
                 with noise(name, {"ports": broker.ports, **sizes}):
-                    before = stalls(broker.http_port)
-                    waits = listen(broker.mqtt_port, asked.seconds)
-                    other = listen(broker.mqtt_port, asked.seconds, OTHER)
-                    turn = longest_turn(before, stalls(broker.http_port))
+                    before = metrics(broker.http_port)
+                    waits, no_core = measured(broker, asked.seconds)
+                    other, no_core_of_other = measured(broker, asked.seconds, OTHER)
+                    after = metrics(broker.http_port)
             except (RuntimeError, OSError) as error:
-                print(f"{name:<28}MISSED: {error}", flush=True)
+                say(f"{name:<28}MISSED: {error}")
                 continue
-            line(name, waits, quiet, turn)
-            line("  from another namespace", other, quiet, times_max=TIMES_MAX_OF_ANOTHER)
+            turn = longest_turn(stalls(before), stalls(after))
+            line(name, waits, quiet, turn, no_core=no_core, sync_ms=sync_p99_ms(before, after))
+            line("  from another namespace", other, quiet, times_max=TIMES_MAX_OF_ANOTHER, no_core=no_core_of_other)
+
+
+def measured(broker: BrokerProcess, seconds: float, namespace: str = "") -> tuple[Waits, float]:
+    """And the share of the time in which the broker's loop had no core."""
+    began_s, before_s = time.monotonic(), queued_s(broker.pid)
+    waits = listen(broker.mqtt_port, seconds, namespace)
+    return waits, (queued_s(broker.pid) - before_s) / (time.monotonic() - began_s)
 
 
 def make_namespace(http_port: int) -> None:
@@ -196,7 +246,28 @@ def peer(server: Server, asked: argparse.Namespace) -> None:
     sizes = {"records": 0, "stalled": asked.stalled, "connects": asked.connects, "laggards": 0}
     for name in ("MQTT flood", "connects", "stalled subscribers"):
         with noise(name, {"ports": {"mqtt": server.port}, **sizes}):
-            line(f"mosquitto, {name}", listen(server.port, asked.seconds), quiet)
+            line(f"mosquitto, {name}", listen(server.port, asked.seconds), quiet, times_max=None)
+
+
+def peers(asked: argparse.Namespace) -> None:
+    try:
+        with mosquitto("true") as server:
+            peer(server, asked)
+    except OSError as error:
+        say(f"mosquitto is not measured: {error}")
+    for who, serve, client, name, port_name in SERVERS:
+        try:
+            with serve() as port, client(port) as publish_one:
+                waits_ms(publish_one, 1.0)  # a first second that does not count
+                quiet = Waits(waits_ms(publish_one, asked.seconds))
+                line(f"{who}, {port_name}, nobody else", quiet, None)
+                with noise(
+                    name, {"ports": {port_name: port}, "records": 0, "stalled": 0, "connects": 0, "laggards": 0}
+                ):
+                    loud = Waits(waits_ms(publish_one, asked.seconds))
+                    line(f"{who}, {name}", loud, quiet, times_max=TIMES_MAX if who == "Mainstem" else None)
+        except Exception as error:  # a peer that is not installed, or that fell over
+            say(f"{who}, {name}: not measured: {error!r}"[:200])
 
 
 def main() -> int:
@@ -206,18 +277,23 @@ def main() -> int:
     parser.add_argument("--stalled", type=int, default=1_000, help="subscribers that read nothing")
     parser.add_argument("--connects", type=int, default=10_000, help="that come at once; topics of the listings")
     parser.add_argument("--laggards", type=int, default=10, help="that replay everything")
-    parser.add_argument("--only", default="", help="noises whose name has this word")
+    parser.add_argument("--only", default="", help="noises whose name has one of these words, by commas")
+    parser.add_argument("--keep", action="store_true", help="write bench/results/noise.md")
+    parser.add_argument("--peers", action="store_true", help="the peers, too, although only some noises are asked for")
     asked = parser.parse_args()
-    names = [name for name in NOISES if asked.only.lower() in name.lower()]
-    print(f"{asked.records:,} records stored, {asked.stalled:,} stalled, {asked.connects:,} connects")
-    print(f"{'ms':<28}{'ack p50':>9}{'p99':>9}{'ping p50':>10}{'p99':>9}{'p99 of quiet':>17}{'turn':>15}")
+    words = asked.only.lower().split(",")
+    names = [name for name in NOISES if any(word in name.lower() for word in words)]
+    say(f"{' '.join(sys.argv[1:]) or 'small noises'}: {asked.records:,} records stored, {asked.stalled:,} stalled, ")
+    say(f"{asked.connects:,} connects, {asked.seconds:g} s each; load of the machine before: {os.getloadavg()[0]:.1f}")
+    say(
+        f"{'ms':<28}{'ack p50':>9}{'p99':>9}{'ping p50':>10}{'p99':>9}{'no core':>9}{'fsync':>8}"
+        f"{'p99 of quiet':>17}{'turn':>15}"
+    )
     ours(names, asked)
-    if not asked.only:
-        try:
-            with mosquitto("true") as server:
-                peer(server, asked)
-        except OSError as error:
-            print(f"mosquitto is not measured: {error}")
+    if asked.peers or not asked.only:
+        peers(asked)
+    if asked.keep:
+        write_result("noise", __doc__.splitlines()[0].rstrip("."), "\n".join(SAID))
     return 0
 
 

@@ -39,6 +39,9 @@ TOPICS = 100  # that the stored records are spread over
 BOMB_BYTES = 60_000_000
 BOMB_RECORDS = 400_000
 FLOOD_SECONDS = "600"
+LIMITED = "limited"  # a namespace at its quota
+LIMITED_BYTES_PER_S = 2_000_000
+MEMBER_PERIOD_S = 10.0  # in which each of very many connections publishes once
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,12 @@ def publish(topic: str, payload: bytes, qos: int = 0, number: int = 1) -> bytes:
     return encode_packet(3, qos << 1, encode_text(topic.encode()), named, payload)
 
 
-def subscribe(client: socket.socket, topic_filter: str, *, version: int = 4, earliest: bool = False) -> None:
+def subscribe(
+    client: socket.socket, topic_filter: str, *, version: int = 4, earliest: bool = False, qos: int = 0
+) -> None:
     words = b"\x26" + encode_text(b"stream-offset") + encode_text(b"earliest") if earliest else b""
     properties = bytes((len(words),)) + words if version == 5 else b""
-    client.sendall(encode_packet(8, 2, b"\0\1", properties, encode_text(topic_filter.encode()), b"\0"))
+    client.sendall(encode_packet(8, 2, b"\0\1", properties, encode_text(topic_filter.encode()), bytes((qos,))))
     assert client.recv(5)[:1] == b"\x90"
 
 
@@ -288,6 +293,37 @@ def connects(scene: Scene) -> None:
             one.close()
 
 
+def at_its_limit(scene: Scene) -> None:
+    """A tenant that publishes with ten clients as fast as it is let."""
+    quota = {"quota": {"publish_bytes_per_s": LIMITED_BYTES_PER_S}}
+    call(scene, "PUT", f"/v1/namespaces/{LIMITED}", quota)
+    clients = [mqtt(scene.ports["mqtt"], f"limited-{number}", user=f"{LIMITED}:noise") for number in range(10)]
+    piece = publish("noise/limited", bytes(100)) * 200
+    threads = [threading.Thread(target=_send_for_ever, args=(one, piece), daemon=True) for one in clients]
+    for thread in threads:
+        thread.start()
+    ready()
+    for thread in threads:
+        thread.join()
+
+
+def _send_for_ever(client: socket.socket, piece: bytes) -> None:
+    client.settimeout(None)
+    while True:
+        client.sendall(piece)
+
+
+def many_connections(scene: Scene) -> None:
+    """So many that stay, and publish now and then."""
+    clients = [mqtt(scene.ports["mqtt"], f"member-{number}") for number in range(scene.connects)]
+    piece = publish("noise/members", bytes(100))
+    ready()
+    while True:
+        for one in clients:
+            one.sendall(piece)
+            time.sleep(MEMBER_PERIOD_S / len(clients))
+
+
 def stalled(scene: Scene) -> None:
     """Subscribers that read nothing, and one who publishes to all of them."""
     clients = []
@@ -327,7 +363,9 @@ NOISES: dict[str, Callable[[Scene], None]] = {
     "compaction": compaction,
     "backup": backup,
     "connects": connects,
+    "many connections": many_connections,
     "stalled subscribers": stalled,
+    "tenant at its quota": at_its_limit,
 }
 
 

@@ -53,7 +53,7 @@ def make_application(running: Running) -> Starlette:
 
     async def not_found(request: Request, error: Exception) -> Response:
         if console is not None and "text/html" in request.headers.get("accept", ""):
-            return console.nothing_there(request)
+            return await console.nothing_there(request)
         return problem(404, "MS-1001", f"there is nothing at {request.url.path}", fix="see /v1/openapi.json")
 
     async def not_allowed(request: Request, error: Exception) -> Response:

@@ -16,12 +16,14 @@ from starlette.responses import Response
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
+from mainstem.admin.schema_rights import shown_to
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.rights.audit import DONE, FAILED, REFUSED
 from mainstem.broker.rights.operations import NEEDS, Need
 from mainstem.broker.rights.refusals import Client
+from mainstem.broker.schemas.enforcement import Shown
 from mainstem.log.away import RUNS_MAX, brought
 from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized, Overloaded
 from mainstem.storage.engine import NotLocal
@@ -98,6 +100,10 @@ class Call:
 
     def allows(self, action: Action, topic: bytes) -> bool:
         return self.running.broker.access.allows(self.principal, action, topic)
+
+    def shown(self) -> Callable[[bytes], Shown | None]:
+        """Makes JSON of values whose schema the caller may see."""
+        return shown_to(self.running.broker, self.principal, self.namespace)
 
     def denied(self) -> tuple[bytes, ...]:
         """What rules deny the caller to read."""

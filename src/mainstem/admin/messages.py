@@ -44,6 +44,9 @@ class Reader(Protocol):
     def count(self, start: int, end: int) -> int: ...
 
 
+Show = Callable[[bytes], Shown | None]  # what the schema of a value that a serialiser wrote makes of it, for its reader
+
+
 @dataclass(slots=True)
 class Source:
     """What is read: its partitions, by number."""
@@ -51,14 +54,19 @@ class Source:
     namespace: str
     label: str
     readers: dict[int, Reader]
-    shown: Callable[[bytes], Shown | None]  # of values that a serialiser wrote
+    shown: Show | None  # None: nobody sees values
 
 
 def open_source(
-    namespace: Namespace, *, topic: str = "", view: str = "", topic_filter: str = "", denied: Sequence[bytes] = ()
+    namespace: Namespace,
+    *,
+    topic: str = "",
+    view: str = "",
+    topic_filter: str = "",
+    denied: Sequence[bytes] = (),
+    shown: Show | None = None,
 ) -> Source:
     """Exactly one of the three. A filter is a view without a name. A view shows nothing that is denied to its reader."""
-    shown = shown_in(namespace)
     if topic:
         found = find(namespace, topic.encode())
         return Source(
@@ -174,13 +182,7 @@ def _holds(record: Record, needle: bytes) -> bool:
     )
 
 
-def shown_in(namespace: Namespace) -> Callable[[bytes], Shown | None]:
-    return namespace.broker.schemas.of(namespace).enforcement.shown
-
-
-def record_facts(
-    partition: int, record: Record, shown: Callable[[bytes], Shown | None] | None = None
-) -> dict[str, Any]:
+def record_facts(partition: int, record: Record, shown: Show | None = None) -> dict[str, Any]:
     """`shown`: a value that a serialiser wrote is told as its schema reads it, beside its bytes."""
     value = record.value
     facts: dict[str, Any] = {

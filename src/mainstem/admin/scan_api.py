@@ -35,6 +35,7 @@ from starlette.routing import Route
 from mainstem.admin.calls import audit
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit
+from mainstem.admin.schema_rights import reads_by
 from mainstem.broker.broker import Broker
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.rights.access import Principal
@@ -42,7 +43,6 @@ from mainstem.broker.rights.operations import NEEDS, Need
 from mainstem.broker.scans.plan import READ_BYTES_MAX, SLICE_BYTES, ScanPlans
 from mainstem.broker.scans.readers import Reader
 from mainstem.broker.schemas.records import JSON
-from mainstem.broker.schemas.subjects import topic_of_subject
 from mainstem.broker.staging.staged_append import durable
 from mainstem.broker.staging.staging import STAGED_BYTES_EACH_MAX, Attempt, BatchId, Staging
 from mainstem.broker.staging.writers import Writer
@@ -241,20 +241,10 @@ class _ScanApi(_Api):
     async def schema(self, request: Request, namespace: Namespace) -> Response:
         registry, schema_id = self._broker.schemas.of(namespace), request.path_params["id"]
         schema = registry.state.ids.get(schema_id)
-        if schema is None or not self._sees(self._reader(request), namespace, schema_id):
+        if schema is None or not reads_by(self._broker, self._reader(request), namespace, schema_id):
             raise NotFound(f"there is no schema with the id {schema_id}", fix="mainstem schema ls")
         told = {"type": schema.kind, "schema": schema.text, "descriptors": schema.descriptors}
         return JSONResponse({**told, "sources": registry.sources(schema)})
-
-    def _sees(self, reader: Reader, namespace: Namespace, schema_id: int) -> bool:
-        """Who may consume what a subject is about, or some of a filter whose policy names it."""
-        if reader.rules is None:
-            return True
-        subjects = {one.subject for one in self._broker.schemas.of(namespace).state.users(schema_id, deleted=True)}
-        if any(reader.rules.allows(topic_of_subject(one).encode()) for one in subjects):
-            return True
-        named = (one for one, changes in namespace.rules.items() if changes.get("schema") in subjects)
-        return any(reader.rules.allows_some(one) for one in named)
 
 
 class _StageApi(_Api):

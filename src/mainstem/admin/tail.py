@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from mainstem.admin.messages import record_facts, shown_in
+from mainstem.admin.messages import Show, record_facts
 from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.log.log import Log
@@ -22,7 +22,11 @@ class Tail(Sink):
     open_tails: ClassVar[set[Tail]] = set()
 
     def __init__(
-        self, namespace: Namespace, topic_filter: str, allowed: Callable[[bytes], bool] = lambda topic: True
+        self,
+        namespace: Namespace,
+        topic_filter: str,
+        allowed: Callable[[bytes], bool] = lambda topic: True,
+        shown: Show | None = None,
     ) -> None:
         super().__init__(namespace)
         self.takes_unstored = True
@@ -30,7 +34,7 @@ class Tail(Sink):
         check_filter(self._filter)
         self._space = namespace
         self._allowed = allowed
-        self._shown = shown_in(namespace)
+        self._shown = shown
         self._rows: deque[tuple[Log, int, dict[str, Any]]] = deque()
         self._logs: set[Log] = set()
         self._dropped = 0

@@ -51,6 +51,7 @@ cdef class Lane:
     cdef int epoll
     cdef Py_ssize_t lines  # how many
     cdef uint64_t round  # that it had its last turn in
+    cdef int events_max  # sockets that are served in one round: as many as there is time for
 
     cdef int leave(self) except -1
     cdef double _part(self, double share)
@@ -62,11 +63,14 @@ cdef class Reactor:
     cdef object now_ns
     cdef object listener
     cdef list lines  # by file descriptor
+    cdef object leaving  # deque of (line, error): their protocols are told in slices
+    cdef bint parting  # such a slice is asked for
     cdef dict lanes  # by namespace
     cdef uint8_t* buffer
     cdef uint32_t second
     cdef int64_t time_ms
     cdef uint64_t bytes_in, messages_in  # of this turn
+    cdef uint64_t drained  # bytes of waiting output that left in this turn
     cdef uint64_t round
     cdef double largest, largest_next  # share of the lanes that waited in the round before, and in this one
 

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from mainstem.broker.delivery._live cimport now_ns
 from mainstem.protocols._sockets cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR,
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, recv, send, sendmsg, shutdown,
@@ -32,9 +33,14 @@ cdef enum:
     ROUNDS_MAX = 4  # in one turn: a tick costs as much as several reads, and is shared by who came meanwhile
     ROUNDS_BYTES_MAX = 64 * 1024  # read in one turn: beyond it there is enough to share
     PIECES_MAX = 64  # of waiting output, in one system call
-    DRAIN_BYTES_MAX = 1 << 20  # and so many bytes: a socket that takes more is asked again in the next turn
+    PUSH_BYTES_MAX = 1 << 20  # of one write that a socket is given at once
+    DRAIN_BYTES_MAX = 256 << 10  # of what waits to one socket in one turn
+    DRAINED_BYTES_MAX = 1 << 20  # to all of a lane: a thousand that begin to read at once take turns
+    SERVE_NS = 3000000  # with a lane's sockets in one turn: a CONNECT costs as much as a thousand publishes
+    SLICE_NS = 1000000  # with those who come, and with those who leave
+    SERVED_UNCLOCKED = 4
 
-ACCEPTS_MAX = 128  # in one turn
+ACCEPTS_MAX = 128  # in one turn, if there is time
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -107,7 +113,7 @@ cdef class Line:
         if self.waiting_size:
             return 0
         while True:
-            done = send(self.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            done = send(self.fd, data, min(size, PUSH_BYTES_MAX), MSG_DONTWAIT | MSG_NOSIGNAL)
             if done >= 0:
                 if self.protocol.meter is not None:
                     self.protocol.meter.wrote(done)
@@ -189,6 +195,7 @@ cdef class Line:
                 self._lose(OSError(errno_now, os.strerror(errno_now)))
             return 0
         self.waiting_size -= done
+        self.reactor.drained += done
         if self.protocol.meter is not None:
             self.protocol.meter.wrote(done)
         done += self.waiting_at
@@ -213,7 +220,7 @@ cdef class Line:
         """True: it has brought so much, and may have more."""
         if self.lost:
             return 0
-        if events & EPOLLOUT and self.waiting_size:
+        if events & EPOLLOUT and self.waiting_size and self.reactor.drained < DRAINED_BYTES_MAX:
             self._drain()
         if events & ~EPOLLOUT and not self.lost:
             if self.reading:
@@ -316,7 +323,10 @@ cdef class Line:
         self.reading = False
         self.waiting, self.waiting_size = None, 0
         epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
-        self.reactor.loop.call_soon(self._leave, error)
+        self.reactor.leaving.append((self, error))
+        if not self.reactor.parting:
+            self.reactor.parting = True
+            self.reactor.loop.call_soon(self.reactor._let_leave)
         return 0
 
     def _leave(self, error):
@@ -356,6 +366,7 @@ cdef class Lane:
 
     def __init__(self, Reactor reactor, str tenant):
         self.reactor, self.tenant = reactor, tenant
+        self.events_max = EVENTS_MAX
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             raise OSError(errno_now, "epoll_create1")
@@ -389,15 +400,17 @@ cdef class Lane:
         cdef epoll_event[EVENTS_MAX] events
         cdef Reactor reactor = self.reactor
         cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
-        cdef int n, rounds = 1, events_max = max(EVENTS_MIN, <int>(EVENTS_MAX * part))
+        cdef int n, rounds = 1, events_max = min(self.events_max, max(EVENTS_MIN, <int>(EVENTS_MAX * part)))
         cdef int ready = epoll_wait(self.epoll, events, events_max, 0)
         if ready <= 0:
             return
         cdef Line line
         cdef bint more = False, waits = ready == events_max
+        cdef int64_t until_ns = now_ns() + SERVE_NS
         cdef uint64_t before
         cdef Py_ssize_t slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
+        turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes)
         cdef bint ticks = ticker.begin_turn()
         reactor.second = reactor.server.deadlines.second
         reactor.time_ms = <int64_t>reactor.now_ns() // 1000000
@@ -414,15 +427,22 @@ cdef class Lane:
                 except Exception:
                     logger.exception("a connection failed and is closed")
                     line._lose(None)
+                if n % SERVED_UNCLOCKED == SERVED_UNCLOCKED - 1 and n + 1 < ready and now_ns() > until_ns:
+                    # Only so many are asked for next time: the kernel tells of each once before it tells of one again.
+                    self.events_max = n + 1
+                    more = waits = True
+                    break
             if more or ready == 1 or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX:
                 break
             ready = epoll_wait(self.epoll, events, events_max, 0)
             rounds += 1
         if waits:
             reactor.largest_next = max(reactor.largest_next, share)
+            if self.events_max < EVENTS_MAX and now_ns() < until_ns - SERVE_NS // 2:
+                self.events_max = min(2 * self.events_max, EVENTS_MAX)
         counters.bytes_in += reactor.bytes_in
         counters.messages_in += reactor.messages_in
-        reactor.bytes_in = reactor.messages_in = 0
+        reactor.bytes_in = reactor.messages_in = reactor.drained = 0
         if ticks:
             ticker.end_turn()
 
@@ -433,6 +453,7 @@ cdef class Reactor:
     def __init__(self, loop, server, now_ns, listener, int backlog):
         self.loop, self.server, self.now_ns = loop, server, now_ns
         self.lines = []
+        self.leaving = deque()
         self.buffer = <uint8_t*>malloc(READ_BYTES)
         if self.buffer == NULL:
             raise MemoryError
@@ -476,8 +497,27 @@ cdef class Reactor:
             del self.lanes[lane.tenant]
             lane.close()
 
+    def _let_leave(self):
+        """A thousand that go at once are not one turn."""
+        cdef int64_t until_ns = now_ns() + SLICE_NS
+        cdef Line line
+        while self.leaving:
+            line, error = self.leaving.popleft()
+            try:
+                line._leave(error)
+            except Exception:
+                logger.exception("a connection's end could not be handled")
+            if self.leaving and now_ns() > until_ns:
+                break
+        self.parting = len(self.leaving) > 0
+        if self.parting:
+            self.loop.call_soon(self._let_leave)
+
     def _accept(self):
+        cdef int64_t until_ns = now_ns() + SLICE_NS
         for _ in range(ACCEPTS_MAX):
+            if now_ns() > until_ns:
+                return
             try:
                 taken, peer = self.listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

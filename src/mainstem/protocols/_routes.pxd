@@ -1,6 +1,6 @@
 # cython: language_level=3
 cimport cython
-from libc.stdint cimport int16_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef extern from *:
@@ -56,6 +56,8 @@ cdef class RouteTable:
     cdef uint32_t mask
     cdef readonly uint32_t count
     cdef readonly uint32_t count_max
+    cdef uint64_t resolved  # topics that were published to for the first time, ever
+    cdef int64_t spent_ns  # with them
     cdef readonly uint64_t generation  # grows when it is emptied; no two tables share one
     cdef void _begin_generation(self) noexcept
     cdef uint64_t seed

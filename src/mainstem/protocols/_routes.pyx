@@ -5,11 +5,11 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memset
 
-from mainstem.broker.delivery._live cimport Route
+from mainstem.broker.delivery._live cimport Route, now_ns
 
 ROUTES_MAX = 1 << 18
 # Of all tables: a connection that is given another table (its rights changed) must not take it for the one it knew.
@@ -80,7 +80,12 @@ cdef class RouteTable:
         cdef bytes name = PyBytes_FromStringAndSize(<const char*>topic, size)
         cdef Entry* entry
         cdef int reason, marks
-        route, reason, marks, bytes_max = self.resolve(name)
+        cdef int64_t began_ns = now_ns()
+        try:
+            route, reason, marks, bytes_max = self.resolve(name)
+        finally:
+            self.spent_ns += now_ns() - began_ns
+            self.resolved += 1
         if self.count >= self.count_max:
             self.clear()
         elif self.count == self.capacity:

@@ -53,6 +53,7 @@ BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
 class Ticker(Protocol):
     """The part of broker.ticker that a connection uses."""
 
+    ahead_bytes: int  # that may be read in one turn
     on_turn: Callable[[], None] | None  # someone follows a message
 
     def note_turn(self) -> None:

@@ -1,9 +1,10 @@
 """A WebSocket as a byte stream: `WebSocketProtocol` stands between a transport and any Connection.
 
-Frames and packets do not align: what arrives in binary frames is handed on as it comes, what the connection writes in one
-tick leaves as one binary frame. Text frames close the socket, on MQTT's path. A path of another protocol's (`others`) makes
-a connection of its own, once the request names it. Masking, fragments, ping and the closing handshake are done by
-the `websockets` library's protocol without I/O.
+Frames and packets do not align: what arrives in binary frames is handed on as it comes, large frames in pieces
+(`websocket_pieces.py`); what the connection writes in one tick leaves as one binary frame. A read that takes longer than a
+slice, of thousands of tiny frames, waits for its next turn. Text frames close the socket, on MQTT's path. A path of another
+protocol's (`others`) makes a connection of its own, once the request names it. Masking, fragments, ping and the closing
+handshake are done by the `websockets` library's protocol without I/O.
 
 Any web page can open `ws://127.0.0.1:...`, or point a name of its own at it. So the Host header must name a loopback or
 configured host, and an Origin, which only browsers send, must be one of ours or a configured one.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +26,16 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from mainstem.protocols.connection import OUT_BYTES_MAX, Connection
+from mainstem.broker.delivery.turns import SLICE_NS
+from mainstem.protocols.connection import LOOP_READ_BYTES, OUT_BYTES_MAX, Connection
+from mainstem.protocols.websocket_pieces import PIECE_BYTES, Pieces
 
 logger = logging.getLogger("mainstem.connection")
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CLOSE_UNSUPPORTED = 1003
+PORTION_BYTES = 4096  # handled between two looks at the clock: several hundred frames, if they are tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,19 @@ class WebSocketRules:
 class WebSocketProtocol(asyncio.Protocol):
     """Speaks WebSocket to the peer and bytes to `connection`, for which it is the transport."""
 
-    __slots__ = ("_connection", "_is_other", "_make", "_open", "_protocol", "_rules", "_transport")
+    __slots__ = (
+        "_connection",
+        "_is_other",
+        "_make",
+        "_open",
+        "_paused",
+        "_pieces",
+        "_planned",
+        "_protocol",
+        "_rules",
+        "_transport",
+        "_unread",
+    )
 
     def __init__(self, make_connection: Callable[[], Connection], rules: WebSocketRules) -> None:
         self._make = make_connection
@@ -79,6 +96,10 @@ class WebSocketProtocol(asyncio.Protocol):
         self._connection: Connection | None = None
         self._open = False
         self._is_other = False
+        self._pieces: Pieces | None = None  # once there are frames
+        self._unread = b""  # came, and waits for its turn
+        self._planned = False  # its turn is asked for
+        self._paused = False  # the connection wants nothing for now
         self._protocol = ServerProtocol(subprotocols=list(rules.subprotocols), max_size=rules.frame_bytes_max)  # type: ignore[arg-type]
 
     def use_transport(self, transport: Any) -> None:
@@ -92,15 +113,56 @@ class WebSocketProtocol(asyncio.Protocol):
         self._connection.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._unread or self._paused:  # reading stopped, and this was on its way
+            self._unread += data
+            return
         try:
-            self._take(data)
+            self._take_slice(data)
+            if len(data) >= LOOP_READ_BYTES and self._connection is not None:
+                self._connection.wait_for_turn()
         except Exception:
-            if self._connection is not None:
-                self._connection.break_off()
-            self.abort()
+            self._break_off()
+
+    def _take_slice(self, data: bytes) -> None:
+        """As much of it as a slice has room for; the rest keeps."""
+        until_ns, at = time.monotonic_ns() + SLICE_NS, 0
+        while at < len(data):
+            if self._pieces is None:  # the request, line by line: frames may follow it at once
+                size = (data.find(b"\n", at) + 1 or len(data)) - at
+            else:
+                size = min(max(self._pieces.inside, PORTION_BYTES), PIECE_BYTES)
+            self._take(data[at : at + size])
+            at += size
+            if at < len(data) and (self._paused or time.monotonic_ns() >= until_ns):
+                self._unread = data[at:]
+                self._plan()
+                return
+
+    def _plan(self) -> None:
+        if not self._planned and not self._paused and self._connection is not None:
+            self._planned = True
+            self._transport.pause_reading()
+            self._connection.server.turns.soon(self._go_on, self._connection.tenant)
+
+    def _go_on(self) -> None:
+        self._planned = False
+        if self._paused or self._connection is None:
+            return
+        data, self._unread = self._unread, b""
+        try:
+            self._take_slice(data)
+        except Exception:
+            self._break_off()
+        if not self._unread and not self._paused and not self.is_closing():
+            self._transport.resume_reading()
+
+    def _break_off(self) -> None:
+        if self._connection is not None:
+            self._connection.break_off()
+        self.abort()
 
     def _take(self, data: bytes) -> None:
-        self._protocol.receive_data(data)
+        self._protocol.receive_data(self._pieces.feed(data) if self._pieces is not None else data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
                 self._shake_hands(event)
@@ -114,6 +176,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         connection, self._connection = self._connection, None
+        self._unread = b""
         if connection is not None:
             connection.connection_lost(error)
 
@@ -142,6 +205,7 @@ class WebSocketProtocol(asyncio.Protocol):
             response = self._protocol.accept(request)
         self._protocol.send_response(response)
         self._open = self._protocol.state is State.OPEN
+        self._pieces = Pieces(self._rules.frame_bytes_max)
         if self._open and path in self._rules.others:
             self._change_connection(self._rules.others[path]())
 
@@ -214,10 +278,15 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high, low=low)
 
     def pause_reading(self) -> None:
+        self._paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._paused = False
+        if self._unread:
+            self._plan()
+        elif not self._planned:
+            self._transport.resume_reading()
 
     def is_closing(self) -> bool:
         return self._transport is None or bool(self._transport.is_closing())

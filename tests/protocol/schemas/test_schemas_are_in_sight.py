@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from mainstem.server.cli import load_verb
 from mainstem.testing import Broker
+from tests.users import ANN, ROOT, add_users, allow
 
 AVRO = {"type": "record", "name": "Reading", "fields": [{"name": "celsius", "type": "double"}]}
 
@@ -76,6 +78,26 @@ def test_serialised_values_are_shown_decoded(broker: Broker) -> None:
     httpx.post(f"{broker.http_url}/v1/messages", json=lookalike).raise_for_status()
     (row,) = httpx.get(f"{broker.http_url}/v1/messages", params={"topic": "lookalike"}).json()["items"]
     assert "schema" not in row, "a leading zero proves nothing"
+
+
+def test_a_value_that_names_a_schema_shows_nothing_of_it_to_who_may_not_see_it() -> None:
+    """The number in a value is anybody's to write: it must not be the way to the fields of another's schema."""
+    with Broker() as broker, httpx.Client(base_url=broker.http_url, timeout=60) as http:
+        add_users(broker)
+        secret = {"schema": json.dumps(AVRO)}
+        found = http.post("/subjects/plant.kitchen-value/versions", json=secret, auth=ROOT).raise_for_status().json()
+        allow(broker, "mine/#", "publish", "consume")
+        value = base64.b64encode(b"\0" + found["id"].to_bytes(4, "big") + bytes(8)).decode()
+        http.post("/v1/messages", json={"topic": "mine/a", "value_base64": value}, auth=ANN).raise_for_status()
+
+        def shown(user: tuple[str, str]) -> str:
+            return http.get("/v1/messages", params={"topic": "mine/a"}, auth=user).raise_for_status().text
+
+        assert "celsius" in shown(ROOT) and "plant.kitchen-value" in shown(ROOT)
+        assert "celsius" not in shown(ANN) and "plant.kitchen" not in shown(ANN)
+        assert json.loads(shown(ANN))["items"][0]["size"] == 13, "the record itself is hers"
+        allow(broker, "plant/kitchen", "consume")
+        assert "celsius" in shown(ANN)
 
 
 def test_the_console_shows_versions_and_what_they_changed(broker: Broker) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -40,6 +41,7 @@ class Heard(Connection):
             self.set_tenant(tenant)
         else:
             self.reading.order.append((self.name, len(data)))
+            time.sleep(self.reading.work_s)
 
 
 class Reading(Server):
@@ -50,6 +52,7 @@ class Reading(Server):
         super().__init__(Ticker(asyncio.get_running_loop()), connections_max=500)
         self.turns = Turns(lambda tenant: shares.get(tenant, 0))
         self.order: list[tuple[str, int]] = []
+        self.work_s = 0.0  # that each read costs
         self.named: dict[str, Heard] = {}
         self.clients: list[socket.socket] = []
         self.port = 0
@@ -120,6 +123,22 @@ async def test_whoever_is_alone_gets_the_whole_turn(reading: Reading) -> None:
     await reading.gather({"flood@one": BACKLOG})
     await reading.read(BACKLOG)
     assert [size for _, size in reading.order] == [TURN] * (BACKLOG // TURN)
+
+
+async def test_a_turn_that_takes_long_ends_early_and_goes_on_with_those_it_left(reading: Reading) -> None:
+    reading.work_s = 0.0005
+    await reading.gather({f"{number}@one": 4 * 1024 for number in range(60)})
+    ticker, ends, begin = cast(Ticker, reading.ticker), list[int](), 0
+    ended = ticker.end_turn
+    ticker.end_turn = lambda: (ends.append(len(reading.order)), ended())  # type: ignore[method-assign, assignment]
+    await reading.read(60 * 4 * 1024)
+    for end in ends:
+        assert end - begin < 60, "a turn served everybody, however long it took"
+        begin = end
+    found: Counter[str] = Counter()
+    for name, _ in reading.order:
+        found[name] += 1
+        assert found[name] <= 3 or len(found) == 60, "one was served again and again before another for the first time"
 
 
 async def test_many_connections_of_one_namespace_leave_another_its_share(reading: Reading) -> None:

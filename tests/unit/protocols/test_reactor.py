@@ -22,6 +22,7 @@ SECONDS_MAX = 10.0
 
 class Ticker:
     behind = False
+    ahead_bytes = 1 << 20
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

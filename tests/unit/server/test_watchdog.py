@@ -9,7 +9,7 @@ import time
 import pytest
 
 from mainstem.server import watchdog
-from mainstem.server.watchdog import ELSEWHERE, Watchdog
+from mainstem.server.watchdog import COMPILED, ELSEWHERE, Watchdog
 
 DEADLINE_S = 20.0
 
@@ -56,3 +56,32 @@ def test_causes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return dog
 
     assert set(asyncio.run(live()).stalls) == {"others"}
+
+
+def test_a_turn_without_a_frame_of_ours_is_compiled_code() -> None:
+    async def live() -> Watchdog:
+        dog = Watchdog()
+        dog.start()
+        await stall_until_seen(dog, lambda: asyncio.get_running_loop().call_soon(time.sleep, 0.3))
+        dog.stop()
+        return dog
+
+    assert set(asyncio.run(live()).stalls) - {ELSEWHERE} == {COMPILED}
+
+
+def test_what_the_thread_waited_for_a_core_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watchdog, "_queued_s", lambda dog: time.monotonic())  # all of the time
+
+    async def live() -> Watchdog:
+        dog = Watchdog()
+        dog.start()
+        deadline = time.monotonic() + DEADLINE_S
+        while not dog.stalls:
+            assert time.monotonic() < deadline
+            asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+            await asyncio.sleep(0.1)
+        dog.stop()
+        return dog
+
+    dog = asyncio.run(live())
+    assert set(dog.stalls) == {ELSEWHERE} and dog.longest() == ("", 0.0)

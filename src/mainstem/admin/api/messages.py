@@ -39,7 +39,9 @@ async def browse(call: Call) -> Any:
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
     require_consume(call, topic, view, topic_filter)
     namespace = call.namespace
-    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied())
+    source = open_source(
+        namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied(), shown=call.shown()
+    )
     now_ms = call.running.broker.clock.now_ns() // 1_000_000
     offsets = start_offsets(source, call.query.get("from", "earliest"), now_ms=now_ms, limit=call.limit)
     partition = call.number("partition", 0) if call.query.get("partition") else None
@@ -115,7 +117,7 @@ async def tail(call: Call) -> Any:
     require_consume(call, "", "", topic_filter, each_asked=True)
     if len(Tail.open_tails) >= call.running.config.http.tails_max:
         raise Overloaded(f"{len(Tail.open_tails)} live tails are open already")
-    one = Tail(call.namespace, topic_filter, allowed=lambda topic: call.allows(Action.CONSUME, topic))
+    one = Tail(call.namespace, topic_filter, lambda topic: call.allows(Action.CONSUME, topic), call.shown())
 
     async def events() -> AsyncIterator[bytes]:
         try:

@@ -128,7 +128,7 @@ async def last_value(call: Call, topic: str) -> dict[str, Any] | None:
     if not call.allows(Action.CONSUME, topic.encode()):
         return None
     try:
-        source = open_source(call.namespace, topic=topic)
+        source = open_source(call.namespace, topic=topic, shown=call.shown())
     except NotFound:  # gone since
         return None
     begin = start_offsets(source, "-1", now_ms=0, limit=1)
@@ -189,7 +189,9 @@ async def messages_page(call: Call) -> dict[str, Any]:
         return facts
     namespace = call.namespace
     require_consume(call, topic, view, topic_filter)
-    source = open_source(namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied())
+    source = open_source(
+        namespace, topic=topic, view=view, topic_filter=topic_filter, denied=call.denied(), shown=call.shown()
+    )
     if topic:
         facts["tail_filter"] = literal_filter(topic.encode()).decode()
     elif view:

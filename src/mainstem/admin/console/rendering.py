@@ -123,6 +123,18 @@ class Console:
     def __init__(self, running: Running) -> None:
         self._running = running
         self._environment = make_environment()
+        self._compiling: asyncio.Future[None] | None = None
+
+    async def _templates(self) -> jinja2.Environment:
+        """Compiled when the first page is asked for, in a thread: on the loop everybody would wait for 200 ms."""
+        if self._compiling is None:
+            self._compiling = asyncio.ensure_future(asyncio.to_thread(self._compile))
+        await asyncio.shield(self._compiling)
+        return self._environment
+
+    def _compile(self) -> None:
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
 
     def routes(self) -> list[BaseRoute]:
         routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=FOLDER / "static"), name="self.read")]
@@ -133,16 +145,16 @@ class Console:
         routes.append(Route("/events/overview", self.events, name="overview.read"))
         return routes
 
-    def nothing_there(self, request: Request) -> Response:
-        return self._problem(NotFound(f"there is no page {request.url.path}", fix="choose one above"), request)
+    async def nothing_there(self, request: Request) -> Response:
+        return await self._problem(NotFound(f"there is no page {request.url.path}", fix="choose one above"), request)
 
     def show(self, page: Page, twin: str) -> Any:
         async def answer(request: Request) -> Response:
             try:
                 facts = await page.load(self._call(request, page))
             except MainstemError as error:
-                return self._problem(error, request)
-            return HTMLResponse(self._render(page, facts, request, twin))
+                return await self._problem(error, request)
+            return HTMLResponse(await self._render(page, facts, request, twin))
 
         return answer
 
@@ -161,7 +173,7 @@ class Console:
             call = self._call(request, PAGES[0])
         except MainstemError as error:
             return problem_of(error)
-        template = self._environment.get_template("_numbers.html")
+        template = (await self._templates()).get_template("_numbers.html")
 
         async def numbers() -> AsyncIterator[str]:
             while True:
@@ -180,8 +192,8 @@ class Console:
         admit(self._running.broker, principal, need, query.get("namespace", ""))
         return Call(self._running, principal, query, {}, need)
 
-    def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
-        query = dict(request.query_params)
+    async def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
+        templates, query = await self._templates(), dict(request.query_params)
         following = {**query, "from" if page.path == "/messages" else "after": facts.get("next")}
         context = {
             **facts,
@@ -198,7 +210,7 @@ class Console:
             "near": self._near(request),
             "now_text": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        return self._environment.get_template(page.template).render(context)
+        return templates.get_template(page.template).render(context)
 
     def _near(self, request: Request) -> dict[str, str]:
         """HOST:PORT of each protocol that is listened to, as seen from the browser: hints name what is there."""
@@ -215,7 +227,7 @@ class Console:
             return False
         return True
 
-    def _problem(self, error: MainstemError, request: Request) -> Response:
+    async def _problem(self, error: MainstemError, request: Request) -> Response:
         facts = {"detail": str(error), "fix": error.fix, "code": error.code, "name": "That did not work"}
         page = Page(request.url.path, "Problem", "problem.html", PAGES[0].load, PAGES[0].needs)
-        return HTMLResponse(self._render(page, facts, request, "/overview.json"), status_of(error))
+        return HTMLResponse(await self._render(page, facts, request, "/overview.json"), status_of(error))

@@ -34,7 +34,8 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         Family(
             "mainstem_loop_stall_seconds",
             "summary",
-            "Turns of the loop of more than 20 ms, by the module that took them; `elsewhere` is not ours.",
+            "Turns of the loop of more than 20 ms, by the module that took them (`compiled`: code without a Python frame); "
+            "`elsewhere` is not ours. Time for which the loop waited for a core does not count.",
             ("cause",),
         ),
         Family("mainstem_loop_stall_max_seconds", "gauge", "The longest of them.", ("cause",)),

@@ -3,6 +3,21 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from mainstem.codec._large_record cimport LargeRecord
 from mainstem.log._gather cimport TopicRef
 
+cdef extern from "<time.h>" nogil:
+    ctypedef int clockid_t
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    clockid_t CLOCK_MONOTONIC
+    int clock_gettime(clockid_t clock, timespec* now)
+
+
+cdef inline int64_t now_ns() noexcept nogil:
+    """Monotonic."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
 
 cdef class RecordRef:
     cdef const uint8_t* key_at
@@ -92,6 +107,9 @@ cdef class Dispatcher:
     cdef object waiting  # written, and not yet offered to all who listen
     cdef public Py_ssize_t waiting_bytes
     cdef bint unstored  # the item at hand lies in no log
+    cdef int64_t spent_ns  # with what was offered since the price was last reckoned
+    cdef int64_t spent_bytes
+    cdef double ns_per_byte  # what delivery costs at present: it grows with how many listen
     cdef int64_t head  # all records below it were
     cdef int place  # in the gathered batch at hand
     cdef BatchWalk walk  # through the client's batch at hand

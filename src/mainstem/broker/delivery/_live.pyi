@@ -78,6 +78,9 @@ class Dispatcher:
         """Offer what was written, behind what still waits, to those who listen, until it is later than `until_ns`
         (monotonic; 0: all of it). Returns the stamp below which everything was offered."""
 
+    def bytes_within(self, time_ns: int, bytes_max: int) -> int:
+        """How much can be delivered in that time, at present's price."""
+
     def replay(
         self,
         sink: Sink,

@@ -25,14 +25,6 @@ from mainstem.model.record import Record
 from mainstem.model.origin import Origin
 from mainstem.storage.engine import NotLocal
 
-cdef extern from "<time.h>" nogil:
-    ctypedef int clockid_t
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    clockid_t CLOCK_MONOTONIC
-    int clock_gettime(clockid_t clock, timespec* now)
-
 logger = logging.getLogger("mainstem.broker")
 
 FULL, OFFERED, CUT = 0, 1, 2  # how a replay ends
@@ -40,6 +32,7 @@ cdef enum:
     FULL_C, OFFERED_C, CUT_C
 cdef Py_ssize_t UNCLOCKED_MAX = 8  # records of a replay between two looks at the clock
 cdef Py_ssize_t PUSHES_UNCLOCKED_MAX = 128  # the same of live delivery
+cdef int64_t PRICED_NS = 1_000_000, PRICED_BYTES = 64 << 10  # after so much delivery is priced
 
 INFLATED_BYTES_MAX = 64 << 20
 cdef int KEY_IS_TOPIC = 8
@@ -49,12 +42,6 @@ cdef int ATTRIBUTE_APPEND_TIME = 0x08
 cdef int ATTRIBUTE_TRANSACTIONAL = 0x10
 cdef int ATTRIBUTE_CONTROL = 0x20
 _ORIGINS = [Origin(n) for n in range(len(Origin))]
-
-
-cdef inline int64_t now_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef inline bint is_before(const uint8_t* frame, const FrameFields* fields, int64_t stamp) noexcept nogil:
@@ -264,6 +251,7 @@ cdef class Dispatcher:
             self.waiting_bytes += item.ref.size
         self.deadline_ns = until_ns
         self.unclocked = 0
+        self.spent_ns -= now_ns()
         while self.waiting:
             item = self.waiting[0]
             if item.kind == KIND_DATA:
@@ -285,8 +273,17 @@ cdef class Dispatcher:
             self.head = item.stamp_end
             self.waiting.popleft()
             self.waiting_bytes -= item.ref.size
+            self.spent_bytes += item.ref.size
         self.ref.owner = None
+        self.spent_ns += now_ns()
+        if self.spent_bytes and (self.spent_ns > PRICED_NS or self.spent_bytes > PRICED_BYTES):
+            self.ns_per_byte = (self.ns_per_byte + <double>self.spent_ns / self.spent_bytes) / 2
+            self.spent_ns = self.spent_bytes = 0
         return self.head
+
+    def bytes_within(self, int64_t time_ns, Py_ssize_t bytes_max):
+        """How much can be delivered in that time, at present's price."""
+        return bytes_max if self.ns_per_byte * bytes_max <= time_ns else <Py_ssize_t>(time_ns / self.ns_per_byte)
 
     cdef int _push_all(self, Route route) except -1:
         cdef Delivery delivery
@@ -505,20 +502,24 @@ cdef class Dispatcher:
         cdef Py_ssize_t size = length - FRAME_HEAD_SIZE
         cdef int64_t base = <int64_t>get_u64(frame + 16), stamp = <int64_t>get_u64(frame + 24)
         cdef bytes visible
+        cdef object owner = self.ref.owner
         cdef int ended
         self.ref.origin = frame[6]
         if batch[22] & ATTRIBUTE_CONTROL:
             marker = PyBytes_FromStringAndSize(<const char*>batch, size)
             for inner, inner_base, inner_stamp in committed_batches(log, marker, base, stamp, from_stamp):
-                visible = inner
+                visible = self.ref.owner = inner
                 ended = self._replay_batch(sink, <const uint8_t*>PyBytes_AS_STRING(visible), len(visible), inner_base,
                                            inner_stamp, offsets, wanted, from_stamp, to_stamp, topic)
                 if ended != OFFERED_C:
                     return ended
+            self.ref.owner = owner
             return OFFERED_C
         if batch[22] & ATTRIBUTE_TRANSACTIONAL:
             return OFFERED_C
-        return self._replay_batch(sink, batch, size, base, stamp, offsets, wanted, from_stamp, to_stamp, topic)
+        ended = self._replay_batch(sink, batch, size, base, stamp, offsets, wanted, from_stamp, to_stamp, topic)
+        self.ref.owner = owner
+        return ended
 
     cdef int _replay_batch(self, Sink sink, const uint8_t* batch, Py_ssize_t size, int64_t base, int64_t stamp,
                            int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp,
@@ -530,6 +531,8 @@ cdef class Dispatcher:
         cdef Hint hint
         if walk is None:
             return OFFERED_C
+        if walk.inflated is not None:
+            ref.owner = walk.inflated
         begin = walk.at
         hint.stamp, hint.crc = stamp, get_u32(batch + 17)
         if walk.inflated is not None and sink.hint.stamp == stamp and sink.hint.crc == hint.crc and \

@@ -5,7 +5,8 @@
 One write per log, one `transport.write` per connection, one wake-up of the committer, however many messages came.
 
 Delivering and flushing end after a slice of a millisecond each; the rest is the next tick's, after sockets were read. While
-what waits to be delivered is more than BEHIND_BYTES nothing is read from connections that bring much of it.
+what waits to be delivered is more than BEHIND_BYTES, or takes longer than BEHIND_NS, nothing is read from connections that
+bring much of it, and a turn reads no more than that (`ahead_bytes`): so what goes to thousands never piles up.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ UNHURRIED_BYTES_MAX = 16 << 20
 CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
 BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
+BEHIND_NS = 8 * SLICE_NS
+AHEAD_BYTES_MAX = 4 << 20  # in one turn, of those whose messages few listen to
 SHARE_BYTES = 4 << 10
 WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
-FLUSHES_UNCLOCKED = 64
+FLUSHES_UNCLOCKED = 16
 SYNCS_TIMED_MAX = 1_000  # of a log at once, for the histogram of acks
 
 
@@ -70,7 +73,9 @@ class Ticker:
         self._dispatcher = dispatcher
         self._requested = False
         self._logs: list[Log] = []
-        self._connections: list[Flushable] = []
+        self._connections: list[Flushable] = []  # with answers
+        self._receivers: list[Flushable] = []  # with what live delivery brought them
+        self._marked = self._connections  # whichever of the two grows now
         self._after: list[Callable[[], None]] = []
         self._after_write: list[Callable[[], None]] = []
         self.committer = (make_committer or _committer)(self._post_synced)
@@ -80,6 +85,7 @@ class Ticker:
         self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it
         self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
         self.slice_ns = SLICE_NS  # 0: all at once
+        self.ahead_bytes = AHEAD_BYTES_MAX  # that may be read in one turn: as much as is delivered in BEHIND_NS
         self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
         self._held: set[Pressed] = set()
         self._ahead: set[Pressed] = set()
@@ -117,7 +123,7 @@ class Ticker:
     @property
     def _has_more(self) -> bool:
         waits = self._dispatcher.waiting_bytes > 0
-        return bool(waits or self._logs or self._connections or self._after or self._undelivered)
+        return bool(waits or self._logs or self._connections or self._receivers or self._after or self._undelivered)
 
     def end_turn(self) -> None:
         if self._has_more:
@@ -141,7 +147,7 @@ class Ticker:
 
     def mark_dirty(self, connection: Flushable) -> None:
         """The caller keeps a flag so that it is marked once per tick."""
-        self._connections.append(connection)
+        self._marked.append(connection)
         if not self._requested:
             self.request()
 
@@ -194,7 +200,7 @@ class Ticker:
             self._after_write = []
         if self._after:
             self._run_after()
-        if self._connections:
+        if self._connections or self._receivers:
             self._flush()
         if appended or self._written_ns:
             self._time_delivery(delivered)
@@ -210,16 +216,17 @@ class Ticker:
             self._written_ns = 0
 
     def _flush(self) -> None:
-        connections, self._connections = self._connections, []
-        until_ns = self._until_ns() if len(connections) > FLUSHES_UNCLOCKED else 0
-        for place, connection in enumerate(connections):
-            try:
-                connection.flush()
-            except Exception:  # one connection's failure is its own
-                logger.exception("a connection could not be flushed")
-            if until_ns and place % FLUSHES_UNCLOCKED == FLUSHES_UNCLOCKED - 1 and time.monotonic_ns() > until_ns:
-                self._connections = connections[place + 1 :] + self._connections
-                return
+        """Answers first: whoever waits for one does not wait until thousands were written what somebody published."""
+        answered, received = self._connections, self._receivers
+        self._connections, self._receivers = [], []
+        self._marked = self._connections
+        until_ns = self._until_ns() if len(answered) + len(received) > FLUSHES_UNCLOCKED else 0
+        left = _flush_until(answered, until_ns)
+        if left:
+            self._connections[:0] = left
+        left = _flush_until(received, until_ns)
+        if left:
+            self._receivers[:0] = left
 
     def _until_ns(self) -> int:
         return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
@@ -233,13 +240,21 @@ class Ticker:
                 logger.exception("work after a tick failed")
 
     def write_now(self) -> None:
-        """Tick at once if anything is gathered, and deliver all of it: what follows shall come after it."""
-        if self._logs or self._dispatcher.waiting_bytes:
+        """Tick at once if anything is gathered, and deliver all of it: for who asks queues what they hold, or must not
+        overtake it. Where a place in the log is enough, `write_gathered` keeps nobody waiting."""
+        if self._logs or self._undelivered or self._dispatcher.waiting_bytes:
             slice_ns, self.slice_ns = self.slice_ns, 0
             try:
                 self.tick()
             finally:
                 self.slice_ns = slice_ns
+
+    def write_gathered(self) -> None:
+        """Write at once what is gathered, so that it has its place in its log and its stamp before what follows; it is
+        delivered in slices, as ever."""
+        if self._logs:
+            self._undelivered += self._write_logs()
+            self.request()
 
     def write_early(self) -> None:
         """Tick at once if anything is gathered: it is in the processor's cache still."""
@@ -315,9 +330,14 @@ class Ticker:
     def _deliver(self, appended: list[Appended]) -> None:
         if len(appended) > 1:
             appended.sort(key=_stamp)
-        self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+        self._marked = self._receivers
+        try:
+            self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+        finally:
+            self._marked = self._connections
         waiting = self._dispatcher.waiting_bytes
-        self.behind = waiting > BEHIND_BYTES
+        self.ahead_bytes = max(SHARE_BYTES, self._dispatcher.bytes_within(BEHIND_NS, AHEAD_BYTES_MAX))
+        self.behind = waiting > min(BEHIND_BYTES, self.ahead_bytes)
         if waiting > WAITING_BYTES_MAX:
             self.pressed = True
         elif self.pressed or self._held:
@@ -412,6 +432,18 @@ class Ticker:
 
 def _committer(post: Callable[[list[tuple[Log, int]]], None]) -> Committer:
     return Committer(post, threads=COMMITTER_THREADS)
+
+
+def _flush_until(connections: list[Flushable], until_ns: int) -> list[Flushable]:
+    """Those that were not reached; 0: all are."""
+    for place, connection in enumerate(connections, 1):
+        try:
+            connection.flush()
+        except Exception:  # one connection's failure is its own
+            logger.exception("a connection could not be flushed")
+        if until_ns and place % FLUSHES_UNCLOCKED == 0 and time.monotonic_ns() > until_ns:
+            return connections[place:]
+    return []
 
 
 def _is_awaited(log: Log, written: list[Appended]) -> bool:

@@ -149,7 +149,7 @@ class Declaring:
         before = namespace.find_topic(name)
         if before is None and name != AUDIT_TOPIC:
             self.quotas.check_topics(namespace)
-        self.ticker.write_now()  # what was gathered for the old log belongs before the seam
+        self.ticker.write_gathered()  # what was gathered for the old log belongs before the seam
         if not policy.dedicated:
             namespace.stem(policy)
         topic_id = self.store.next_id(Sequence.TOPIC)
@@ -355,7 +355,7 @@ class Declaring:
         self._check_tier(policy)
         _check_unneeded(namespace, topic.name, policy)
         self.store.check_room()
-        self.ticker.write_now()
+        self.ticker.write_gathered()
         if not policy.dedicated:
             namespace.stem(policy)
         old_policy, undone = topic.policy, list[tuple[Partition, Span]]()

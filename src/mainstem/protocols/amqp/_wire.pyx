@@ -159,9 +159,12 @@ cdef class Inbound(Intake):
         cdef Py_ssize_t left = self.size - self.at
         cdef bytes joined = PyBytes_FromStringAndSize(NULL, left + self.more_size + size)
         cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(joined)
-        memcpy(to, self.base + self.at, left)
-        memcpy(to + left, self.more_base, self.more_size)
-        memcpy(to + left + self.more_size, data, size)
+        if left:  # nothing may be NULL, which memcpy must not be given whatever the size
+            memcpy(to, self.base + self.at, left)
+        if self.more_size:
+            memcpy(to + left, self.more_base, self.more_size)
+        if size:
+            memcpy(to + left + self.more_size, data, size)
         self.base, self.size, self.at, self.data = to, left + self.more_size + size, 0, joined
         self.more_base, self.more_size, self.more = NULL, 0, None
         return 0

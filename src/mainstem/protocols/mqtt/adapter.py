@@ -40,6 +40,7 @@ from mainstem.protocols.mqtt.wire.packets import (
     Disconnect,
     Event,
     LargePublish,
+    Pause,
     Pingreq,
     Publish,
     Subscribe,
@@ -198,6 +199,8 @@ class MqttConnection(Connection):
         elif isinstance(event, Unsubscribe):
             assert self.subscriptions is not None
             self.subscriptions.unsubscribe(event)
+        elif isinstance(event, Pause):
+            self.wait_for_turn()
         elif isinstance(event, Connect):
             self._connect(event)
         elif isinstance(event, Disconnect):

@@ -216,7 +216,7 @@ class MqttService:
         self.sessions.save_begun(begun[:PLACES_PER_ROUND_MAX])
         for session in begun[PLACES_PER_ROUND_MAX:]:
             self.session_moved(session)
-        self.broker.ticker.write_now()
+        self.broker.ticker.write_gathered()
 
     def resume(self, outbound: Outbound, filters: list[bytes], *, changed: bool = False) -> None:
         """Go on serving a subscriber from the log; `changed` filters begin a new reading at its position."""

@@ -64,7 +64,8 @@ cdef class Outbound(Outgoing):
                             Py_ssize_t reply_size, Py_ssize_t head, Py_ssize_t total) noexcept
     cdef int put(self, Subscription one, bytes subject, const uint8_t* reply, Py_ssize_t reply_size,
                  const uint8_t* headers, Py_ssize_t headers_size,
-                 const uint8_t* payload, Py_ssize_t payload_size) except -1
+                 const uint8_t* payload, Py_ssize_t payload_size, object owner) except -1
+    cdef int _lend(self, object owner, const uint8_t* payload, Py_ssize_t size) except -1
 
 
 cdef class PlainSink(Sink):

@@ -9,6 +9,7 @@ from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
+from mainstem.protocols._reactor cimport Line, lend
 
 from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches
@@ -16,6 +17,7 @@ from mainstem.model.topic_filter import matches
 cdef enum:
     ORIGIN_NATS = 4
     SUBJECTS_KNOWN_MAX = 65536
+    LENT_BYTES_MIN = 256 << 10  # a payload of so much is not copied: it leaves from where it lies, in turns
 
 
 cdef int digits_of(Py_ssize_t value) noexcept nogil:
@@ -142,23 +144,27 @@ cdef class Outbound(Outgoing):
         if encoder.expired:
             return False
         self.put(one, encoder.subject, encoder.reply, encoder.reply_size, encoder.headers, encoder.headers_size,
-                 encoder.payload, encoder.payload_size)
+                 encoder.payload, encoder.payload_size, record.owner)
         return True
 
     def write_message(self, Subscription one, bytes subject, bytes reply, bytes headers, bytes payload):
         """A message that lies in no log."""
         self.put(one, subject, <const uint8_t*>PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply),
                  <const uint8_t*>PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers),
-                 <const uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+                 <const uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), payload)
 
     cdef int put(self, Subscription one, bytes subject, const uint8_t* reply, Py_ssize_t reply_size,
                  const uint8_t* headers, Py_ssize_t headers_size,
-                 const uint8_t* payload, Py_ssize_t payload_size) except -1:
+                 const uint8_t* payload, Py_ssize_t payload_size, object owner) except -1:
+        """`owner` keeps the payload where it lies; None: it is gone when this returns."""
         cdef Py_ssize_t head = headers_size if self.headers else 0, total = head + payload_size, size
+        cdef bint lent = payload_size >= LENT_BYTES_MIN and owner is not None and \
+            type(self.connection.transport) is Line
+        cdef Py_ssize_t copied = head if lent else total + 2
         cdef uint8_t* at
         if self.front_one is one and self.front_subject is subject and self.front_total == total and \
                 reply_size == 0 and head == 0:
-            at = self.room(self.front_size + total + 2)
+            at = self.room(self.front_size + copied)
             memcpy(at, self.front, self.front_size)
             at += self.front_size
         else:
@@ -167,14 +173,17 @@ cdef class Outbound(Outgoing):
                 size += reply_size + 1
             if head:
                 size += 1 + digits_of(head) + 1
-            at = self._put_line(self.room(size + total + 2), one, subject, reply, reply_size, head, total)
+            at = self._put_line(self.room(size + copied), one, subject, reply, reply_size, head, total)
             if size <= FRONT_KEPT and reply_size == 0 and head == 0:
                 memcpy(self.front, at - size, size)
                 self.front_one, self.front_subject, self.front_size, self.front_total = one, subject, size, total
         if head:
             memcpy(at, headers, head)
             at += head
-        if payload_size:
+        if lent:
+            self._lend(owner, payload, payload_size)
+            at = self.room(2)
+        elif payload_size:
             memcpy(at, payload, payload_size)
             at += payload_size
         at[0], at[1] = 13, 10
@@ -185,6 +194,13 @@ cdef class Outbound(Outgoing):
             one.owner.drop(one)
         return 0
 
+    cdef int _lend(self, object owner, const uint8_t* payload, Py_ssize_t size) except -1:
+        """Behind what was written so far."""
+        cdef object connection = self.connection
+        self.send_all(connection.transport, connection)
+        (<Line>connection.transport).keep_all([lend(owner, payload, size)])
+        connection.server.counters.bytes_out += size
+        return 0
 
     cdef uint8_t* _put_line(self, uint8_t* at, Subscription one, bytes subject, const uint8_t* reply,
                             Py_ssize_t reply_size, Py_ssize_t head, Py_ssize_t total) noexcept:

@@ -26,6 +26,8 @@ cdef enum:
     WORDS_MAX = 5  # of a publish: HPUB subject reply header-size size
     NUMBER_DIGITS_MAX = 12
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
+    NEW_TOPICS_NS = 1000000  # with subjects that are new to the broker, before the adapter looks at the clock
+    NEW_TOPICS_MIN = 8  # however long they take
     MARK_STREAM = 1  # as `publishing.STREAM`
     ACK_TOKENS = 9
     ACK_NUMBERS = 4  # deliveries, two sequences, stamp
@@ -38,6 +40,7 @@ cdef dict VERBS = {
     b"SUB": commands.SUB, b"UNSUB": commands.UNSUB, b"CONNECT": commands.CONNECT, b"PING": commands.PING,
     b"PONG": commands.PONG, b"INFO": commands.INFO, b"+OK": commands.OK, b"-ERR": commands.ERR,
 }
+PAUSE = (commands.PONG,)  # says nothing
 cdef object PUB = commands.PUB, HPUB = commands.HPUB, SUB = commands.SUB, UNSUB = commands.UNSUB
 cdef frozenset WITH_TEXT = frozenset((commands.CONNECT, commands.INFO, commands.ERR))
 
@@ -205,6 +208,8 @@ cdef class Inbound(Intake):
         cdef Py_ssize_t line = 0, available
         cdef int kind
         cdef object event
+        cdef int64_t until_ns = self.routes.spent_ns + NEW_TOPICS_NS if self.routes is not None else 0
+        cdef uint64_t known = self.routes.resolved if self.routes is not None else 0
         while self.base != NULL:
             if self.tail_size:
                 if not self._fill_tail():
@@ -237,6 +242,9 @@ cdef class Inbound(Intake):
                 event = self._take_publish(at + line, &publish)
             if event is not None:
                 return event
+            if self.routes is not None and self.routes.spent_ns > until_ns and \
+                    self.routes.resolved - known >= NEW_TOPICS_MIN:
+                return PAUSE
         return None
 
     cdef int _find_end(self, const uint8_t* at, Py_ssize_t size, Py_ssize_t* line, Publish* publish) except -1:

@@ -23,7 +23,7 @@ from mainstem.protocols._routes cimport Entry
 from mainstem.codec.large_record import LARGE_BYTES, LargeRecord
 from mainstem.log.large import takes_large
 from mainstem.protocols.connection import LOOP_READ_BYTES
-from mainstem.protocols.mqtt.wire.packets import LargePublish, Publish, decode
+from mainstem.protocols.mqtt.wire.packets import LargePublish, Pause, Publish, decode
 from mainstem.protocols.mqtt.wire.reasons import Violation
 
 cdef enum:
@@ -34,6 +34,8 @@ cdef enum:
     MARK_CHECKED = 2
     MARK_LIVE = 4
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
+    NEW_TOPICS_NS = 1000000  # with topics that are new to the broker, in one turn of a connection's
+    NEW_TOPICS_MIN = 8  # however long they take
     MALFORMED = 0x81
     PROTOCOL_ERROR = 0x82
     TOPIC_ALIAS_INVALID = 0x94
@@ -52,6 +54,8 @@ cdef enum:
 
 
 cdef Py_ssize_t LARGE = LARGE_BYTES
+
+PAUSE = Pause()
 
 
 cdef class Inbound(Receipts):
@@ -179,6 +183,8 @@ cdef class Inbound(Receipts):
         cdef Py_ssize_t available, size = 0, total
         cdef int digits
         cdef object event
+        cdef int64_t until_ns = self.routes.spent_ns + NEW_TOPICS_NS if self.routes is not None else 0
+        cdef uint64_t known = self.routes.resolved if self.routes is not None else 0
         while self.base != NULL:
             if self.tail_size:
                 if not self._fill_tail():
@@ -216,6 +222,9 @@ cdef class Inbound(Receipts):
             event = self._packet(at, 1 + digits, total)
             if event is not None:
                 return event
+            if self.routes is not None and self.routes.spent_ns > until_ns and self.at < self.size and \
+                    self.routes.resolved - known >= NEW_TOPICS_MIN:
+                return PAUSE
         return None
 
     cdef uint64_t _foresee(self) noexcept:

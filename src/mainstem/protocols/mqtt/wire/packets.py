@@ -124,6 +124,11 @@ class Pingreq:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """No packet: it published to so many new topics that what else it sent is its next turn's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnect:
     reason: int = Reason.SUCCESS
     session_expiry_seconds: int | None = None
@@ -136,7 +141,7 @@ class Auth:
     data: bytes = b""
 
 
-Event = Connect | Publish | LargePublish | Subscribe | Unsubscribe | Pingreq | Disconnect | Auth
+Event = Connect | Publish | LargePublish | Subscribe | Unsubscribe | Pingreq | Pause | Disconnect | Auth
 
 FIXED_FLAGS = {  # every type but PUBLISH has its flag bits prescribed
     Packet.CONNECT: 0,

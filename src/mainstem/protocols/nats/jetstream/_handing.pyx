@@ -62,7 +62,7 @@ cdef class Handing(Handed):
         at = put_number(at + 1, self.pending, digits_of(self.pending))
         outbound.put(target.one, encoder.subject, self.reply, at - self.reply,
                      encoder.headers, 0 if encoder.expired else encoder.headers_size,
-                     encoder.payload, encoder.payload_size)
+                     encoder.payload, encoder.payload_size, None)
         self.count += 1
         target.given += 1
         target.left -= 1

@@ -109,7 +109,7 @@ cdef class PubAcks:
             size = at + 1 - start
             for one in receivers:
                 if not (<Subscription>one).closed:
-                    (<Subscription>one).outbound.put(<Subscription>one, reply, NULL, 0, NULL, 0, start, size)
+                    (<Subscription>one).outbound.put(<Subscription>one, reply, NULL, 0, NULL, 0, start, size, None)
         return 0
 
 
