@@ -30,7 +30,7 @@ from pathlib import Path
 
 import pika
 
-from bench.noise import longest_turn, percentile, stalls
+from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
 from mainstem.testing import BrokerProcess
@@ -190,11 +190,11 @@ def measure(protocol: str, size: int, seconds: float) -> None:
             line("nobody else", *small_ones(broker.mqtt_port, seconds), f"{memory_mib(broker.pid):7.0f} MiB")
             return
         with large_ones(protocol, broker.ports[protocol], size) as arrived:
-            before, began = stalls(broker.http_port), time.monotonic()
+            before, began = stalls(metrics(broker.http_port)), time.monotonic()
             first = arrived()
             acks, deliveries = small_ones(broker.mqtt_port, seconds)
             rate = (arrived() - first) / (time.monotonic() - began)
-            turn, where = longest_turn(before, stalls(broker.http_port))
+            turn, where = longest_turn(before, stalls(metrics(broker.http_port)))
         more = f"{memory_mib(broker.pid):7.0f} MiB {rate:9.1f}/s {turn:9.0f} {where}"
         line(protocol, acks, deliveries, more)
 
