@@ -162,3 +162,13 @@ def test_the_command_prints_as_sql_does(broker: BrokerProcess, topic: str, tmp_p
     import pyarrow.parquet as pq
 
     assert pq.read_table(place).column("text").to_pylist() == ["0", "1", "2"]
+
+
+def test_a_topic_and_one_below_it_are_two_tables_of_one_statement(broker: BrokerProcess, topic: str) -> None:
+    publish(broker, [(f"{topic}/b", b"1"), (f"{topic}/b/c", b"2"), (f"{topic}/b/c", b"3")])
+    statement = f"select (select count(*) from {topic}.b), (select count(*) from '{topic}.b.c')"
+    assert ask(broker, statement) == [(1, 2)]
+    with pytest.raises(InvalidArgument) as refused:
+        ask(broker, f"select * from {topic}.b, {topic}.b.c")
+    assert f"{topic}.b.c" in refused.value.message
+    assert f"'{topic}.b.c'" in refused.value.fix, "how it can be asked"
