@@ -294,6 +294,24 @@ async def test_absent_sessions_sleep_after_a_snapshot_and_wake_as_they_were(tmp_
         await again.close()
 
 
+async def test_a_client_that_comes_and_goes_is_planned_to_expire_once(tmp_path: Path) -> None:
+    """However often it sleeps in between."""
+    broker = await opened(tmp_path)
+    sessions, key = broker.session_keeper.sessions, NAMESPACE + b"client"
+    sessions.begin(key, 100, 1)
+    for second in range(1, 20):
+        session = sessions.find(key)
+        assert session is not None
+        session.left_ns = 0
+        sessions.leave(session, second * 1_000_000_000)
+        await broker.snapshot()
+        assert sessions._table.asleep_count == 1
+    assert sum(map(len, sessions._expiries.values())) == 1
+    assert sessions.expired(118 * 1_000_000_000) == [], "its time runs from when its client left last"
+    assert [one.key for one in sessions.expired(119 * 1_000_000_000)] == [key]
+    await broker.close()
+
+
 async def test_sessions_in_the_order_that_older_versions_wrote_are_loaded(tmp_path: Path) -> None:
     """All sessions first, then all places."""
     broker = await opened(tmp_path)

@@ -101,6 +101,11 @@ class Session:
             return None
         return self.left_ns + self.expiry_seconds * NS
 
+    def expiry_second(self) -> int:
+        """The first second in which it has expired; 0: never."""
+        expires = self.expires_ns()
+        return 0 if expires is None else -(-expires // NS)
+
     def oldest(self) -> int:
         """The stamp of the oldest record it may still need."""
         return min(self.position, min((stamp for _, _, stamp in self.flight), default=self.position))
@@ -248,8 +253,7 @@ class Sessions:
 
     def _plan_expiry(self, session: Session) -> None:
         """Once: where it is planned for an earlier second already, it is looked at then, and planned again."""
-        expires = session.expires_ns()
-        second = 0 if expires is None else -(-expires // NS)
+        second = session.expiry_second()
         if not second or 0 < session.planned_s <= second:
             return
         session.planned_s = second
@@ -484,6 +488,7 @@ def _unpack(key: bytes, packed: bytes) -> Session:
     session.position, flight = msgspec.msgpack.decode(place)
     session.flight = [tuple(one) for one in flight]
     _place_at_start(session)
+    session.planned_s = session.expiry_second()  # it was planned when its client left, or when it was loaded
     return session
 
 
