@@ -38,16 +38,14 @@ class Estimate:
 
 
 def tasks_of(spark: SparkSession, run_id: str) -> tuple[int, int]:
-    """Finished and all tasks of the jobs that run now; of a stage that is not known yet none are counted."""
+    """Finished and all tasks of the jobs that run now; of a stage that is not known yet none are counted. Nothing where
+    Spark does not tell: it is stopping, or Spark Connect has no context here. No flow fails for want of an estimate."""
     try:
         tracker: Any = spark.sparkContext.statusTracker()
-    except Exception:  # Spark Connect has no context here
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run_id)]
+        running = [job for job in jobs if job is not None and job.status == "RUNNING"]
+        stages = [tracker.getStageInfo(stage) for job in running for stage in job.stageIds]
+    except Exception:
         return 0, 0
-    stages = [
-        tracker.getStageInfo(stage)
-        for job in tracker.getJobIdsForGroup(run_id)
-        if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
-        for stage in info.stageIds
-    ]
     known = [one for one in stages if one is not None]
     return sum(one.numCompletedTasks for one in known), sum(one.numTasks for one in known)
