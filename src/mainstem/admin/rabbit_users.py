@@ -17,7 +17,7 @@ from mainstem.broker.identity.foreign_users import (
     rabbit_credentials,
     rules_on_everything,
 )
-from mainstem.broker.rights.access import User
+from mainstem.broker.rights.people import User
 from mainstem.broker.rights.rules import Rule
 from mainstem.model.errors import InvalidArgument, NotFound
 

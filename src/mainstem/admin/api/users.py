@@ -7,7 +7,8 @@ from typing import Any
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.namespaces.quotas import USER
-from mainstem.broker.rights.access import Action, Principal, Rule, User, is_loopback
+from mainstem.broker.rights.access import Action, Principal, Rule, is_loopback
+from mainstem.broker.rights.people import User
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.topic_filter import check_filter
 

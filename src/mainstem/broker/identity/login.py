@@ -28,7 +28,8 @@ from mainstem.broker.identity.nkeys import is_signed
 from mainstem.broker.identity.passwords import ScramVerifier, renewed, scram_verifier, verify_password
 from mainstem.broker.identity.throttle import Throttle
 from mainstem.broker.identity.tokens import Claims, TokenOptions, Tokens, looks_like_token
-from mainstem.broker.rights.access import USER_NAME, Access, Principal, User
+from mainstem.broker.rights.access import USER_NAME, Access, Principal
+from mainstem.broker.rights.people import User
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import MainstemError, NotAuthorized
 from mainstem.model.plain_text import hidden_character

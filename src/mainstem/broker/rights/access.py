@@ -23,15 +23,17 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 
 from mainstem.broker.identity.nkeys import check_nkey
 from mainstem.broker.identity.passwords import make_credentials
-from mainstem.broker.namespaces.quotas import NO_LIMITS, Limits
+from mainstem.broker.namespaces.quotas import Limits
+from mainstem.broker.rights.decisions import EVERYBODY, Decisions
 from mainstem.broker.rights.followed_users import FollowedUsers, UserStore
-from mainstem.broker.rights.rules import AUDIT_TOPIC, PATTERN, Names
+from mainstem.broker.rights.people import Hashed, User
+from mainstem.broker.rights.people import Principal as Principal
+from mainstem.broker.rights.rules import PATTERN
 from mainstem.broker.rights.rules import Action as Action
 from mainstem.broker.rights.rules import Kind as Kind
 from mainstem.broker.rights.rules import Rule as Rule
@@ -40,77 +42,14 @@ from mainstem.metadata.store import Written, done
 from mainstem.model.clock import Clock, SystemClock
 from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
 from mainstem.model.plain_text import hidden_character
-from mainstem.model.topic_filter import filter_levels, literal_filter
 
-DECISIONS_MAX = 100_000  # cached; beyond it the cache starts anew
 ROLES_MAX = 1_000
 NAMESPACES_MAX = 100  # of a user
 RULES_MAX = 1_000  # of a user
-SCHEMAS_TOPIC = b"_schemas"
-BROKERS_OWN = (SCHEMAS_TOPIC, AUDIT_TOPIC)
-WRITES = (Action.PUBLISH, Action.CREATE, Action.CONFIGURE, Action.DELETE)
-EVERYBODY = "*"  # the role that every user has
-Hashed = dict[str, Any]  # what is kept of a password
 USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who a connection is, once logged in."""
-
-    name: str
-    namespace: str = "/"
-    admin: bool = False
-    anonymous: bool = False  # let in because no user exists yet
-    client: str = ""  # the client's id, where a rule of this user asks for it (`Access.of_client`)
-    roles: tuple[str, ...] = ()  # that its token names, beside the user's own
-    rules: tuple[Rule, ...] = ()  # as its token says
-    by_token: bool = False
-    stranger: bool = False  # by a token, and the broker itself knows no user of this name
-    namespaces: tuple[str, ...] = ()  # of a stranger: those it may choose from
-    expires_s: int = field(default=0, compare=False)  # since 1970; 0: its login does not end by itself
-
-    def __hash__(self) -> int:
-        return hash(self.name)  # a text keeps its own: principals are looked up for each delivery
-
-    @property
-    def names(self) -> Names:
-        return Names(self.name, self.client, self.namespace)
-
-
-@dataclass(slots=True)
-class User:
-    name: str
-    namespace: str
-    admin: bool
-    credentials: Hashed
-    rules: list[Rule] = field(default_factory=list)
-    roles: list[str] = field(default_factory=list)
-    quota: Limits = NO_LIMITS
-    also: list[str] = field(default_factory=list)  # namespaces that it may choose instead of its own
-
-    @property
-    def namespaces(self) -> tuple[str, ...]:
-        return (self.namespace, *self.also)
-
-    @property
-    def nkey(self) -> str:
-        return str(self.credentials.get("nkey") or "")
-
-    def to_document(self) -> dict[str, Any]:
-        quota = {"quota": self.quota.to_document()} if self.quota != NO_LIMITS else {}
-        return {
-            **quota,
-            **({"also": self.also} if self.also else {}),
-            "user_namespace": self.namespace,
-            "admin": self.admin,
-            "credentials": self.credentials,
-            "rules": [rule.to_document() for rule in self.rules],
-            "roles": self.roles,
-        }
-
-
-class Access:
+class Access(Decisions):
     def __init__(
         self,
         store: UserStore,
@@ -122,14 +61,11 @@ class Access:
         self._store = store
         self._namespaces = namespaces  # the broker's own, as they come and go
         self._clock = clock or SystemClock()
-        self.users: dict[str, User] = {}
-        self.roles: dict[str, list[Rule]] = {}
+        super().__init__()
         self._load(items)
         self.version = 0
         self.listeners: list[Callable[[], None]] = []
         self.known_elsewhere = False  # whether tokens or certificates tell who somebody is
-        self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
-        self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
         self._nkeys: tuple[int, dict[str, User]] = (-1, {})  # version, and users by their nkey
 
     def _load(self, items: Iterable[Item]) -> None:
@@ -210,164 +146,6 @@ class Access:
         if self._nkeys[0] != self.version:
             self._nkeys = self.version, {user.nkey: user for user in self.users.values() if user.nkey}
         return self._nkeys[1]
-
-    # -- deciding
-
-    def rules_of(self, principal: Principal) -> Iterator[tuple[str, Rule]]:
-        """Each with whose it is: the user's own first, then those of its roles, then everybody's."""
-        user = self.users.get(principal.name)
-        if user is None and not principal.stranger:
-            return
-        for rule in user.rules if user is not None else ():
-            yield f"user {principal.name}", rule
-        for rule in principal.rules:
-            yield f"token of {principal.name}", rule
-        own = user.roles if user is not None else ()
-        for role in (*dict.fromkeys((*own, *principal.roles)), EVERYBODY):
-            for rule in self.roles.get(role, ()):
-                yield f"role {role}", rule
-
-    def of_client(self, principal: Principal, client_id: str) -> Principal:
-        """The same, with its client id if one of its rules asks for it; else all clients of a user share what is kept."""
-        if principal.admin or not any("%c" in rule.filter for _, rule in self.rules_of(principal)):
-            return principal
-        return replace(principal, client=client_id)
-
-    def allows(self, principal: Principal, action: Action, topic: bytes) -> bool:
-        """Whether this action is allowed on this very topic. Registry and audit alone write their own, for everybody."""
-        if topic in BROKERS_OWN and action in WRITES:
-            return False
-        if principal.admin:
-            return True
-        key = (principal, action.value, topic)
-        decision = self._decisions.get(key)
-        if decision is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            levels = filter_levels(literal_filter(topic))
-            decision = self._decide(principal, action, levels)
-            self._decisions[key] = decision
-        return decision
-
-    def allows_filter(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
-        """Whether a rule allows everything the filter may match, save what another denies (checked per delivery)."""
-        if principal.admin:
-            return True
-        key = (principal, action.value, topic_filter)
-        decision = self._coverages.get(key)
-        if decision is None:
-            if len(self._coverages) >= DECISIONS_MAX:
-                self._coverages.clear()
-            decision = self._decide(principal, action, filter_levels(topic_filter))
-            self._coverages[key] = decision
-        return decision
-
-    def allows_all(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
-        """Whether everything the filter may match is allowed: for what is not asked again for each delivery."""
-        if principal.admin:
-            return True
-        return not self.denies_some(principal, action, topic_filter) and self.allows_filter(
-            principal, action, topic_filter
-        )
-
-    def denies_some(self, principal: Principal, action: Action, topic_filter: bytes) -> bool:
-        """Whether something the filter may mean is denied: by a rule, not for want of one."""
-        if principal.admin:
-            return False
-        levels, names = filter_levels(topic_filter), principal.names
-        return levels[0] == AUDIT_TOPIC or any(
-            rule.overlaps_topics(levels, names)
-            for _, rule in self.rules_of(principal)
-            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
-        )
-
-    def denies(self, principal: Principal, action: Action, topic: bytes) -> bool:
-        """Whether a rule denies this very topic; what no rule speaks of is not denied."""
-        if topic in BROKERS_OWN and action in WRITES:
-            return True
-        if principal.admin:
-            return False
-        key = (principal, f"deny {action}", topic)
-        decision = self._decisions.get(key)
-        if decision is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            levels, names = filter_levels(literal_filter(topic)), principal.names
-            decision = self._decisions[key] = topic == AUDIT_TOPIC or any(
-                rule.covers_topics(levels, names)
-                for _, rule in self.rules_of(principal)
-                if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
-            )
-        return decision
-
-    def explain(self, principal: Principal, action: Action, topic_filter: bytes) -> tuple[bool, list[str]]:
-        """Whether everything the filter means is allowed, and why: the rules that decide it, or what is missing."""
-        if principal.admin:
-            return True, [f"user {principal.name} is an admin"]
-        levels, names = filter_levels(topic_filter), principal.names
-        rules = [(whose, rule) for whose, rule in self.rules_of(principal) if rule.kind is Kind.TOPIC]
-        rules = [(whose, rule) for whose, rule in rules if action in rule.actions]
-        if levels[0] == AUDIT_TOPIC:
-            return False, ["$audit is for admins"]
-        denying = [
-            f"{whose}: {rule}" for whose, rule in rules if not rule.allow and rule.overlaps_topics(levels, names)
-        ]
-        allowing = [f"{whose}: {rule}" for whose, rule in rules if rule.allow and rule.covers_topics(levels, names)]
-        if denying:
-            return False, denying
-        return bool(allowing), allowing or [f"no rule allows {action} on all of it"]
-
-    def denied_filters(self, principal: Principal, action: Action) -> tuple[bytes, ...]:
-        """What rules deny, as filters: for readers of many topics at once, such as a view's."""
-        if principal.admin:
-            return ()
-        found = (
-            rule.topic_filter(principal.names)
-            for _, rule in self.rules_of(principal)
-            if not rule.allow and rule.kind is Kind.TOPIC and action in rule.actions
-        )
-        return tuple(sorted({AUDIT_TOPIC, *(one for one in found if one is not None)}))
-
-    def judges(self, principal: Principal, action: Action, kind: Kind, name: str) -> bool | None:
-        """What the rules of a kind other than topics say of an object; None if none speaks of it."""
-        if principal.admin:
-            return True
-        said: bool | None = None
-        names = principal.names
-        for _, rule in self.rules_of(principal):
-            if rule.kind is kind and action in rule.actions and rule.covers_name(name, names):
-                if not rule.allow:
-                    return False
-                said = True
-        return said
-
-    def allows_named(self, principal: Principal, action: Action, kind: Kind, name: str, topic: bytes) -> bool:
-        """A queue or an exchange: by rules of its kind, or of the topic that its name is."""
-        said = self.judges(principal, action, kind, name)
-        if said is None:
-            return self.allows(principal, action, topic)
-        return said and not self.denies(principal, action, topic)
-
-    def require(self, principal: Principal, action: Action, topic: bytes) -> None:
-        if not self.allows(principal, action, topic):
-            shown = topic.decode(errors="backslashreplace")
-            raise NotAuthorized(
-                f"user {principal.name} may not {action} {shown}",
-                fix=f"mainstem user allow {principal.name} {action} '{shown}'",
-            )
-
-    def _decide(self, principal: Principal, action: Action, levels: list[bytes]) -> bool:
-        allowed, names = False, principal.names
-        if levels[0] == AUDIT_TOPIC:
-            return False
-        for _, rule in self.rules_of(principal):
-            if action not in rule.actions or rule.kind is not Kind.TOPIC:
-                continue
-            if rule.covers_topics(levels, names):
-                if not rule.allow:
-                    return False
-                allowed = True
-        return allowed
 
     # -- changing
 

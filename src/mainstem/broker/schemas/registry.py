@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from mainstem.broker.rights.access import SCHEMAS_TOPIC
+from mainstem.broker.rights.decisions import SCHEMAS_TOPIC
 from mainstem.broker.schemas import faults, records
 from mainstem.broker.schemas.checker import Checker
 from mainstem.broker.schemas.enforcement import Enforcement

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mainstem.broker.rights.access import BROKERS_OWN, Access, Action, Principal
+from mainstem.broker.rights.access import Access, Action, Principal
+from mainstem.broker.rights.decisions import BROKERS_OWN
 from mainstem.broker.rights.rules import TopicRules
 from mainstem.codec.batch import decode_batch
 from mainstem.codec.staged import StagedBatch

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mainstem.broker.rights.access import EVERYBODY, Access, Action, Kind, Rule
+from mainstem.broker.rights.access import Access, Action, Kind, Rule
+from mainstem.broker.rights.decisions import EVERYBODY
 from mainstem.broker.rights.rules import LITERAL, PATTERN, PREFIX
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.topic import kafka_name, topic_of_kafka
