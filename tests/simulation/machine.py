@@ -81,7 +81,7 @@ class SimulatedCommitter:
 
 
 def empty_metadata() -> sqlite3.Connection:
-    """In memory: files would take a third of a history's time, and SQLite's own crashes are not what is simulated."""
+    """In memory: files would take a sixth of a history's time, and SQLite's own crashes are not what is simulated."""
     if not _SCHEMA:
         store = SqliteStore(None)
         _SCHEMA.append(store._connection.serialize())
