@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +33,27 @@ T = TypeVar("T")
 
 _pool: ThreadPoolExecutor | None = None
 _starting = 0
+
+
+class _Patience(threading.local):
+    on = False
+
+
+_patience = _Patience()
+
+
+@contextmanager
+def large_by_thread() -> Iterator[None]:
+    """Reads in here meet large frames of local engines as if they lay elsewhere: whoever asks for it handles NotLocal."""
+    before, _patience.on = _patience.on, True
+    try:
+        yield
+    finally:
+        _patience.on = before
+
+
+def wants_large_by_thread() -> bool:
+    return _patience.on
 
 
 @contextmanager
@@ -66,7 +88,8 @@ async def when_local(read: Callable[[], T]) -> T:
     """Run a reader on the loop until it misses nothing. It must change nothing before it has read."""
     for _ in range(RUNS_MAX):
         try:
-            return read()
+            with large_by_thread():
+                return read()
         except NotLocal as missing:
             await brought(missing)
     raise Overloaded(f"a read met frames that lie elsewhere {RUNS_MAX} times", fix="read less at once")

@@ -148,7 +148,7 @@ class Log(Readable):
     def use_engine(self, engine: Engine) -> None:
         """The one it has, or one that stands in front of it."""
         self.engine = engine
-        self._read_now = engine.read_now
+        self._read_now = engine.read if engine.is_local else engine.read_now
         self.file_parts = engine if isinstance(engine, FileParts) else None
         self._line_engine = engine if isinstance(engine, LineEngine) else None
         self._pushed_engine = engine if isinstance(engine, PushedEngine) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mainstem.log.away import may_wait, pool
+from mainstem.log.away import may_wait, pool, wants_large_by_thread
 from mainstem.storage.engine import Engine, NotLocal, Slice
 
 
@@ -24,7 +24,10 @@ class Readable:
         begin at `start_offset`.
         """
         end = self.written if end_offset is None else min(end_offset, self.written)
-        return self._read_now(offset, bytes_max, end) if offset < end else None
+        if offset >= end:
+            return None
+        read = self.engine.read_now if wants_large_by_thread() else self._read_now
+        return read(offset, bytes_max, end)
 
     def read_in_thread(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """The same off the loop, or before anyone is served: waits for what lies elsewhere."""
@@ -33,7 +36,7 @@ class Readable:
 
     def read_anywhere(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """For readers that run on the loop and in threads alike: `read_now` on a loop that serves, else it waits."""
-        if not may_wait():
+        if self.engine.is_local or not may_wait():
             return self.read_now(offset, bytes_max, end_offset)
         return self.read_in_thread(offset, bytes_max, end_offset)
 

@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         if self.meter is not None:
             self.meter.wrote(size)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """To a transport of the loop's: where a compiled half collects instead of `send`."""
         self.transport.write(data)
         self.note_unsent()

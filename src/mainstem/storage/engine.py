@@ -106,8 +106,8 @@ class Engine(Protocol):
 
     def read_now(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         """`read` that never leaves this machine: NotLocal where it would have to. What `read` brought stays readable so
-        long enough to be read again. Where the engine is local it is `read`, but for frames so large that a thread reads
-        them first."""
+        long enough to be read again. Where the engine is local it is `read`, but for frames so large that a thread should
+        read them first: who handles that says so (`log/away.py`)."""
 
     def find_stamp(self, stamp: int) -> int:
         """The base offset of the last frame whose stamp is <= `stamp`; the start offset if there is none. Never leaves

@@ -76,13 +76,13 @@ def test_old_parts_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monkey
     filled(made, [1000 + n * 10 for n in range(100)])
     made.log.times.learn()
     read: list[int] = []
-    real = Log.read_anywhere
+    real = Log.read_now
 
     def noted(self: Log, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
         read.append(offset)
         return real(self, offset, bytes_max, end_offset)
 
-    monkeypatch.setattr(Log, "read_anywhere", noted)
+    monkeypatch.setattr(Log, "read_now", noted)
     assert find_time_stored(made.log, 1850, 0, 100) == (85, 1850)
     assert min(read) >= 80
 

@@ -13,6 +13,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from mainstem.admin.cursors import group_key, group_named, groups_of, offset_rows, queue_service
@@ -23,7 +24,9 @@ from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.pipelines import ENDED
 from mainstem.broker.topics.reading import PartitionReader
 from mainstem.broker.topics.views import View, ViewSlot
+from mainstem.log.away import large_by_thread
 from mainstem.model.histogram import Histogram
+from mainstem.storage.engine import NotLocal
 
 TOPICS_MAX, QUEUES_MAX, GROUPS_MAX, FLOWS_MAX = 200, 90, 90, 60
 NAMESPACES_LOOKED_MAX = 100
@@ -183,9 +186,10 @@ class Figures:
                 continue
             self._tails[log.id] = log.stable
             begin = max(log.start_offset, log.stable - TAIL_RECORDS)
-            records, _ = ViewSlot(everything, log).records(begin, TAIL_BYTES, count_max=TAIL_RECORDS)
-            for topic in {record.topic for record in records}:
-                self._follow((namespace.name, topic.decode(errors="replace")))
+            with suppress(NotLocal), large_by_thread():  # large messages are not read for a guess
+                records, _ = ViewSlot(everything, log).records(begin, TAIL_BYTES, count_max=TAIL_RECORDS)
+                for topic in {record.topic for record in records}:
+                    self._follow((namespace.name, topic.decode(errors="replace")))
         for name in islice(namespace.topics, TOPICS_MAX):
             key = (namespace.name, name.decode(errors="replace"))
             if not name.startswith(b"$") and (key not in self._busy or self._moved(namespace, key)):

@@ -17,7 +17,7 @@ from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads
 from mainstem.cursor.queue import QueueCursor
-from mainstem.log.away import bring
+from mainstem.log.away import bring, large_by_thread
 from mainstem.log.committed import taken_stamps
 from mainstem.storage.engine import NotLocal
 
@@ -59,11 +59,12 @@ class Level:
         if self.reading:
             return False
         try:
-            if self.index is not None:
-                return self._read_index(self.index)
-            while not len(self.backlog) and self._begin() < self.queue.head_stamp:
-                pieces, complete = self._reader_on().read(self.queue.head_stamp)
-                self.take_read(pieces, complete)
+            with large_by_thread():
+                if self.index is not None:
+                    return self._read_index(self.index)
+                while not len(self.backlog) and self._begin() < self.queue.head_stamp:
+                    pieces, complete = self._reader_on().read(self.queue.head_stamp)
+                    self.take_read(pieces, complete)
         except NotLocal as missing:
             self.bring(missing)
         return len(self.backlog) > 0

@@ -57,6 +57,7 @@ from mainstem.protocols.unfinished import NOTED_MIN
 
 logger = logging.getLogger("mainstem.kafka")
 
+SLICED_BYTES_MIN, SLICE_BYTES, SLICES_AT_ONCE = 1024 * 1024, 256 * 1024, 8  # answers so large leave so much at once
 API_VERSIONS = 18
 PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
@@ -171,6 +172,7 @@ class KafkaConnection(Connection):
         "opening",
         "parked",
         "principal",
+        "rest",
         "service",
         "session",
         "sessions",
@@ -205,6 +207,7 @@ class KafkaConnection(Connection):
         self.parked: deque[Callable[[], None]] = deque()  # requests that wait until the peer reads; PENDING_MAX at most
         self.opening = asyncio.Lock()  # held while a batch of its is looked at elsewhere
         self.waiting: deque[tuple[Any, Slot]] = deque()  # what came with the read that made it too many
+        self.rest: deque[Any] = deque()  # buffers of large answers that are not sent yet; others follow them
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +253,7 @@ class KafkaConnection(Connection):
         for answer, _ in self.waiting:
             answer.close()
         self.waiting.clear()
+        self.rest.clear()
         self.parked.clear()
         self.session.forget()
         self.singles = self.fetches = None  # they know us: a large buffer would wait for the collector of cycles
@@ -424,6 +428,7 @@ class KafkaConnection(Connection):
         return True
 
     def on_room(self) -> None:
+        self._send_rest()
         while self.parked and not self.blocked and self.transport is not None:
             self.parked.popleft()()
         if not self.blocked:
@@ -444,16 +449,36 @@ class KafkaConnection(Connection):
             if self.meter is not None:
                 self.meter.wrote(taken)
             ready, size = rest_of(ready, taken), size - taken
+        if (self.rest or size >= SLICED_BYTES_MIN) and not self.closing:
+            self.dirty = False
+            self.rest.extend(ready)
+            self._send_rest()
+            self._go_on()
+            return
         if ready:
             self.out = ready if self.out is None else self.out + ready
             self.out_bytes += size
         super().flush()
         self._go_on()
 
+    def _send_rest(self) -> None:
+        """A large answer leaves in slices, as the peer takes them: the transport copies what it keeps."""
+        for _ in range(SLICES_AT_ONCE):
+            if not self.rest or self.blocked or self.closing or self.transport is None:
+                return
+            part = memoryview(self.rest.popleft())
+            if len(part) > SLICE_BYTES:
+                self.rest.appendleft(part[SLICE_BYTES:])
+                part = part[:SLICE_BYTES]
+            self.server.counters.bytes_out += len(part)
+            self.write(part)
+        if self.rest and not self.blocked:
+            self.service.later(0, self._send_rest)
+
     def _may_lend(self) -> bool:
         """Nothing waits to be sent before it, and bytes go to the socket as they are."""
         transport = self.transport
-        if self.fd < 0 or self.closing or self.out or transport is None or transport.is_closing():
+        if self.fd < 0 or self.closing or self.out or self.rest or transport is None or transport.is_closing():
             return False
         return not transport.get_write_buffer_size()
 

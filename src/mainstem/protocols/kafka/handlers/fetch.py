@@ -22,7 +22,7 @@ from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.rights.access import Action
 from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
-from mainstem.log.away import bring
+from mainstem.log.away import bring, large_by_thread
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
@@ -285,9 +285,10 @@ class Polling:
             answer = PartitionAnswer(partition_index=one.index)
             answers.append((one, answer))
             try:
-                found = self._read(
-                    one, answer, max(room - size, 0), first=size == 0, final=final or body.max_wait_ms <= 0
-                )
+                with large_by_thread():
+                    found = self._read(
+                        one, answer, max(room - size, 0), first=size == 0, final=final or body.max_wait_ms <= 0
+                    )
             except MainstemError as fault:
                 answer.error_code = code_of(fault)
                 found = 0
