@@ -17,7 +17,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, Pro
 
 from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
-from tests.cli.commands import said
+from tests.cli.commands import run, said
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet
 from tests.security.attempts import Client
 from tests.users import ROOT
@@ -181,6 +181,19 @@ def test_an_mqtt_subscriber_over_its_quota_gets_everything_later(broker: Broker,
     assert counted(root, "mainstem_quota_delays_total") > 0
 
 
+def test_a_nats_publisher_over_its_quota_is_read_later_and_loses_nothing(broker: Broker, root: httpx.Client) -> None:
+    give(root, publish_bytes_per_s=50_000)
+    before = counted(root, "mainstem_quota_delays_total")
+    with Raw.connected(broker.mqtt_port, version=5, username=ANN[0], password=ANN[1].encode()) as reader:
+        reader.subscribe(("slow/nats", 0))
+        client, _ = nats(broker, ANN)
+        with client:
+            for number in range(8):
+                client.sendall(b"PUB slow.nats 20000\r\n%d" % number + bytes(19_999) + b"\r\n")
+            assert [int(reader.message().payload[:1]) for _ in range(8)] == list(range(8))
+    assert counted(root, "mainstem_quota_delays_total") > before
+
+
 def test_a_websocket_client_is_counted_in_both_directions_and_gets_everything(
     broker: Broker, root: httpx.Client
 ) -> None:
@@ -329,3 +342,14 @@ def test_the_command_line_sets_and_shows_quotas(
     assert "connections_max" in said("user", "describe", ANN[0])
     said("namespace", "alter", "left", "--quota", "topics_max=none")
     assert root.get("/v1/namespaces/left").json()["quota"] == {"publish_bytes_per_s": 10 << 20}
+
+
+def test_the_command_line_says_which_rule_decides(
+    broker: Broker, root: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSTEM_URL", broker.http_url.replace("//", f"//{ROOT[0]}:{ROOT[1]}@"))
+    said("user", "allow", ANN[0], "consume", "why/#")
+    said("user", "deny", ANN[0], "consume", "why/secret/#")
+    assert "why/#" in said("user", "may", ANN[0], "consume", "why/open", "--why")
+    refused = run("user", "may", ANN[0], "consume", "why/secret/1", "--why")
+    assert refused.returncode == 1 and "why/secret/#" in refused.stdout + refused.stderr
