@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.consumer import Consumer, Delivered
 from mainstem.model.crossing import nats_message
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from mainstem.protocols.nats.jetstream.api import JetStream
     from mainstem.protocols.nats.session import Subscription
 
-TURN_MESSAGES_MAX = 1_000  # delivered by one consumer in one turn of the loop; the rest in the next
+TURN_MESSAGES_MAX = 1_000  # delivered by one consumer in one turn of the loop, or a slice's; the rest in the next
 HANDED_MAX = 4_096  # the same of plain ones
 TARGETS_MAX = 64  # pulls that take turns in it
 FLOW_WINDOW_BYTES = 2 << 20
@@ -50,6 +53,15 @@ def ack_subject(consumer: Consumer, one: Delivered) -> bytes:
         f"{one.record.stamp}.{one.pending}"
     )
     return text.encode()
+
+
+def turn() -> Iterator[None]:
+    """Once for each message of a turn: others' work waits for no more than a slice."""
+    until_ns = time.monotonic_ns() + SLICE_NS
+    for _ in range(TURN_MESSAGES_MAX):
+        yield
+        if time.monotonic_ns() >= until_ns:
+            return
 
 
 class Delivery:
@@ -224,7 +236,7 @@ class Delivery:
             if self.pulls:
                 self.wake()
             return
-        for _ in range(TURN_MESSAGES_MAX):
+        for _ in turn():
             if not self.pulls:
                 return
             record = consumer.peek()
@@ -302,7 +314,7 @@ class Delivery:
         return [random.choice(members)] if members else []
 
     def _serve_push(self) -> None:
-        for _ in range(TURN_MESSAGES_MAX):
+        for _ in turn():
             receivers = self._push_receivers()
             if not receivers:
                 self.jetstream.await_interest(self)
