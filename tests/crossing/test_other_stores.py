@@ -1,4 +1,6 @@
-"""Azure's store, by its emulator Azurite (npm install azurite); MAINSTEM_AZURITE names its command where it is not on the path.
+"""Azure's store, by its emulator Azurite (npm install azurite).
+
+MAINSTEM_AZURITE names its command where it is not on the path.
 
 Of Google's store there is no emulator that takes the requests of our library: fake-gcs-server 1.56 answers its PUT with
 "invalid uploadType".
