@@ -8,6 +8,8 @@ from mainstem.protocols.connection import CLOSE_SECONDS_MAX, HOLD_LOG, HOLD_OUTP
 
 
 class Ticker:
+    on_turn = None
+
     def __init__(self) -> None:
         self.dirty: list[Any] = []
 
