@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import asyncpg
+import psutil
 
 from mainstem.testing.process import BrokerProcess, lasting_ports
 from tests.contract.postgres_server import PostgresServer
@@ -101,6 +104,19 @@ class Cluster:
     def owner_of(self, cell: str) -> str:
         row = self.ask(f"SELECT owner FROM cell WHERE name = '{cell}' AND lease_until > clock_timestamp()")
         return row["owner"] or "" if row else ""
+
+    def process_of(self, cell: int) -> int:
+        """The process that serves a cell other than the first: who listens on its relay port."""
+        port = self.ask(f"SELECT relay_port FROM cell WHERE cell_id = {cell}")["relay_port"]
+        found = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+        return next((one.pid for one in found if one.laddr.port == port and one.pid), 0)
+
+    def run(self, *arguments: str, by: str = "a") -> str:
+        """A command of a person's that asks a broker: what it says."""
+        command = [sys.executable, "-m", "mainstem", *arguments, "--url", self.brokers[by].http_url]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def wait_owner(self, other_than: str = "") -> str:
         """Until a broker other than that owns it, and serves."""

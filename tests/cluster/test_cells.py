@@ -28,27 +28,12 @@ pytestmark = pytest.mark.timeout(300)  # of a busy machine
 NAMESPACE = "tenant"
 
 
-def mainstem(cluster: Cluster, *arguments: str, by: str = "a") -> str:
-    url = f"http://127.0.0.1:{cluster[by].ports['http']}"
-    command = [sys.executable, "-m", "mainstem", *arguments, "--url", url]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
     with Cluster(tmp_path, postgres, "a", "b") as started:
-        said = mainstem(started, "namespace", "add", NAMESPACE, "--cell", "new", by="b")
+        said = started.run("namespace", "add", NAMESPACE, "--cell", "new", by="b")
         assert f"in cell {NAMESPACE}" in said
         yield started
-
-
-def process_of(cluster: Cluster, cell: int) -> int:
-    """The process that serves a cell, by who listens on its relay port."""
-    port = cluster.ask(f"SELECT relay_port FROM cell WHERE cell_id = {cell}")["relay_port"]
-    found = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
-    return next(one.pid for one in found if one.laddr.port == port and one.pid)
 
 
 def test_two_namespaces_have_two_owners_and_one_that_is_killed_costs_the_other_nothing(cluster: Cluster) -> None:
@@ -57,7 +42,7 @@ def test_two_namespaces_have_two_owners_and_one_that_is_killed_costs_the_other_n
     for one in (*first, *second):
         one.wait_acked(10)
     sessions = [one.sessions for one in first]
-    os.kill(process_of(cluster, 2), signal.SIGKILL)
+    os.kill(cluster.process_of(2), signal.SIGKILL)
     for one in second:
         one.wait_acked(10)
     cluster["b"].kill()
@@ -72,7 +57,7 @@ def test_two_namespaces_have_two_owners_and_one_that_is_killed_costs_the_other_n
 
 
 def test_users_of_a_cell_log_in_by_any_broker_and_see_only_their_namespace(cluster: Cluster) -> None:
-    mainstem(cluster, "user", "add", "root", "--admin", "--password", "secret")
+    cluster.run("user", "add", "root", "--admin", "--password", "secret")
     login = "root:secret@"
     ports = [cluster[name].ports for name in ("a", "b")]
     for name, namespace in (("device", NAMESPACE), ("other", "/")):
@@ -140,7 +125,7 @@ def ask(ports: dict[str, int], path: str, login: str, body: bytes | None = None)
 @pytest.mark.slow
 def test_a_broker_that_joins_gets_a_cell_and_one_that_drains_keeps_none(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        mainstem(cluster, "namespace", "add", name, "--cell", "new")
+        cluster.run("namespace", "add", name, "--cell", "new")
     cells = {NAMESPACE, "one", "two"}
     cluster.until(lambda: all(cluster.owner_of(one) for one in cells))
     publishers = [one for name in cells for one in start_all(cluster, name)[:2]]
@@ -166,7 +151,7 @@ def test_a_cell_that_was_paused_acknowledges_nothing_when_it_goes_on(cluster: Cl
     publishers = start_all(cluster, NAMESPACE)
     for one in publishers:
         one.wait_acked(5)
-    paused = process_of(cluster, 2)
+    paused = cluster.process_of(2)
     os.kill(paused, signal.SIGSTOP)
     cluster.until(lambda: cluster.owner_of(NAMESPACE) == "a")
     for one in publishers:
@@ -185,8 +170,8 @@ def test_a_namespace_that_is_removed_leaves_nothing_to_the_next_one_of_its_name(
     for one in publishers:
         one.wait_acked(5)
         one.stop()
-    mainstem(cluster, "namespace", "rm", NAMESPACE, "--with-data", "--yes")
+    cluster.run("namespace", "rm", NAMESPACE, "--with-data", "--yes")
     cluster.until(lambda: cluster.ask("SELECT count(*) AS n FROM place")["n"] == 0)
-    mainstem(cluster, "namespace", "add", NAMESPACE, "--cell", "new")
+    cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
     assert cluster.ask("SELECT count(*) AS n FROM cell")["n"] == 2, "the empty cell is used again"
     cluster.until(lambda: get(cluster["a"].ports, f"/v1/topics?namespace={NAMESPACE}")["items"] == [])

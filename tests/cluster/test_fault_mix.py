@@ -1,10 +1,12 @@
-"""Fault after fault under the load of every protocol, as at random: kills, pauses, restarts of PostgreSQL, hand-overs."""
+"""Fault after fault under the load of every protocol in two cells, as at random: kills, pauses, restarts, hand-overs."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,8 @@ from tests.cluster.load import KAFKA_TOPIC, MQTT_TOPIC, start_all
 from tests.cluster.reading import judge, read_topic
 from tests.contract.postgres_server import PostgresServer
 
-CYCLES = int(os.environ.get("MAINSTEM_CLUSTER_CYCLES", "6"))
+CYCLES = int(os.environ.get("MAINSTEM_CLUSTER_CYCLES", "20"))
+NAMESPACE = "tenant"
 
 
 def kill_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
@@ -50,18 +53,31 @@ def stop_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
     cluster[owner].start()
 
 
+def kill_cell(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    """The process of the cell that is not the first; its broker goes on."""
+    process = cluster.until(lambda: cluster.process_of(2))
+    os.kill(process, rng.choice((signal.SIGKILL, signal.SIGTERM)))
+
+
+def move_cell(cluster: Cluster, owner: str, rng: random.Random) -> None:
+    target = rng.choice(sorted(cluster.brokers))
+    command = [sys.executable, "-m", "mainstem", "cluster", "move", NAMESPACE, target, "--cluster", cluster.dsn]
+    subprocess.run(command, check=False, capture_output=True, timeout=60)  # it may be there already
+
+
 FAULTS: list[Callable[[Cluster, str, random.Random], None]] = [
-    kill_owner, pause_owner, kill_other, restart_postgres, stop_owner,
+    kill_owner, pause_owner, kill_cell, kill_other, restart_postgres, stop_owner, move_cell,
 ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(180 + 60 * CYCLES)
 def test_what_was_acknowledged_outlives_any_mix_of_faults(tmp_path: Path, postgres: PostgresServer) -> None:
     seed = int(os.environ.get("MAINSTEM_CLUSTER_SEED", "1"))
     rng, memory = random.Random(seed), OffsetMemory()
     with Cluster(tmp_path, postgres, "a", "b") as cluster:
-        publishers = start_all(cluster)
+        cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
+        publishers = [*start_all(cluster), *start_all(cluster, NAMESPACE)]
         for cycle in range(CYCLES):
             for one in publishers:
                 one.wait_acked(10)

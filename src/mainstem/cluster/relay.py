@@ -269,7 +269,7 @@ class _Client(_Half):
 
 
 class Relay:
-    """`view()` is the cluster as far as we know; `nearest` are cells of this machine, which are tried first."""
+    """`view()` is the cluster as far as we know."""
 
     def __init__(self, tls: ssl.SSLContext, view: Callable[[], View]) -> None:
         self._tls, self._view = tls, view
