@@ -81,7 +81,9 @@ class PostgresSession:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and asyncio._get_running_loop() is not None:
+            connection.terminate()  # in a loop's thread nothing may be waited for; the server notices
+        elif connection is not None:
             try:
                 self._loop.run_until_complete(connection.close(timeout=self._connect_s))
             except Exception:  # the server is away: it forgets us by itself

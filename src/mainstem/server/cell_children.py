@@ -14,10 +14,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from mainstem.cluster.membership import CellFacts
 
 logger = logging.getLogger("mainstem.cluster")
 
@@ -31,6 +34,7 @@ class Child:
     pid: int
     pipe: int
     cell: int = 0  # 0: the spare
+    epoch: int = 0  # that the cell had before it took it
     leaving: bool = False
 
     def tell(self, **line: Any) -> None:
@@ -58,7 +62,7 @@ class Children:
     def take(self, cell: int, facts: dict[str, Any]) -> None:
         child = self._spare or _spawn()
         self._spare = None
-        child.cell = cell
+        child.cell, child.epoch = cell, facts["epoch"]
         self.by_cell[cell] = child
         child.tell(take={**facts, "cell": cell})
 
@@ -67,6 +71,14 @@ class Children:
         if not child.leaving:
             child.leaving = True
             child.tell(leave=reason)
+
+    def end_if_lost(self, cell: CellFacts, broker: str) -> None:
+        """Another broker took the cell: a process that does not know yet, as it hangs, stands in the way of the next."""
+        child = self.by_cell[cell.cell_id]
+        if cell.epoch > child.epoch and cell.owner not in (None, broker):
+            logger.warning("the process of cell %d is ended: %s owns the cell", cell.cell_id, cell.owner)
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
 
     def keep_spare(self, wanted: bool) -> None:
         if wanted and self._spare is None:

@@ -274,6 +274,7 @@ class Node:
         """A cell that has a process of its own wherever it is served."""
         number = cell.cell_id
         if number in self._children.by_cell:
+            self._children.end_if_lost(cell, self._name)
             if cell.owner == self._name and (why := self._taking.reason_to_leave(view, cell)):
                 self._children.leave(number, why)
             return
