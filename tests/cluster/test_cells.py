@@ -151,13 +151,15 @@ def test_a_cell_that_was_paused_acknowledges_nothing_when_it_goes_on(cluster: Cl
     publishers = start_all(cluster, NAMESPACE)
     for one in publishers:
         one.wait_acked(5)
-    paused = cluster.process_of(2)
+    paused, front = cluster.process_of(2), cluster["b"]
+    front.signal(signal.SIGSTOP)  # else it ends the process as soon as another broker owns the cell
     os.kill(paused, signal.SIGSTOP)
     cluster.until(lambda: cluster.owner_of(NAMESPACE) == "a")
     for one in publishers:
         one.wait_acked(5)
     os.kill(paused, signal.SIGCONT)
-    cluster.until(lambda: not psutil.pid_exists(paused))
+    cluster.until(lambda: psutil.Process(paused).status() == psutil.STATUS_ZOMBIE)
+    front.signal(signal.SIGCONT)
     for one in publishers:
         one.wait_acked(5)
         one.stop()

@@ -96,7 +96,7 @@ async def _say(stream: Any, answer: _Answer, scope: Scope, receive: Receive) -> 
     target = scope.get("raw_path", scope["path"].encode())
     target += b"?" + scope["query_string"] if scope["query_string"] else b""
     headers = [(name, value) for name, value in scope["headers"] if name not in BETWEEN_TWO]
-    chunked = not any(name == b"content-length" for name, _ in headers) and scope["method"] not in ("GET", "HEAD")
+    chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     headers += [(b"connection", b"close"), *([(b"transfer-encoding", b"chunked")] if chunked else [])]
     head = b"".join(b"%s: %s\r\n" % pair for pair in headers)
     stream.write(b"%s %s HTTP/1.1\r\n%s\r\n" % (scope["method"].encode(), target, head))
