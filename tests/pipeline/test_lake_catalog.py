@@ -352,3 +352,21 @@ def test_what_would_give_an_archive_another_name_or_reach_outside_is_refused(bro
     listed = httpx.get(f"{broker.http_url}/iceberg/v1/namespaces", params={"parent": "none"}, timeout=60)
     assert listed.status_code == 404 and listed.json()["error"]["message"] == "Namespace does not exist: none"
     assert sorted(own.list_tables("iot")) == [("iot", "a"), ("iot", "b")]
+
+
+def test_a_sort_order_under_an_id_that_is_taken_gets_another(broker: Broker, warehouse: Path) -> None:
+    own = open_catalog(LakeOptions(str(warehouse)))
+    own.create_namespace("iot")
+    own.create_table("iot.a", NUMBERS)
+    orders = []
+    for direction in ("asc", "desc", "asc"):
+        field = {"transform": "identity", "source-id": 1, "direction": direction, "null-order": "nulls-last"}
+        updates = [
+            {"action": "add-sort-order", "sort-order": {"order-id": 1, "fields": [field]}},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+        ]
+        body = {"requirements": [], "updates": updates}
+        done = httpx.post(f"{broker.http_url}/iceberg/v1/namespaces/iot/tables/a", json=body, timeout=60)
+        assert done.status_code == 200, done.text
+        orders.append(own.load_table("iot.a").sort_order())
+    assert [(one.order_id, str(one.fields[0].direction)) for one in orders] == [(1, "ASC"), (2, "DESC"), (1, "ASC")]

@@ -276,7 +276,8 @@ class Rest:
             if current is None and not any(one.type == "assert-create" for one in request.requirements):
                 raise iceberg.NoSuchTableError(f"there is no table {'.'.join(place)}")
             self._check_updates(request, current)
-            staged = self._catalog._update_and_stage_table(current, place, request.requirements, request.updates)
+            updates = _renumbered(request.updates, current)
+            staged = self._catalog._update_and_stage_table(current, place, request.requirements, updates)
             self._check_place(staged.metadata_location)
             planned.append((current, staged))
         written: list[StagedTable] = []
@@ -376,6 +377,29 @@ class Rest:
             raise ValueError(f"tables of format version {version} cannot be committed here, up to {FORMAT_MAX} can")
 
 
+def _renumbered(updates: tuple[Any, ...], current: Table | None) -> tuple[Any, ...]:
+    """Sort orders under ids that are free: who replaces a table does not know which another commit has taken since."""
+    from pyiceberg.table.sorting import SortOrder
+    from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
+
+    add: Any = AddSortOrderUpdate  # mypy knows their fields by their names in JSON only
+    choose: Any = SetDefaultSortOrderUpdate
+    taken = {one.order_id: one for one in current.metadata.sort_orders} if current is not None else {}
+    same: int | None = None
+    made: list[Any] = []
+    for update in updates:
+        if isinstance(update, AddSortOrderUpdate) and update.sort_order.order_id in taken:
+            fields = update.sort_order.fields
+            same = next((number for number, one in taken.items() if one.fields == fields), None)
+            if same is not None:
+                continue
+            update = add(sort_order=SortOrder(*fields, order_id=max(taken) + 1))
+        elif isinstance(update, SetDefaultSortOrderUpdate) and update.sort_order_id == -1 and same is not None:
+            update = choose(sort_order_id=same)
+        made.append(update)
+    return tuple(made)
+
+
 # pyiceberg's texts → those of Iceberg's own catalogs, by which clients and people know them.
 WORDS = tuple(
     (re.compile(theirs), ours)
@@ -386,6 +410,7 @@ WORDS = tuple(
         (r"^Table (\S+) already exists$", r"Table already exists: \1"),
         (r"^Table already exists$", "Requirement failed: table already exists"),
         (r"^Cannot open file, does not exist: ", "Failed to open input stream for file: "),
+        (r"^\[Errno 2\] Failed to open local file '([^']+)'.*", r"Failed to open input stream for file: \1"),
         (r"^Table UUID does not match: (\S+) != (\S+)$", r"Requirement failed: UUID does not match: expected \2 != \1"),
         (
             r"(last assigned (?:field|partition) id) has changed: expected (\d+), found (\d+)",
