@@ -60,6 +60,32 @@ def test_dead_letters_are_read_and_redriven_one_by_one_or_all(
     assert http.get("/v1/queues/parcels").status_code == 404
 
 
+def test_consumers_of_a_queue_are_listed_with_their_protocols(page: Page, broker: Broker, http: httpx.Client) -> None:
+    http.post("/v1/queues", json={"name": "shifts", "filter": "shifts/#"}).raise_for_status()
+    worker = paho.Client(CallbackAPIVersion.VERSION2, client_id="worker-7", protocol=paho.MQTTv5)
+    worker.connect(broker.host, broker.mqtt_port)
+    worker.loop_start()
+    worker.subscribe("$queue/shifts", 1)
+    try:
+        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+            channel = connection.channel()
+            channel.basic_consume("shifts", lambda *_: None, auto_ack=True)
+            deadline = time.monotonic() + 30
+            while http.get("/v1/queues/shifts").json()["consumers"] < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            page.goto("/queue?name=shifts")
+            expect(page.locator("#takers tbody tr")).to_have_count(2)
+            expect(page.locator("#takers tr", has_text="worker-7")).to_contain_text("mqtt")
+            expect(page.locator("#takers tr", has_text="amqp")).to_contain_text("no")
+            expect(page.locator("tr", has_text="exclusive").last).to_contain_text("no")
+            page.goto("/views")
+    finally:
+        worker.loop_stop()
+        worker.disconnect()
+        http.delete("/v1/queues/shifts")
+
+
 def test_an_exchange_shows_what_is_bound_to_it(page: Page, broker: Broker, http: httpx.Client) -> None:
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()

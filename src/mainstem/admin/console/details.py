@@ -13,7 +13,7 @@ from mainstem.admin.api.queues import queue_facts
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_facts
 from mainstem.admin.calls import Call
-from mainstem.admin.connections import connection_row, find_connection, seen_by
+from mainstem.admin.connections import client_name, connection_row, find_connection, seen_by
 from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.pipelines import flow_rows
@@ -23,11 +23,13 @@ from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.namespaces.quotas import NAMESPACE
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
+from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action
-from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
+from mainstem.broker.tracing.stations import describe, groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 
+TAKERS_SHOWN = 100
 DEAD_SHOWN = 50
 BINDINGS_SHOWN = 500
 TRACES_SHOWN = 100
@@ -53,7 +55,20 @@ async def queue_page(call: Call) -> dict[str, Any]:
         {"source": one.source or "(default)", "key": one.key}
         for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
     ]
-    return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings}
+    return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings, "takers": _takers(queue)}
+
+
+def _takers(queue: Queue) -> list[dict[str, Any]]:
+    """Its consumers, by whatever protocol; of a queue with one active consumer the others wait."""
+    rows = []
+    for place, taker in enumerate(queue.takers[:TAKERS_SHOWN]):
+        _, name, protocol = describe(taker)
+        connection = getattr(taker, "connection", None) or getattr(getattr(taker, "channel", None), "connection", None)
+        name = (client_name(connection) if connection is not None else "") or name
+        waits = queue.settings.single_active and place > 0
+        facts = {"acks": not taker.no_ack, "priority": taker.priority, "waits": waits}
+        rows.append({"name": name, "protocol": protocol, **facts})
+    return rows
 
 
 async def exchange_page(call: Call) -> dict[str, Any]:

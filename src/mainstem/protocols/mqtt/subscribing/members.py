@@ -133,6 +133,11 @@ class Member(Taker):
         self._filter = subscription.filter
         queue.attach(self)
 
+    @property
+    def connection(self) -> MqttConnection:
+        """Whose it is."""
+        return self._connection
+
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
         outbound = self._connection.outbound
         if not self.may_have(record.topic):
