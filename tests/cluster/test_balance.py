@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mainstem.cluster.balance import SETTLE_S, Balance, Move
+from mainstem.cluster.balance import ASKED_S, SETTLE_S, Balance, Move
 from mainstem.cluster.membership import BrokerFacts, CellFacts, View
 
 
@@ -46,6 +46,14 @@ def test_nothing_moves_while_a_cell_is_on_its_way_or_has_no_owner_nor_just_after
         assert balance.look(seen, 200.0 + SETTLE_S) is not None
 
 
+def test_a_cell_that_did_not_get_there_is_left_alone_for_minutes() -> None:
+    seen, balance = view({"a": [1, 2], "b": []}), Balance()
+    move = decide(seen, balance)
+    assert move is not None
+    assert balance.look(seen, 120.0) is None, "its target did not take it, and would not now"
+    assert balance.look(seen, 100.0 + SETTLE_S + ASKED_S) is not None
+
+
 def test_a_broker_that_drains_or_is_away_gets_nothing() -> None:
     for change in ({"draining": True}, {"alive": False}, {"owns": False}):
         seen = view({"a": [1, 2, 3], "b": []})
@@ -58,7 +66,6 @@ def test_a_busy_cell_weighs_more_than_several_idle_ones() -> None:
     balance = Balance()
     balance.look(seen, 0.0)
     busy = View(seen.brokers, {**seen.cells, 2: replace(seen.cells[2], wal_seq=60_000)})  # 1,000 rows a second
-    balance.look(busy, 60.0)
-    move = balance.look(busy, 60.0 + SETTLE_S)
+    move = balance.look(busy, 60.0)
     assert move is not None
     assert (move.cell.cell_id, move.target) == (3, "b"), "what narrows the gap: the busy one would only change sides"

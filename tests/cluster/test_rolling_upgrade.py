@@ -37,7 +37,9 @@ def previous_build(directory: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         archive.extractall(directory, filter="data")
     for compiled in (ROOT / "src").rglob("*.so"):
-        shutil.copy(compiled, directory / compiled.relative_to(ROOT))
+        target = directory / compiled.relative_to(ROOT)
+        if target.parent.is_dir():  # else it has moved since, and is built below
+            shutil.copy(compiled, target)
     if any(changed(directory, pattern) for pattern in COMPILED):
         build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--force"]
         subprocess.run(build, cwd=directory, check=True, timeout=1200)

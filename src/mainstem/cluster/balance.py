@@ -4,8 +4,8 @@ A cell weighs 1, and as much again for each ROWS_PER_WEIGHT rows a second of its
 that carries most to the one that carries least, if that makes the two differ by GAIN_MIN less; of several the one that
 makes them most alike. Cell 1 stays: whoever moves it cuts off all clients of its front.
 
-Nothing is moved while a cell has no owner or is on its way, nor for SETTLE_S after that, and at most
-`cluster.moves_per_hour`, which the table `move` counts, whoever decided.
+A cell moves once in ASKED_S at most. Nothing is moved while a cell has no owner or is on its way, nor for SETTLE_S after
+that, and at most `cluster.moves_per_hour`, which the table `move` counts, whoever decided.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.cluster")
 
 LOOK_S, SETTLE_S = 2.0, 6.0
+ASKED_S = 300.0  # a cell is not asked to move again: a broker too busy to take it would be asked for ever
 RATE_S = 60.0  # over which rates are smoothed
 ROWS_PER_WEIGHT = 100.0
 GAIN_MIN = 0.75
@@ -44,6 +45,7 @@ class Balance:
         self._seen: dict[int, tuple[float, int]] = {}
         self._calm_since = math.inf
         self._looked_s = 0.0
+        self._asked: dict[int, float] = {}  # cells that were to move, and when
 
     def due(self, now_s: float) -> bool:
         return now_s - self._looked_s >= LOOK_S
@@ -55,7 +57,12 @@ class Balance:
             self._calm_since = math.inf
             return None
         self._calm_since = min(self._calm_since, now_s)
-        return self._choose(view) if now_s - self._calm_since >= SETTLE_S else None
+        if now_s - self._calm_since < SETTLE_S:
+            return None
+        move = self._choose(view, now_s)
+        if move is not None:
+            self._asked[move.cell.cell_id] = now_s
+        return move
 
     def _note_rates(self, view: View, now_s: float) -> None:
         for number, cell in view.cells.items():
@@ -69,7 +76,7 @@ class Balance:
     def weight(self, cell: CellFacts) -> float:
         return 1 + self._rates.get(cell.cell_id, 0.0) / ROWS_PER_WEIGHT
 
-    def _choose(self, view: View) -> Move | None:
+    def _choose(self, view: View, now_s: float) -> Move | None:
         takers = [one.name for one in view.brokers.values() if one.takes]
         loads = {name: sum(map(self.weight, view.owned_by(name))) for name in takers}
         if len(loads) < 2:
@@ -80,7 +87,11 @@ class Balance:
         def gap_after(cell: CellFacts) -> float:
             return abs(gap - 2 * self.weight(cell))
 
-        movable = [one for one in view.owned_by(most) if one.cell_id != FIRST_CELL]
+        movable = [
+            one
+            for one in view.owned_by(most)
+            if one.cell_id != FIRST_CELL and now_s - self._asked.get(one.cell_id, -math.inf) >= ASKED_S
+        ]
         best = min(movable, key=gap_after, default=None)
         if best is None or gap - gap_after(best) < GAIN_MIN:
             return None
