@@ -22,7 +22,7 @@ class Rights:
         self.allows = self._rules.allows
 
     def of_name(self, name: str) -> Permit:
-        """For the rows of a name. One that is no filter must itself be allowed, whether it exists or not."""
+        """For the rows of a name. One that is not a filter must itself be allowed, whether it exists or not."""
         if is_pattern(name.encode()):
             return self.allows
         try:

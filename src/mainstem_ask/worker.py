@@ -30,7 +30,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICE)
     pipe = Pipe(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # whatever else is printed is no message
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # whatever else is printed is not a message
     _warm()
     try:
         asked = pipe.read()[0]["ask"]

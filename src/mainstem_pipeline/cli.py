@@ -263,7 +263,7 @@ def status(file: Path, as_json: bool) -> None:
 @click.argument("flow")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(file: Path, flow: str, yes: bool) -> None:
-    """Forget where FLOW of FILE stands: it begins anew from its `start`. What it wrote stays."""
+    """Forget where FLOW of FILE stands: it starts over from its `start`. What it wrote stays."""
     from mainstem_pipeline.pipeline.checks import load_pipeline
     from mainstem_pipeline.pipeline.state import State
 
@@ -399,7 +399,7 @@ def archive(
 
     trigger_ms = duration_ms(trigger)
     if trigger_ms is None:
-        raise InvalidArgument(f"--trigger {trigger!r} is no duration", fix="--trigger 60s")
+        raise InvalidArgument(f"--trigger {trigger!r} is not a duration", fix="--trigger 60s")
     if decode is None and (decode_table or partition or sort):
         raise InvalidArgument("--decode-table, --partition and --sort are of a decoded table", fix="--decode auto")
     if decode == "only" and table:
@@ -481,7 +481,7 @@ def list_tables(warehouse: str, catalog: str, as_json: bool) -> None:
 @URL
 @AS_JSON
 def archives(url: str, as_json: bool) -> None:
-    """How far archives have told the broker they are: what retention waits for."""
+    """How far archives have reported that they are: what retention waits for."""
     client = BrokerClient(url, retry_s=1.0)
     for one in client.get("/v1/archives")["items"]:
         if as_json:

@@ -47,7 +47,7 @@ class BrokerClient:
         except ValueError:
             port = 0
         if not port or parts.scheme not in ("http", "https"):
-            raise errors.InvalidArgument(f"{url!r} is no broker's address", fix="set option url to http://HOST:PORT")
+            raise errors.InvalidArgument(f"{url!r} is not a broker's address", fix="set option url to http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.hostname}:{port}"
         self._host, self._port = parts.hostname or "127.0.0.1", port
         self._secure = parts.scheme == "https"

@@ -229,7 +229,7 @@ def _selection(given: Given) -> tuple[str, dict[str, Any]]:
         try:
             re.compile(value)
         except re.error as error:
-            raise InvalidArgument(f"option subscribePattern {value!r} is no regular expression: {error}") from None
+            raise InvalidArgument(f"option subscribePattern {value!r} is not a regular expression: {error}") from None
         return name, {"kind": "pattern", "pattern": value}
     if name == "assign":
         partitions = _json(name, value)

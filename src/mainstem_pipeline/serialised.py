@@ -44,7 +44,7 @@ class Serialised:
         self.counts: Counts = Counter()
 
     def text(self, value: bytes) -> str | None:
-        """The JSON of a value that begins with a zero byte; None: it is none of the registry's."""
+        """The JSON of a value that begins with a zero byte; None: it is not one of the registry's."""
         if len(value) < HEAD_SIZE:
             return None
         schema_id = int.from_bytes(value[1:HEAD_SIZE], "big")

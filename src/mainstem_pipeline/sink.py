@@ -78,7 +78,9 @@ def write_options(options: Mapping[str, str], schema: StructType) -> WriteOption
     _check_schema(schema, topic)
     method = given.text("compression", "none").upper()
     if method not in Codec.__members__:
-        raise InvalidArgument(f"compression {method.lower()!r} is none of {', '.join(c.name.lower() for c in Codec)}")
+        raise InvalidArgument(
+            f"compression {method.lower()!r} is not one of {', '.join(c.name.lower() for c in Codec)}"
+        )
     return WriteOptions(
         connection=given.connection(),
         topic=topic,
@@ -103,7 +105,7 @@ def _check_schema(schema: StructType, topic: str) -> None:
     for name, kind in types.items():
         allowed = COLUMN_TYPES.get(name)
         if allowed is None:
-            problems.append(f"column {name!r} is none of {', '.join(COLUMN_TYPES)}; drop it or put it into value")
+            problems.append(f"column {name!r} is not one of {', '.join(COLUMN_TYPES)}; drop it or put it into value")
         elif kind.lower() not in allowed:
             problems.append(f"column {name!r} must be {' or '.join(allowed)}, not {kind}")
     if problems:

@@ -48,7 +48,7 @@ def test_who_comes_and_goes_topics_and_rebalances_are_told(broker: Broker, watch
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id="seen-by-events")
     made = httpx.post(f"{broker.http_url}/v1/topics", json={"name": "told/here", "settings": {"partitions": 2}})
     made.raise_for_status()
-    # What is there at the first look is no event. It saw this client once it knows the connection.
+    # What is there at the first look is not an event. It saw this client once it knows the connection.
     client.connect(broker.host, broker.mqtt_port)
     client.loop_start()
     deadline = time.monotonic() + 30

@@ -219,7 +219,7 @@ def test_a_publish_that_nobody_takes_is_told(
 )
 def test_what_cannot_be_taken_back_needs_a_yes_where_nobody_can_be_asked(command: str) -> None:
     text = refused(*command.split(), "precious", given="y\n")
-    assert "standard input is no terminal" in text
+    assert "standard input is not a terminal" in text
     assert "fix: add --yes" in text
     assert "terminal" not in run(*command.split(), "precious", "--yes").stderr
 

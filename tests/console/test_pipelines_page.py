@@ -18,8 +18,8 @@ from mainstem.testing import Broker
 
 Shoot = Callable[[Page, str], None]
 POISONED = """flow hourly: 40 of 120 records cannot be used, the limit is 10%
-  sensors/north/d1/reading 0:80: the value is no json of this schema: poison 0
-  sensors/north/d1/reading 0:81: the value is no json of this schema: poison 1
+  sensors/north/d1/reading 0:80: the value is not json of this schema: poison 0
+  sensors/north/d1/reading 0:81: the value is not json of this schema: poison 1
   sensors/north/d1/reading 0:82: rule plausible: celsius between -60 and 120: {"device": "d1", "celsius": 999}"""
 
 

@@ -245,7 +245,7 @@ class ChannelWire:
         return [(held, *self._held.pop(held)) for held in tags]
 
     def write_deliver(self, head: bytes, record: RecordRef, holder: Any, decorator: Any) -> None:
-        """A delivery by a consumer that is no queue's (`head` = class, method, consumer tag)."""
+        """A delivery by a consumer that is not a queue's (`head` = class, method, consumer tag)."""
         self.out.put_record(self.number, head, self._tag_for(holder, record), False, b"", record, 0, decorator)
 
     def write_get_ok(

@@ -248,7 +248,7 @@ class ColumnDecoder:
         base = int.from_bytes(frame[16:24], "big", signed=True)
         batch = frame[48 : 48 + 12 + length]
         if length < 49 or 12 + length > len(frame) - 48:
-            raise self._refuse("the batch does not fit its frame")
+            raise self._refuse("the batch is not what its frame describes")
         if attributes & CONTROL or (attributes & TRANSACTIONAL and self._is_aborted(producer_id, base)):
             return None
         topic_id = int.from_bytes(frame[12:16], "big")
@@ -282,7 +282,7 @@ class ColumnDecoder:
             flags, time_delta, delta, key, value, count, encoded = batch.next_record()
         except ValueError:
             raise self._cannot_read(
-                batch.frame, batch.offset_min, batch.end, "a record does not fit its batch"
+                batch.frame, batch.offset_min, batch.end, "a record is longer than its batch"
             ) from None
         offset = batch.base_offset + delta
         if not batch.offset_min <= offset < batch.end:

@@ -95,15 +95,15 @@ def read_frame_head(buf: Buffer, pos: int, log_id: int) -> FrameHead:
     if magic != FRAME_MAGIC:
         raise CorruptFrame(where + "no frame begins here (magic)")
     if frame_head_crc(buf, pos, log_id, base_offset) != crc:
-        raise CorruptFrame(where + "the head's checksum does not fit this log and offset")
+        raise CorruptFrame(where + "the head's checksum does not match this log and offset")
     if version != 1:
         raise CorruptFrame(where + "the frame's version is newer than this program")
     if not KIND_DATA <= kind <= KIND_MARKER:
         raise CorruptFrame(where + "the frame's kind is unknown")
     if count == 0 or base_offset < 0 or base_offset > OFFSET_MAX - count:
-        raise CorruptFrame(where + "the frame covers no offsets that can be")
+        raise CorruptFrame(where + "the frame's offsets are impossible")
     if payload_size != 0 if kind == KIND_MARKER else payload_size < BATCH_HEAD.size:
-        raise CorruptFrame(where + "the payload's size does not fit the frame's kind")
+        raise CorruptFrame(where + "the payload's size is wrong for the frame's kind")
     if payload_size > left - FRAME_HEAD.size:
         raise CorruptFrame(where + "the buffer ends before the frame does")
     size = FRAME_HEAD.size + payload_size
@@ -128,13 +128,13 @@ def check_frame(buf: Buffer, head: FrameHead, with_crc: bool) -> None:
     if batch.base_offset != head.base_offset:
         raise CorruptFrame(where + "the batch's base offset is not the frame's")
     if epoch_check(batch.leader_epoch) != head.epoch_check:
-        raise CorruptFrame(where + "the batch's leader epoch does not fit the frame's check")
+        raise CorruptFrame(where + "the batch's leader epoch does not match the frame's")
     if batch.magic != 2:
         raise CorruptFrame(where + "the batch is not of magic 2")
     if (batch.last_offset_delta + 1) & 0xFFFFFFFF != head.count:
         raise CorruptFrame(where + "the batch's last offset is not the frame's")
     if with_crc and crc32c(payload[21:]) != batch.crc:
-        raise CorruptFrame(where + "the batch's checksum does not fit")
+        raise CorruptFrame(where + "the batch's checksum does not match")
 
 
 def frame_heads(buf: Buffer, log_id: int) -> list[FrameHead]:
@@ -280,7 +280,7 @@ def check_batch(buf: Buffer, *, bytes_max: int) -> BatchHead:
             f"the batch has {head.count} records but its last offset delta is {head.last_offset_delta}"
         )
     if head.codec > 4:
-        raise InvalidArgument(f"compression {head.codec} is none of 0 to 4")
+        raise InvalidArgument(f"compression {head.codec} is not one of 0 to 4")
     if head.attributes & ~(CODEC_MASK | TRANSACTIONAL):
         raise InvalidArgument(
             f"attributes {head.attributes:#06x}: a producer may only set compression and the transactional bit"

@@ -114,7 +114,7 @@ def decode_batch(buf: Buffer, pos: int = 0, *, inflated_bytes_max: int, verify: 
     head = read_batch_head(buf, pos)
     batch = memoryview(buf)[pos : pos + head.size]
     if verify and crc32c(batch[21:]) != head.crc:
-        raise CorruptFrame(f"batch at byte {pos}: its checksum does not fit")
+        raise CorruptFrame(f"batch at byte {pos}: its checksum does not match")
     return _Reading(head.base_offset, OFFSET_MAX, inflated_bytes_max).records(batch, head)
 
 

@@ -59,7 +59,7 @@ def test_avro_values_are_columns_or_bad_records_but_never_silently_null(spark: S
         "field either: expected int32, found str 'text'",
         None,
         "field bytes: no bytes at byte 2: Expected 2 bytes, read 1",
-        "the value is no avro of this schema: 1 bytes are left behind the last field",
+        "the value is not avro of this schema: 1 bytes are left behind the last field",
     ]
     assert [row["either"] for row in (found[0], found[2])] == [1, None]
     assert all(bytes(row["bytes"]) == b"\xff\x00" and row["at"] == "08:30:00" for row in (found[0], found[2]))
@@ -90,9 +90,9 @@ STRUCT = {
         (b'{"inner": {"ok": "yes"}}', 'field inner.ok: expected boolean, found string "yes"'),
         (b'{"list": [1, "two"]}', 'field list[1]: expected double, found string "two"'),
         (b'{"list": {}}', "field list: expected an array, found object {}"),
-        (b"[1]", "the value is no json object: found array [1]"),
-        (b'{"n": ', 'the value is no json: Expecting value at character 6: {"n": '),
-        (b"\xff", "the value is no UTF-8 text: byte 0"),
+        (b"[1]", "the value is not a json object: found array [1]"),
+        (b'{"n": ', 'the value is not json: Expecting value at character 6: {"n": '),
+        (b"\xff", "the value is not UTF-8 text: byte 0"),
         (None, "the value is null"),
     ],
 )

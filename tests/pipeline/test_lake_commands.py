@@ -52,8 +52,8 @@ def test_archives_are_listed_and_given_up(broker: BrokerProcess, topic: str) -> 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["a/#", "--trigger", "soon"], "--trigger 'soon' is no duration"),
-        (["a/#", "--table", "a.b.c"], "'a.b.c' is no table name"),
+        (["a/#", "--trigger", "soon"], "--trigger 'soon' is not a duration"),
+        (["a/#", "--table", "a.b.c"], "'a.b.c' is not a table name"),
         (["a/#", "--warehouse", "s3://bucket/lake"], "must keep its position elsewhere"),
     ],
 )

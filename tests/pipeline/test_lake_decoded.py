@@ -69,7 +69,7 @@ def test_an_archive_keeps_a_decoded_table_that_grows_columns_and_widens_them(
     send(*encoded({"device": "x", "n": 3, "volts": 3.3}, {"device": "x", "n": "many"}), b"no json")
     found = rows(lake)
     assert [of(row) for row in found[2:]] == [{"device": "x", "n": 3, "volts": 3.3}, {"device": "x"}, {}]
-    assert json.loads(found[3]["_rest"]) == {"n": "many"} and found[4]["_reason"] == "the value is no JSON"
+    assert json.loads(found[3]["_rest"]) == {"n": "many"} and found[4]["_reason"] == "the value is not JSON"
 
     send(*encoded({"device": "z", "n": 4.5}))
     found = rows(lake)
@@ -142,7 +142,7 @@ def test_decoded_instead_of_raw_keeps_what_has_no_fields_and_goes_on_where_the_t
         {"device": "x", "n": 2, "legs": [{"k": 1}]},
         {},
     ]
-    assert found[2]["_value"] == b"\x07no" and found[2]["_reason"] == "the value is no JSON"
+    assert found[2]["_value"] == b"\x07no" and found[2]["_reason"] == "the value is not JSON"
     assert found[0]["_value"] is None, "what has fields is not kept twice"
     table = table_of(lake, "decoded.t")
     assert [str(one.transform) for one in table.spec().fields] == ["bucket[4]"] and len(table.sort_order().fields) == 1

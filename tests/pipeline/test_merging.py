@@ -164,8 +164,8 @@ flows:
     assert sorted(row.reason for row in table(spark, tmp_path, "t.dead")) == [
         "a delete without `before`: set REPLICA IDENTITY FULL",
         "the source table was truncated (op t), which is not followed",
-        "the value is no Debezium change of this schema",
-        "the value is no Debezium change: it has no op",
+        "the value is not a Debezium change of this schema",
+        "the value is not a Debezium change: it has no op",
     ]
 
 
@@ -254,7 +254,7 @@ flows:
     reasons = sorted(row.reason for row in table(spark, tmp_path, "t.dead"))
     assert reasons[0] == "a delete without `before`: set REPLICA IDENTITY FULL"
     assert reasons[1] == "the source table was truncated (op t), which is not followed"
-    assert reasons[2].startswith("the value is no avro of this schema: ")
+    assert reasons[2].startswith("the value is not avro of this schema: ")
     (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE["fields"][0]["type"][1]))  # type: ignore[index]
     with pytest.raises(BadPipeline, match="no schema of Debezium's envelope: it has no before, after, op, source"):
         load_pipeline(file)

@@ -53,7 +53,7 @@ tests:
       iot.readings: [{device: b, site: south, c: 20}, {device: a, c: 90.5, at: 2026-01-31T08:00:00Z}]
       "alerts/{device}": [{topic: alerts/a, value: {device: a, c: 90.5}}]
       dead_letters:
-        - {reason: "the value is no json", offset: 77, topic: sensors/b}
+        - {reason: "the value is not json", offset: 77, topic: sensors/b}
         - {reason: UTF-8}
         - {reason: rule plausible, value: {celsius: 5000}}
         - {reason: SQL failed at 1 / i.celsius}

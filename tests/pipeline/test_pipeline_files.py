@@ -118,7 +118,7 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
         (11, "two flows are called 'a'"),
         (12, "a source is exactly one of"),
         (13, "json needs a schema"),
-        (14, "trigger 'soon' is no duration"),
+        (14, "trigger 'soon' is not a duration"),
         (15, "there is no file"),
     ]:
         assert any(one.startswith(f"line {line}:") and words in one for one in found), (line, words, text)
@@ -134,10 +134,10 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
         ("name: p\nflows: \a\n", "line 2: not valid YAML: special characters"),
         ("name: p\nflows: &again [*again, *again]", "line 2: too much is nested here"),
         (GOOD.replace("to: {topic: b}", "to: []"), "a flow needs a sink"),
-        (GOOD + "    start: ts:soon\n", "'soon' is no time"),
+        (GOOD + "    start: ts:soon\n", "'soon' is not a time"),
         (GOOD.replace('json, schema: "x int"', "avro, schema: a string"), "the schema is not valid JSON"),
         (GOOD.replace("lake: {warehouse: ./lake}", "").replace("topic: b", "table: b.c"), "table 'b.c' needs a lake"),
-        (GOOD.replace("topic: b", "table: a.b.c"), "is no table name"),
+        (GOOD.replace("topic: b", "table: a.b.c"), "is not a table name"),
         (GOOD.replace("topic: a", "filter: a/b#"), "must fill a whole level"),
         (GOOD.replace("warehouse: ./lake", "warehouse: s3://b"), "needs a catalog"),
         (GOOD.replace("topic: b", "parquet: b") + "    mode: update\n", "mode update cannot be appended to a parquet"),

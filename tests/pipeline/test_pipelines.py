@@ -119,7 +119,7 @@ def test_telemetry_goes_from_devices_to_tables_and_back_as_alerts(
         'field celsius: expected double, found string "warm"',
         "rule named: device is not null",
         "rule plausible: celsius between -60 and 120",
-        "the value is no json: Expecting value at character 0: not json",
+        "the value is not json: Expecting value at character 0: not json",
     ]
     assert {(row.topic, row.origin, row.flow) for row in dead} == {("sensors/north/d1/reading", "mqtt", "readings")}
     letters = read(spark, broker, subscribe="sensors/dead", includeHeaders="true").collect()
@@ -504,7 +504,7 @@ def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
     assert error.exit_code == 4
     assert "40 of 120 records cannot be used, the limit is 10%" in str(error)
     assert str(error).count("\n  ") == 3
-    assert "the value is no json: Expecting value at character 0: poison" in str(error)
+    assert "the value is not json: Expecting value at character 0: poison" in str(error)
     if sink.startswith("table"):
         with pytest.raises(MainstemError, match="no table"):
             table(spark, tmp_path, "t.x")

@@ -72,7 +72,7 @@ def test_names_that_differ_only_in_case_stay_apart(
     both = f"select cast(a.value as string), cast(b.value as string) from {one}.x a, {other}.x b"
     assert sql(spark, broker, lake, both) == [("3", "4")]
     assert sql(spark, broker, lake, f"select cast({other}.value as string) from {one}") == [("1",)], "as Spark's names"
-    with pytest.raises(NotFound, match=f"'{topic}/X' is no table"):
+    with pytest.raises(NotFound, match=f"'{topic}/X' is not a table"):
         sql(spark, broker, lake, f"select * from `{topic}/x` a, `{topic}/X` b")
 
 
@@ -190,7 +190,7 @@ def test_rows_dropped_from_the_log_are_still_answered(
     assert is_prefix([row[0] for row in found])
     assert len(found) == 800
     assert sql(spark, forgetful, lake, "select count(*) from `kept/3`") == [(200,)]
-    with pytest.raises(NotFound, match="is no table, view or topic"):
+    with pytest.raises(NotFound, match="is not a table, view or topic"):
         sql(spark, forgetful, lake, "select * from `kept/never-was`")
 
 
@@ -265,7 +265,7 @@ def test_what_is_wrong_with_a_statement_is_said_in_one_line(
 ) -> None:
     produce(broker, topic, [b"1"])
     for statement, words in (
-        ("select * from `never/was`", "'never/was' is no table, view or topic"),
+        ("select * from `never/was`", "'never/was' is not a table, view or topic"),
         (f"select nothing from {topic}", "UNRESOLVED_COLUMN"),
         (f"select * form {topic}", "PARSE_SYNTAX_ERROR"),
         (f"select raise_error('as told') from {topic}", "as told"),

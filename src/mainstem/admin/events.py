@@ -89,7 +89,7 @@ class Events:
     async def _run(self) -> None:
         logger.addHandler(self._lines)
         try:
-            async for _ in self._look():  # what is there already is no event
+            async for _ in self._look():  # what is there already is not an event
                 pass
             self._lines.lines.clear()
             while self._watchers:

@@ -114,7 +114,7 @@ def start_offsets(source: Source, start: str, *, now_ms: int, limit: int) -> dic
 
 def _offset(given: int) -> int:
     if not 0 <= given <= OFFSET_MAX:
-        raise InvalidArgument(f"{given} is no offset", fix=f"offsets are numbers from 0 to {OFFSET_MAX}")
+        raise InvalidArgument(f"{given} is not an offset", fix=f"offsets are numbers from 0 to {OFFSET_MAX}")
     return given
 
 

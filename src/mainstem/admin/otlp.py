@@ -35,7 +35,7 @@ _MIX, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 class OtlpExporter:
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"trace.otlp_url {url!r} is no HTTP address", fix="http://localhost:4318/v1/traces")
+            raise ConfigError(f"trace.otlp_url {url!r} is not an HTTP address", fix="http://localhost:4318/v1/traces")
         self._url = url
         self._waiting: queue.Queue[Trace | None] = queue.Queue(QUEUE_MAX)
         self.sent = self.dropped = 0

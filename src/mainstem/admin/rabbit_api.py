@@ -9,7 +9,7 @@
     /api/aliveness-test/vhost · healthchecks/node · health/checks/...
 
 A vhost is a namespace; `/` is written `%2F` in a path. Objects have the fields those tools use, with their names. Each route
-names its line in the table of operations; who is no admin sees and changes only their own vhost, and of it what they may.
+names its line in the table of operations; who is not an admin sees and changes only their own vhost, as far as they may.
 """
 
 from __future__ import annotations

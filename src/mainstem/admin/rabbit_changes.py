@@ -285,7 +285,7 @@ def content_of(properties: dict[str, Any]) -> Content:
             try:
                 content.fields[name] = int(value).to_bytes(_NUMBERS[name], "big")
             except (TypeError, ValueError, OverflowError):
-                raise InvalidArgument(f"the property {name} is no number that fits: {value!r}") from None
+                raise InvalidArgument(f"the property {name} is not a number in range: {value!r}") from None
         elif name in NAMES:
             content.set_text(name, str(value))
     return content

@@ -67,7 +67,7 @@ async def _credentials(call: Call, name: str, body: dict[str, Any]) -> dict[str,
     try:
         return rabbit_credentials(kept, str(body.get("hashing_algorithm") or ""))
     except ValueError:
-        raise InvalidArgument(f"the password_hash of user {name} is none of RabbitMQ's") from None
+        raise InvalidArgument(f"the password_hash of user {name} is not one of RabbitMQ's") from None
 
 
 def _tags(body: dict[str, Any]) -> list[str]:

@@ -295,7 +295,7 @@ cdef class ColumnDecoder:
         attributes = get_u16(batch + 21)
         batch_size = 12 + <int64_t><int32_t>get_u32(batch + 8)
         if batch_size < BATCH_HEAD_SIZE or batch_size > size - FRAME_HEAD_SIZE:
-            self._refuse(b"the batch does not fit its frame")
+            self._refuse(b"the batch is not what its frame describes")
         if attributes & CONTROL:
             return 0
         if attributes & TRANSACTIONAL and self._is_aborted(<int64_t>get_u64(batch + 43), <int64_t>get_u64(frame + 16)):
@@ -363,7 +363,7 @@ cdef class ColumnDecoder:
         while self.records_left > 0 and self.rows < rows_max and self.bytes_used < bytes_max:
             self.record = read_record(self.record, self.records_end, &parts)
             if self.record == NULL:
-                self._unreadable(b"a record does not fit its batch")
+                self._unreadable(b"a record is longer than its batch")
             offset = self.base_offset + parts.offset_delta
             if offset < self.offset_min or offset >= self.frame_end:
                 self._unreadable(b"a record's offset is not its batch's")
@@ -394,7 +394,7 @@ cdef class ColumnDecoder:
     cdef bint _look_at_headers(self, RecordParts* parts) noexcept nogil:
         """0 if they do not fit: before anything of the record is put into a column, so that columns stay of equal length.
 
-        What columns ask of all headers (a name that is no text, a content type) is noted on the same walk.
+        What columns ask of all headers (a name that is not a text, a content type) is noted on the same walk.
         """
         cdef const uint8_t* at = parts.headers
         cdef const uint8_t* name = NULL

@@ -31,12 +31,12 @@ cdef enum:
 cdef int64_t OFFSET_MAX = 0x7FFFFFFFFFFFFFFF
 cdef tuple _FAULTS = (
     "", "shorter than a frame head", "no frame begins here (magic)",
-    "the head's checksum does not fit this log and offset", "the frame's version is newer than this program",
-    "the frame's kind is unknown", "the frame covers no offsets that can be",
-    "the payload's size does not fit the frame's kind", "the buffer ends before the frame does",
+    "the head's checksum does not match this log and offset", "the frame's version is newer than this program",
+    "the frame's kind is unknown", "the frame's offsets are impossible",
+    "the payload's size is wrong for the frame's kind", "the buffer ends before the frame does",
     "the batch's length is not the frame's", "the batch's base offset is not the frame's",
-    "the batch's leader epoch does not fit the frame's check", "the batch is not of magic 2",
-    "the batch's last offset is not the frame's", "the batch's checksum does not fit",
+    "the batch's leader epoch does not match the frame's", "the batch is not of magic 2",
+    "the batch's last offset is not the frame's", "the batch's checksum does not match",
 )
 
 
@@ -544,7 +544,7 @@ cdef int check_produced(BatchHead head) except -1:
             f"the batch has {head.count} records but its last offset delta is {head.last_offset_delta}"
         )
     if head.attributes & CODEC_MASK > 4:
-        raise InvalidArgument(f"compression {head.attributes & CODEC_MASK} is none of 0 to 4")
+        raise InvalidArgument(f"compression {head.attributes & CODEC_MASK} is not one of 0 to 4")
     if head.attributes & ~(CODEC_MASK | TRANSACTIONAL):
         raise InvalidArgument(
             f"attributes {head.attributes:#06x}: a producer may only set compression and the transactional bit"

@@ -234,7 +234,7 @@ cdef list walk_batch(buf, Py_ssize_t pos, inflated_bytes_max, bint verify, bint 
         at = <const uint8_t*>view.buf + pos
         head = bounded_batch_head(at, view.len - pos, pos)
         if verify and crc32c_c(at + 21, head.size - 21, 0) != head.crc:
-            raise CorruptFrame(f"batch at byte {pos}: its checksum does not fit")
+            raise CorruptFrame(f"batch at byte {pos}: its checksum does not match")
         reading.base_offset = reading.start_offset = head.base_offset
         reading.end_offset = OFFSET_MAX
         reading.stamp = -1

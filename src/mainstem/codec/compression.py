@@ -57,7 +57,7 @@ def inflate(codec: int, data: Buffer, bytes_max: int) -> bytes:
         raise
     except (zlib.error, cramjam.DecompressionError, zstandard.ZstdError, RuntimeError, EOFError, ValueError) as error:
         raise CorruptFrame(f"the batch's {Codec(codec).name.lower()} data does not inflate: {error}") from error
-    raise InvalidArgument(f"compression {codec} is none of 0 to 4")
+    raise InvalidArgument(f"compression {codec} is not one of 0 to 4")
 
 
 def deflate(codec: int, data: Buffer) -> bytes:
@@ -74,7 +74,7 @@ def deflate(codec: int, data: Buffer) -> bytes:
             return lz4.frame.compress(bytes(data), store_size=False)  # type: ignore[no-any-return]
         case Codec.ZSTD:
             return zstandard.ZstdCompressor(level=3).compress(data)
-    raise InvalidArgument(f"compression {codec} is none of 0 to 4")
+    raise InvalidArgument(f"compression {codec} is not one of 0 to 4")
 
 
 def _bounded(data: bytes, bytes_max: int) -> bytes:

@@ -239,7 +239,7 @@ class TopicIndex(IndexCore):
             raise CorruptFrame(f"it is the chunk from offset {head.base_offset} on")
         newer = head.generation == self._names.generation and head.names_end > self._names.end
         if newer or head.generation > self._names.generation:
-            raise CorruptFrame("it is newer than the names of its topics")
+            raise CorruptFrame("it names topics that the index does not have")
         if head.covered_end < min((chunk_id << CHUNK_BITS) + CHUNK_RECORDS, self.covered_end):
             raise CorruptFrame(f"it ends at {head.covered_end}, before {self.covered_end}")
 

@@ -53,18 +53,18 @@ class Fire:
 
 
 def next_fire(pattern: str, after_ns: int, now_ns: int, zone: tzinfo | None = None) -> Fire:
-    """Times that went by while nobody looked are skipped, but for `@at`'s. InvalidArgument where it is no schedule."""
+    """Times that went by while nobody looked are skipped, but for `@at`'s. InvalidArgument where it is not a schedule."""
     if pattern.startswith("@at "):
         if zone is not None:
             raise InvalidArgument("@at has no time zone")
         try:
             return Fire(time_ns(pattern[4:]), repeats=False)
         except ValueError:
-            raise InvalidArgument(f"{pattern!r} is no time") from None
+            raise InvalidArgument(f"{pattern!r} is not a time") from None
     if pattern.startswith("@every "):
         every_ns = duration_ns(pattern[7:])
         if zone is not None or every_ns is None or every_ns < NS_PER_S:
-            raise InvalidArgument(f"{pattern!r} is no interval of a second or more")
+            raise InvalidArgument(f"{pattern!r} is not an interval of a second or more")
         due = _rounded(after_ns) + every_ns
         return Fire(due if due >= now_ns else _rounded(now_ns) + every_ns, repeats=True)
     fields = _fields(_NAMED.get(pattern, pattern))
@@ -116,7 +116,7 @@ def _value(text: str, names: dict[str, int]) -> int:
     if text.lower() in names:
         return names[text.lower()]
     if not text.isdigit():
-        raise InvalidArgument(f"{text!r} is no number")
+        raise InvalidArgument(f"{text!r} is not a number")
     return int(text)
 
 

@@ -42,7 +42,7 @@ def _take(message: Message, name: bytes, value: bytes) -> bool:
         except (UnicodeDecodeError, InvalidName):
             return False  # an address of the sender's own, not one of our topics
     elif name == b"ms-ts" and value.isdigit() and int(value) // 1000 != (message.event_time_us or 0) // 1000:
-        return False  # it refines the record's own time, or it is none of ours
+        return False  # it refines the record's own time, or it is not one of ours
     elif name in CLIENT_NAMES and name != b"ms-key":
         return take_client_field(message, name, value)
     else:

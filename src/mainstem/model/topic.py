@@ -54,7 +54,7 @@ def topic_of_kafka(name: str) -> bytes:
     spelled = name.encode(errors="replace")
     if not is_kafka_name(spelled):
         raise InvalidName(
-            f"{name[:60]!r} is no Kafka topic name: 1 to {KAFKA_BYTES_MAX} characters of A-Z a-z 0-9 . _ -, not '.' or '..'"
+            f"{name[:60]!r} cannot be a Kafka topic: 1 to {KAFKA_BYTES_MAX} characters of A-Z a-z 0-9 . _ -, not '.' or '..'"
         )
     return CUT_NAMES.topic_of(spelled, _kafka_bytes) if is_cut(spelled) else _KAFKA.read(spelled)
 
@@ -175,7 +175,7 @@ class _Codec:
         return False
 
     def _text_of(self, name: bytes) -> bytes | None:
-        """What `name` is the encoding of; None if it is no encoding."""
+        """What `name` is the encoding of; None if it is not an encoding."""
         text = self._decode(name)
         return text if self._encode(text) == name else None
 
@@ -239,7 +239,7 @@ def _kafka_decode(name: bytes) -> bytes:
         return match[2] or (b"/" if match[0] == b"." else b"_")
 
     text = _KAFKA_ESCAPE.sub(decoded, name)
-    # What no topic can contain is no encoding of one: answer what surely does not encode to this name.
+    # What no topic can contain is not an encoding of one: answer what surely does not encode to this name.
     return text if all(_is_mqtt_level(level) for level in text.split(b"/")) else name + b"/"
 
 

@@ -76,7 +76,7 @@ CATALOGUE = {
     ),
     "MS-1010": Explanation(
         "The value does not match the topic's schema",
-        "The topic's policy names a schema (topic describe TOPIC), and this value does not fit it; the message says\n"
+        "The topic's policy names a schema (topic describe TOPIC), and this value does not match it; the message says\n"
         "where. Correct the value, register a version that accepts it (mainstem schema add SUBJECT FILE), or have such\n"
         "values set aside: mainstem topic alter TOPIC --set schema_mode=dead-letter.",
     ),
@@ -138,7 +138,7 @@ CATALOGUE = {
     ),
     "MS-4005": Explanation(
         "A port is taken",
-        "Another process listens where Mainstem was told to. `mainstem up` moves to a free port and says so;\n"
+        "Another process listens on Mainstem's port. `mainstem up` moves to a free port and says so;\n"
         "`mainstem serve` does not guess. Stop the other one, choose another port (--mqtt-port N), or switch the\n"
         "listener off (--set listeners.mqtt_port=off).",
     ),
@@ -230,7 +230,7 @@ CATALOGUE = {
     ),
     "MS-7001": Explanation(
         "A pipeline file has problems",
-        "Each is told with its line; nothing was run. Check again: mainstem pipeline validate FILE.",
+        "Each is reported with its line; nothing was run. Check again: mainstem pipeline validate FILE.",
     ),
     "MS-7002": Explanation(
         "Records were gone before they were read",
@@ -244,7 +244,7 @@ CATALOGUE = {
     ),
     "MS-7004": Explanation(
         "A flow changed in a way its state does not allow",
-        "What a flow has done so far is kept in the pipeline's state directory; the change does not fit it. Give\n"
+        "What a flow has done so far is kept in the pipeline's state directory; the change does not match it. Give\n"
         "the flow a new name, or reset it knowingly: mainstem pipeline reset FILE FLOW.",
     ),
     "MS-7005": Explanation(

@@ -233,7 +233,9 @@ class TierStore:
     cache_bytes: int = setting(GIB, SIZE, "Local disk for what was read of the store lately; at least 64MiB.")
     grace_ms: int = setting(HOUR, DURATION, "How long an object stays in the store after nothing names it any more.")
     manifest_ms: int = setting(
-        5 * MINUTE, DURATION, "How often at most the bucket is told what it holds, for `mainstem restore s3://...`."
+        5 * MINUTE,
+        DURATION,
+        "The shortest time between two manifests of what the bucket holds, for `mainstem restore s3://...`.",
     )
     backlog_bytes_max: int = setting(
         UNLIMITED,
@@ -366,7 +368,7 @@ class Limits:
     drain_ms: int = setting(
         10 * SECOND,
         DURATION,
-        "How long a stop waits for clients to be told and data to be synced.",
+        "How long a stop waits for clients to be notified and data to be synced.",
     )
 
 
@@ -398,9 +400,11 @@ class Mqtt:
 class Kafka:
     """The Kafka protocol."""
 
-    advertised_host: str = setting("", TEXT, "Host told to clients; empty tells each the address it dialled.")
-    advertised_port: int = setting(0, count(0, 65_535), "Port told to clients; 0 tells the listener's.")
-    advertised_tls_port: int = setting(0, count(0, 65_535), "Port told to clients that use TLS; likewise.")
+    advertised_host: str = setting("", TEXT, "Host that clients are sent to; empty: the address each of them dialled.")
+    advertised_port: int = setting(0, count(0, 65_535), "Port that clients are sent to; 0: the listener's.")
+    advertised_tls_port: int = setting(
+        0, count(0, 65_535), "Port that clients with TLS are sent to; 0: the listener's."
+    )
     cluster_id: str = setting("", TEXT, "Cluster id; empty makes one at the first start.")
     request_bytes_max: int = setting(100 * MIB, SIZE, "Largest request.")
     fetch_bytes_max: int = setting(64 * MIB, SIZE, "Largest fetch answer.")

@@ -131,7 +131,7 @@ def _only_remote(remote: list[RemoteSegment], local: list[Part]) -> list[RemoteS
 
 
 def dump(directory: Path, *, start_offset: int = 0, end_offset: int | None = None) -> Iterator[DumpedFrame | Damage]:
-    """The frames that hold offsets of the range, with their bytes; what is no frame is told as damage."""
+    """The frames that hold offsets of the range, with their bytes; what is not a frame is told as damage."""
     log_id = log_id_of(directory)
     if engine_of(directory) == ROCKSDB:
         for data in _rocksdb_frames(directory):

@@ -107,7 +107,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
     while at < len(body):
         found = _STEP.match(body, at)
         if found is None:
-            raise InvalidArgument(f"{text!r} is no path", fix="$.user.id, or $.items[0].sku")
+            raise InvalidArgument(f"{text!r} is not a path", fix="$.user.id, or $.items[0].sku")
         steps.append(found[1] if found[1] is not None else int(found[2]))
         at = found.end()
     if not steps:

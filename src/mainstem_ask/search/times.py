@@ -21,7 +21,7 @@ def time_ms_of(text: str, now_ms: int) -> int:
     try:
         return max(now_ms - parse_duration_ms(text), 0)
     except ValueError:
-        raise InvalidArgument(f"{text!r} is no time", fix="2h (ago), or 2026-01-31T12:00:00Z") from None
+        raise InvalidArgument(f"{text!r} is not a time", fix="2h (ago), or 2026-01-31T12:00:00Z") from None
 
 
 def bucket_ms_of(text: str) -> int:

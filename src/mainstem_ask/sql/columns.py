@@ -91,7 +91,7 @@ def with_made(batch: pa.RecordBatch, names: Sequence[str], fields: Fields, seria
 
 
 def field_of(values: pa.Array, field: Field, serialised: Serialised | None = None) -> pa.Array:
-    """What a serialiser wrote begins with a byte that is no JSON, so it is among what the scanner leaves."""
+    """What a serialiser wrote begins with a byte that is not JSON, so it is among what the scanner leaves."""
     made, left = texts_at(values, field.path)
     if left is None:
         return made

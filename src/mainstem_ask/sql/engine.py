@@ -43,7 +43,7 @@ THREADS_MAX = 4
 BATCH_ROWS = 10_000  # of an answer
 ANSWERS_MAX = 3  # attempts, when data moves from the log to a table while it is read
 SCHEMA_PARTS_MAX = 2
-# header_of(headers, 'region'): of several with the name the first, as text; null if there is none, or it is no text.
+# header_of(headers, 'region'): of several with the name the first, as text; null if there is none, or it is not a text.
 HEADER_OF = """create macro header_of(all_headers, header_name) as
     try(decode(list_filter(all_headers, lambda one: one.key = header_name)[1].value))"""
 
@@ -112,7 +112,7 @@ class Tables(Names):
         if archived is None and is_there:
             return Relation([self._log(asked.options, permit)], self.serialised)
         if archived is None or (not is_there and not may_hold(archived, asked)):
-            raise NotFound(f"{name!r} is no table, view or topic", fix="mainstem topic ls, mainstem lake ls")
+            raise NotFound(f"{name!r} is not a table, view or topic", fix="mainstem topic ls, mainstem lake ls")
         return Relation(self._hot_and_cold(archived, asked, permit), self.serialised)
 
     def _log(self, options: dict[str, str], permit: Permit | None, **more: str) -> HotLog:

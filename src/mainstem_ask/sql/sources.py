@@ -189,7 +189,7 @@ class ColdTable:
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         flags = self._names["flags"]
-        if flags is not None:  # what cannot be read is no row of the log either
+        if flags is not None:  # what cannot be read is not a row of the log either
             batch = batch.filter(pc.fill_null(pc.greater_equal(batch.column(flags), 0), True))
         topic = self._names["topic"]
         if topic is not None and (self._filter is not None or self._permit is not None):

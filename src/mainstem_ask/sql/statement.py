@@ -37,7 +37,7 @@ _REFUSED = re.compile(
 
 
 def spelled(text: str) -> str:
-    """The statement as DuckDB reads it: back-ticks quote names too, and `offset` is a column where it is no clause."""
+    """The statement as DuckDB reads it: back-ticks quote names too, and `offset` is a column where it is not a clause."""
 
     def replaced(found: re.Match[str]) -> str:
         if found["back"] is not None:

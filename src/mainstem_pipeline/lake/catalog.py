@@ -70,14 +70,14 @@ def open_catalog(options: LakeOptions) -> Catalog:
     if not uri:
         if not options.is_local:
             raise ConfigError(
-                f"the warehouse {options.warehouse} is no folder, so its catalog must be named",
+                f"the warehouse {options.warehouse} is not a folder, so its catalog must be named",
                 fix="catalog: sqlite:////path/to/catalog.db, a postgresql+psycopg2:// URL, or an Iceberg REST http:// URL",
             )
         folder = Path(options.location.removeprefix("file://"))
         folder.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{folder / 'catalog.db'}?timeout={CATALOG_WAIT_S}"
     elif "://" not in uri:
-        raise InvalidArgument(f"catalog {uri!r} is no URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
+        raise InvalidArgument(f"catalog {uri!r} is not a URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
     return load_catalog("mainstem", type="sql", uri=uri, **properties)
 
 
@@ -95,7 +95,7 @@ def identifier(name: str) -> tuple[str, ...]:
     """`iot.readings`, or `readings` in the namespace `lake`."""
     parts = tuple(part for part in name.split(".") if part)
     if not parts or len(parts) > 2 or name.count(".") != len(parts) - 1:
-        raise InvalidArgument(f"{name!r} is no table name: write namespace.table")
+        raise InvalidArgument(f"{name!r} is not a table name: write namespace.table")
     return parts if len(parts) == 2 else ("lake", *parts)
 
 

@@ -88,7 +88,7 @@ def maintained(
 
     grace_ms = duration_ms(grace)
     if grace_ms is None:
-        raise InvalidArgument(f"--grace {grace!r} is no duration", fix="--grace 1h")
+        raise InvalidArgument(f"--grace {grace!r} is not a duration", fix="--grace 1h")
     if keep < 1:
         raise InvalidArgument("--keep-snapshots must be at least 1")
     lake = LakeOptions(warehouse, catalog)

@@ -5,7 +5,7 @@
 | `_log`, `_offset`, `_topic`, `_timestamp`, `_key` | the record, as in the raw table |
 | one for each field of the JSON (`shapes.py`) | boolean, long, double, string; objects are structs, lists are lists |
 | `_rest` | JSON of what has no column: values of another type than their column's, fields beyond COLUMNS_MAX |
-| `_reason` | why a value has no fields: it is no JSON object |
+| `_reason` | why a value has no fields: it is not a JSON object |
 | `_value` | only where there is no raw table: the bytes of a value that has no fields |
 
 Values that a serialiser of the registry wrote are decoded by its schemas, all others are read as JSON. A field that is new

@@ -53,7 +53,7 @@ def planned_tasks(
             raise
         raise UnreadableTable(
             f"table {_name(table)} has equality delete files, written by another engine: "
-            "which rows they delete cannot be told here, and deleted rows must not come back",
+            "which rows they delete cannot be found out here, and deleted rows must not come back",
             fix="rewrite the table with that engine; in Spark: CALL system.rewrite_data_files(table => "
             f"'{_name(table)}', options => map('delete-file-threshold', '1'))",
         ) from None

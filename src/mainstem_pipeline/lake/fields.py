@@ -24,7 +24,7 @@ from mainstem_pipeline.serialised import Serialised
 
 SLOW_ROWS = 512
 NOTHING = b"{}"
-NULL, NO_JSON, NO_OBJECT = "the value is null", "the value is no JSON", "the value is no JSON object"
+NULL, NO_JSON, NO_OBJECT = "the value is null", "the value is not JSON", "the value is not a JSON object"
 NO_SCHEMA = "no schema of the registry fits the value"
 
 

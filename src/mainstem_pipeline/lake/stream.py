@@ -3,7 +3,7 @@
 The offset is a snapshot's sequence number. A stream begins with all the rows that the table has, whichever snapshots are
 left, and goes on with what each later one appended. Compaction (replace) adds no rows, and what is deleted was read: both
 are passed over. Rows changed in place (overwrite) are none that a stream could tell, so it ends with an error, as it does
-when it is so late that its next snapshot has expired; it can begin anew.
+when it is so late that its next snapshot has expired; it can start over.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLoss(
                 f"table {self.name}: snapshot {snapshot.sequence_number} changed rows in place (an update or a merge), "
                 "and a stream can only follow rows that are added",
-                fix="read it as a side table (tables:), or begin anew with --reset FLOW to read it as it is now",
+                fix="read it as a side table (tables:), or start over with --reset FLOW to read it as it is now",
             )
 
     def _whole(self, table: Table, last: int) -> list[PlannedFile]:
@@ -119,7 +119,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _expired(self, first: int, last: int) -> DataLoss:
         return DataLoss(
             f"table {self.name}: snapshots between {first} and {last} have expired before this flow read them",
-            fix="begin anew with --reset FLOW",
+            fix="start over with --reset FLOW",
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

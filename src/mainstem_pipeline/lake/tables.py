@@ -35,7 +35,7 @@ def next_offsets(options: ReadOptions, name: str) -> dict[str, dict[str, int]]:
     table = load_table(open_catalog(lake), name)
     if archive_source(table) is None:
         raise InvalidArgument(
-            f"table {name} is no archive of a topic, so no position in the log belongs to its end",
+            f"table {name} is not an archive of a topic, so no position in the log belongs to its end",
             fix="name a table made by `mainstem lake archive` or an archive flow",
         )
     return next_offsets_of(table, int(snapshot) if snapshot else None)

@@ -12,7 +12,7 @@ tests:
     expect:
       iot.readings: [{device: a, celsius: 90}]                     by what a sink writes to, or its name
       "alerts/{device}": [{topic: alerts/a, value: {device: a}}]
-      dead_letters: [{topic: sensors/b, reason: the value is no json}]
+      dead_letters: [{topic: sensors/b, reason: the value is not json}]
 
 Rows may come in any order. Of a row the named columns are compared; a `reason` only has to contain the text. Sinks that are
 not named are not looked at. `fails: TEXT` expects that the flow stops, and says so.

@@ -175,7 +175,7 @@ class PipelineChecks(Checks):
         settings = self.texts(value, ("spark",))
         for name in settings:
             if not name.startswith("spark."):
-                self.problem(("spark", name), f"{name!r} is no Spark setting", f"did you mean spark.{name}?")
+                self.problem(("spark", name), f"{name!r} is not a Spark setting", f"did you mean spark.{name}?")
         return settings
 
     def _lake(self, value: Any) -> LakeOptions | None:
@@ -187,7 +187,7 @@ class PipelineChecks(Checks):
         catalog = self.text(told.get("catalog"), ("lake", "catalog"))
         if warehouse and "://" in warehouse and not warehouse.startswith("file://") and not catalog:
             self.problem(
-                ("lake",), "a warehouse that is no folder needs a catalog", "catalog: sqlite:////var/lib/catalog.db"
+                ("lake",), "a warehouse that is not a folder needs a catalog", "catalog: sqlite:////var/lib/catalog.db"
             )
         return LakeOptions(warehouse, catalog, self.texts(told.get("properties"), ("lake", "properties")))
 

@@ -124,7 +124,7 @@ def _debezium(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
     def part(name: str) -> Column:
         return F.coalesce(F.col(f"_whole.payload.{name}"), F.col(f"_whole.{name}"))
 
-    unread = F.when(F.col(f"_whole.{CORRUPT}").isNotNull(), F.lit("the value is no Debezium change of this schema"))
+    unread = F.when(F.col(f"_whole.{CORRUPT}").isNotNull(), F.lit("the value is not a Debezium change of this schema"))
     return _changes(opened, part, change, unread)
 
 
@@ -144,7 +144,7 @@ def _debezium_avro(named: DataFrame, decode: Decode, schema: str) -> DataFrame:
 def _changes(opened: DataFrame, part: Callable[[str], Column], envelope: StructType, unread: Column) -> DataFrame:
     """The row's columns, `_op` (c, u, r, d) and `_order`, by which changes follow each other.
 
-    A deleted row's columns are those it had. Tombstones are no changes. `unread`: why a value is no envelope, if so.
+    A deleted row's columns are those it had. Tombstones are no changes. `unread`: why a value is not an envelope, if so.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -165,9 +165,9 @@ def _changes(opened: DataFrame, part: Callable[[str], Column], envelope: StructT
     op = part("op")
     bad = F.coalesce(
         unread,
-        F.when(op.isNull(), F.lit("the value is no Debezium change: it has no op"))
+        F.when(op.isNull(), F.lit("the value is not a Debezium change: it has no op"))
         .when(op == "t", F.lit("the source table was truncated (op t), which is not followed"))
-        .when(~op.isin("c", "u", "r", "d"), F.concat(F.lit("the value is no Debezium change: op "), op))
+        .when(~op.isin("c", "u", "r", "d"), F.concat(F.lit("the value is not a Debezium change: op "), op))
         .when((op == "d") & part("before").isNull(), F.lit("a delete without `before`: set REPLICA IDENTITY FULL"))
         .when((op != "d") & part("after").isNull(), F.lit("a change without `after`")),
     )
@@ -186,7 +186,7 @@ def struct_of(schema: str) -> StructType:
         assert isinstance(made, StructType)
         return made
     except PySparkException as error:
-        said = next((line for line in str(error).splitlines() if line.strip()), "it is no DDL")
+        said = next((line for line in str(error).splitlines() if line.strip()), "it is not DDL")
         raise ConfigError(
             f"the schema {schema!r} cannot be read: {said.partition(' SQLSTATE')[0]}",
             fix="write it as Spark does: 'device string, celsius double, at timestamp'",
@@ -245,7 +245,7 @@ def _avro_reader(
                 return None, avro_reason(value[skip:], told, error)
             left = len(value) - skip - stream.tell()
             if left:
-                return None, f"the value is no avro of this schema: {left} bytes are left behind the last field"
+                return None, f"the value is not avro of this schema: {left} bytes are left behind the last field"
             return found, None
 
         for batch in batches:

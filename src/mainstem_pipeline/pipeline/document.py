@@ -71,7 +71,7 @@ def read_document(path: Path) -> Document:
             f"cannot read {path}: {error.strerror}", fix="give the path of a pipeline's YAML file"
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: {error}", fix="save it as UTF-8") from None
+        raise ConfigError(f"{path} is not a text in UTF-8: {error}", fix="save it as UTF-8") from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

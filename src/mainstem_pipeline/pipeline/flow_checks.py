@@ -196,7 +196,7 @@ class FlowChecks:
             try:
                 re.compile(text)
             except re.error as error:
-                checks.problem(at, f"{text!r} is no regular expression: {error}")
+                checks.problem(at, f"{text!r} is not a regular expression: {error}")
         elif kind == "table":
             checks.needs_lake(self._lake, at, text)
         return Source(kind, text)
@@ -284,7 +284,7 @@ class FlowChecks:
         told = checks.mapping(value, place, ("column", "delay"))
         delay = checks.text(told.get("delay"), (*place, "delay"), default="0s")
         if duration_ms(delay) is None:
-            checks.problem((*place, "delay"), f"delay {delay!r} is no duration", "for example 10 minutes")
+            checks.problem((*place, "delay"), f"delay {delay!r} is not a duration", "for example 10 minutes")
             return None
         return Watermark(
             checks.text(told.get("column"), (*place, "column"), required=True), f"{duration_ms(delay)} milliseconds"
@@ -461,7 +461,7 @@ class FlowChecks:
         text = self._checks.text(value, place, default=f"{TRIGGER_MS}ms")
         found = duration_ms(text)
         if found is None:
-            self._checks.problem(place, f"trigger {text!r} is no duration", "for example 10s")
+            self._checks.problem(place, f"trigger {text!r} is not a duration", "for example 10s")
             return TRIGGER_MS
         return found
 

@@ -438,7 +438,9 @@ def time_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time", fix="write 2026-01-31T08:00:00Z or milliseconds since 1970") from None
+        raise ConfigError(
+            f"{text!r} is not a time", fix="write 2026-01-31T08:00:00Z or milliseconds since 1970"
+        ) from None
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 

@@ -34,15 +34,15 @@ def json_reason(value: bytes | None, schema: Mapping[str, Any]) -> str | None:
     try:
         found = json.loads(value, parse_float=Decimal)
     except UnicodeDecodeError as error:
-        return f"the value is no UTF-8 text: byte {error.start}"
+        return f"the value is not UTF-8 text: byte {error.start}"
     except ValueError as error:
         place = getattr(error, "pos", None)
         where = f" at character {place}" if place is not None else ""
         return (
-            f"the value is no json: {getattr(error, 'msg', error)}{where}: {_shown(value.decode('utf-8', 'replace'))}"
+            f"the value is not json: {getattr(error, 'msg', error)}{where}: {_shown(value.decode('utf-8', 'replace'))}"
         )
     if not isinstance(found, dict):
-        return f"the value is no json object: found {_told(found)}"
+        return f"the value is not a json object: found {_told(found)}"
     return next(_unfit(found, schema, ""), None)
 
 
@@ -196,7 +196,7 @@ def avro_reason(value: bytes, schema: Mapping[str, Any], error: Exception) -> st
             except Exception as wrong:
                 said = str(wrong) or type(wrong).__name__
                 return f"field {field['name']}: no {_avro_kind(field['type'])} at byte {place}: {said}"
-    return f"the value is no avro of this schema: {said}"
+    return f"the value is not avro of this schema: {said}"
 
 
 def _avro_kind(kind: Any) -> str:

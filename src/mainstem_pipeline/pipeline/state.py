@@ -132,7 +132,7 @@ class State:
             return
         raise ChangedFlow(
             f"flow {flow.name}: {', '.join(changed)} changed since its checkpoint was written",
-            fix=f"--reset {flow.name} begins it anew; --accept-change {flow.name} goes on with the checkpoint",
+            fix=f"--reset {flow.name} starts it over; --accept-change {flow.name} goes on with the checkpoint",
         )
 
     def check_unchanged(self, flow: Flow, accepted: frozenset[str]) -> None:
@@ -153,7 +153,7 @@ class State:
         return f"{flow.name}/flow.json"
 
     def reset(self, flow: str) -> bool:
-        """Forget the flow's checkpoint; it begins anew. Returns whether there was one."""
+        """Forget the flow's checkpoint; it starts over. Returns whether there was one."""
         if self._pipeline.flow(flow) is None:
             names = ", ".join(one.name for one in self._pipeline.flows)
             raise NotFound(f"pipeline {self._pipeline.name} has no flow {flow!r}; it has {names}")

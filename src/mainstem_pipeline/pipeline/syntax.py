@@ -85,5 +85,5 @@ def _glot(one: Phrase) -> str:
     return (
         ""
         if len(found) == 1 and not isinstance(found[0], sqlglot.exp.Alias | sqlglot.exp.Command)
-        else "this is no query"
+        else "this is not a query"
     )

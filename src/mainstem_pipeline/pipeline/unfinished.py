@@ -61,7 +61,7 @@ def check_finishable(flow: Flow, state: State, last_batch: Callable[[Sink, str],
         raise ChangedFlow(
             f"flow {flow.name}: its batch {left.batch} is not finished and cannot follow the change of the file{lines}",
             fix=f"undo the change until the batch is done (run --once), or run with --accept-change {flow.name} to go on "
-            f"as told above, or with --reset {flow.name} to begin anew",
+            f"as told above, or with --reset {flow.name} to start over",
         )
 
 

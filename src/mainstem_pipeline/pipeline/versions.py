@@ -32,7 +32,7 @@ def versioned(pipeline: Pipeline, version: str, start: str = "") -> Pipeline:
         )
     flows = [flow for flow in pipeline.flows if flow.archive is None]  # records as they are have no versions
     if not flows:
-        raise ConfigError(f"pipeline {pipeline.name} has only archive flows: there is nothing to make anew")
+        raise ConfigError(f"pipeline {pipeline.name} has only archive flows: there is nothing to build again")
     tables = frozenset(one for flow in flows for one in flow.tables_written)
     topics = frozenset(one.target for flow in flows for one in flow.sinks if one.kind == "topic")
     return replace(

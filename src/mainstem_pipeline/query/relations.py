@@ -61,7 +61,7 @@ class Relations(Names):
         if archived is None and is_there:
             return self.json.added(self._log(asked.options))
         if archived is None or (not is_there and not may_hold(archived, asked)):
-            raise NotFound(f"{name!r} is no table, view or topic", fix="mainstem topic ls, mainstem lake ls")
+            raise NotFound(f"{name!r} is not a table, view or topic", fix="mainstem topic ls, mainstem lake ls")
         return self.json.added(self._hot_and_cold(archived, asked))
 
     def _log(self, options: dict[str, str], **more: str) -> DataFrame:
@@ -82,7 +82,7 @@ class Relations(Names):
         cold = frame_of(self._spark, self._lake, table, planned_files(table))
         names = column_names(table)
         if names["flags"] is not None and may_be_unreadable(table, names["flags"]):
-            cold = cold.where(f"{quoted(names['flags'])} >= 0")  # what cannot be read is no row of the log either
+            cold = cold.where(f"{quoted(names['flags'])} >= 0")  # what cannot be read is not a row of the log either
         if not is_exact:
             assert names["topic"] is not None
             cold = cold.where(topic_sql(asked.filter, names["topic"]))

@@ -36,7 +36,7 @@ CLOSES = {
     "a size that is none": b"PUB a x\r\n",
     "headers longer than all": b"HPUB a 9 4\r\nabcd\r\n",
     "an endless line": b"SUB " + b"a" * 5000,
-    "a CONNECT that is no JSON": b"CONNECT {nonsense\r\n",
+    "a CONNECT that is not JSON": b"CONNECT {nonsense\r\n",
     "a protocol of the future": b'CONNECT {"protocol":7}\r\n',
     "no responders without headers": b'CONNECT {"no_responders":true}\r\n',
 }

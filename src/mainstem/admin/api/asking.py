@@ -65,9 +65,7 @@ OPERATIONS = (
         "query.run",
         body=(
             Field("sql", "string", "One SELECT; names as for `mainstem query`.", required=True),
-            Field(
-                "limit", "integer", f"Rows to answer, {ROWS} unless told, at most {ROWS_MAX}; `more` says there are."
-            ),
+            Field("limit", "integer", f"Rows to answer, {ROWS} by default, at most {ROWS_MAX}; `more` says there are."),
         ),
     ),
     Operation(
@@ -81,7 +79,7 @@ OPERATIONS = (
             Field("topic", "string", "A topic filter, or a topic."),
             Field("since", "string", "Not older: 2h, or an RFC 3339 time."),
             Field("before", "string", "Older than."),
-            Field("limit", "integer", f"Hits to answer, 100 unless told, at most {ROWS_MAX}."),
+            Field("limit", "integer", f"Hits to answer, 100 by default, at most {ROWS_MAX}."),
             Field("histogram", "string", "Counts over time, with bars of this width: 1m."),
             Field("top", "string", "The most frequent values of this path: $.service."),
             Field("top_count", "integer", "How many of them."),

@@ -90,7 +90,7 @@ def _time_ms(text: Any, name: str) -> int:
     try:
         return int(datetime.fromisoformat(str(text)).timestamp() * 1000)
     except ValueError:
-        raise InvalidArgument(f"range.{name} is no time: {text!r}") from None
+        raise InvalidArgument(f"range.{name} is not a time: {text!r}") from None
 
 
 def _text(time_ms: int) -> str:

@@ -76,7 +76,7 @@ async def read_table(call: Call) -> Any:
     view = view_named(call)
     if view.table is None:
         raise InvalidArgument(
-            f"view {call.path['name']} is no table",
+            f"view {call.path['name']} is not a table",
             fix=f"mainstem view create NAME '{view.filter.decode()}' --last-by key",
         )
     access = call.running.broker.access

@@ -147,7 +147,7 @@ def _place(text: str) -> tuple[int, int]:
     """`0·42`, `0.42` or `42`."""
     partition, mark, offset = text.replace("·", ".").strip().rpartition(".")
     if not offset.isdecimal() or (mark and not partition.isdecimal()) or len(offset) > 18 or len(partition) > 9:
-        raise InvalidArgument(f"{text[:100]!r} is no partition and offset", fix="0·42")
+        raise InvalidArgument(f"{text[:100]!r} is not a partition and offset", fix="0·42")
     return int(partition or 0), int(offset)
 
 

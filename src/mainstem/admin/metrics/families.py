@@ -232,7 +232,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         ),
     ),
     "Pipelines": (
-        Family("mainstem_pipeline_flows", "gauge", "Flows of pipelines that told of themselves.", ("state",)),
+        Family("mainstem_pipeline_flows", "gauge", "Flows of pipelines that reported.", ("state",)),
         Family("mainstem_pipeline_lag_messages", "gauge", "Records that flows have not read, of all that run."),
         Family("mainstem_flow_lag_messages", "gauge", "Records a flow has not read.", FLOW, per_object=True),
         Family("mainstem_flow_up", "gauge", "1 while the flow runs.", FLOW, per_object=True),

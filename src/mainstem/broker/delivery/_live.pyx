@@ -60,7 +60,7 @@ cdef class RecordRef:
         cdef RecordParts parts
         at = read_record(at, end, &parts)
         if at == NULL:
-            raise CorruptFrame("a record does not fit its batch")
+            raise CorruptFrame("a record is longer than its batch")
         self.flags = 0 if self.origin == ORIGIN_KAFKA else parts.flags
         self.key_at, self.key_len = parts.key, parts.key_size
         self.value_at, self.value_len = parts.value, parts.value_size

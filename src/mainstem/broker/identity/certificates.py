@@ -5,7 +5,7 @@
     san.uri:spiffe://acme/{namespace}/{user}
     san.dns:{user}.devices.acme.net      also san.email and san.ip
 
-`{user}` and `{namespace}` stand for at least one character that is none of `/ , : =` or a space; `*` for anything. The
+`{user}` and `{namespace}` stand for at least one character that is not one of `/ , : =` or a space; `*` for anything. The
 first rule that fits a field of the certificate decides.
 """
 
@@ -45,7 +45,7 @@ class CertificateRule:
         field, colon, pattern = text.partition(":")
         if field not in FIELDS or not colon or pattern.count("{user}") != 1 or pattern.count("{namespace}") > 1:
             raise ConfigError(
-                f"tls.client_users: {text!r} is no rule",
+                f"tls.client_users: {text!r} is not a rule",
                 fix=f"FIELD:PATTERN with one {{user}} in it; FIELD is one of {', '.join(FIELDS)}; e.g. cn:{{user}}",
             )
         parts = _PART.split(pattern)

@@ -73,7 +73,7 @@ def _of_mosquitto(text: str) -> list[ForeignUser]:
                 raise ValueError
         except (ValueError, IndexError):
             raise InvalidArgument(
-                f"line {number} is none of a mosquitto password file: name:$7$iterations$salt$hash",
+                f"line {number} is not one of a mosquitto password file: name:$7$iterations$salt$hash",
                 fix="a file with plain passwords is hashed first: mosquitto_passwd -U FILE",
             ) from None
         found.append(ForeignUser(name, credentials))
@@ -113,7 +113,7 @@ def _of_rabbitmq(text: str) -> list[ForeignUser]:
 
 
 def rabbit_credentials(password_hash: str, algorithm: str) -> dict[str, Any]:
-    """ValueError where it is none of RabbitMQ's."""
+    """ValueError where it is not one of RabbitMQ's."""
     name = (algorithm or f"{RABBIT_ALGORITHM}sha256").removeprefix(RABBIT_ALGORITHM)
     kept = _decoded(password_hash)
     if name not in SALTED_ALGORITHMS or len(kept) <= RABBIT_SALT_BYTES:

@@ -152,7 +152,7 @@ class Identity:
         found = self._certificates.user_of(shown.certificate)
         if found is None:
             return "a certificate of which no rule in tls.client_users tells a user"
-        return f"a certificate of {found[0][:128]!r}, who is no user or belongs elsewhere"
+        return f"a certificate of {found[0][:128]!r}, who is not a user or belongs elsewhere"
 
     async def _by_password(self, shown: Shown) -> Principal:
         name, namespace = self._chosen(shown)
@@ -212,7 +212,7 @@ class Identity:
             raise NotAuthorized(f"a token of {claims.user[:128]!r} shown by {shown.name[:128]!r}")
         chosen = names.get(claims.user) or names.get("") or ""
         if not USER_NAME.fullmatch(claims.user) or hidden_character(claims.user):
-            raise NotAuthorized(f"a token of {claims.user[:128]!r}, which is no user name")
+            raise NotAuthorized(f"a token of {claims.user[:128]!r}, which is not a user name")
         user = self._access.users.get(claims.user)
         if user is not None:
             namespace = chosen or next(iter(claims.namespaces), "")

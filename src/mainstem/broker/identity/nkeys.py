@@ -22,12 +22,12 @@ SIGNATURE_BYTES = 64
 
 
 def check_nkey(nkey: str) -> str:
-    """InvalidArgument where it is no public key of a user, or nothing here could verify it."""
+    """InvalidArgument where it is not a public key of a user, or nothing here could verify it."""
     try:
         public_key(nkey)
     except ValueError:
         raise InvalidArgument(
-            f"{nkey[:SIZE]!r} is no user's nkey: {SIZE} letters that begin with U", fix="nk -gen user -pubout"
+            f"{nkey[:SIZE]!r} is not a user's nkey: {SIZE} letters that begin with U", fix="nk -gen user -pubout"
         ) from None
     try:
         import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401

@@ -121,7 +121,7 @@ class Tokens:
         for one in self._issuers:
             if one.name == said.get("iss"):
                 return one
-        raise NotAuthorized(f"a token of {str(said.get('iss'))[:128]!r}, which is no issuer of [jwt]")
+        raise NotAuthorized(f"a token of {str(said.get('iss'))[:128]!r}, which is not an issuer of [jwt]")
 
     def _verified(self, token: bytes, algorithm: str, issuer: Issuer, keys: list[IssuerKey]) -> dict[str, Any]:
         import jwt
@@ -205,7 +205,7 @@ def _claim(claims: Mapping[str, Any], path: str) -> Any:
 def _names(value: Any, claim: str) -> tuple[str, ...]:
     names = value.split() if isinstance(value, str) else value or []
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names) or len(names) > NAMES_MAX:
-        raise NotAuthorized(f"a token whose claim {claim} is no list of at most {NAMES_MAX} names")
+        raise NotAuthorized(f"a token whose claim {claim} is not a list of at most {NAMES_MAX} names")
     return tuple(names)
 
 

@@ -17,7 +17,7 @@ TOPIC = "amq.topic"
 
 
 def level_of(exchange: str) -> bytes:
-    """An exchange's name as one level; a `.` in it is no separator."""
+    """An exchange's name as one level; a `.` in it is not a separator."""
     return spelled_level(exchange.encode("utf-8", "surrogateescape"))
 
 

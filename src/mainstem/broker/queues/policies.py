@@ -154,7 +154,7 @@ def policy_of(name: str, body: dict[str, Any], vhost: str) -> Policy:
         )
     priority = body.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidArgument(f"the priority of policy {name!r} is no number: {priority!r}")
+        raise InvalidArgument(f"the priority of policy {name!r} is not a number: {priority!r}")
     if not isinstance(body.get("pattern"), str):
         raise InvalidArgument(f"policy {name!r} has no pattern", fix='"pattern": "^orders"')
     strange = sorted(set(definition) - set(POLICY_KEYS))

@@ -12,7 +12,7 @@ name objects, never what was sent.
 gets in without a login nothing is kept, because nobody is known.
 
 Nothing waits for it: an event is put into a queue of EVENTS_MAX and written with others, a few times a second. Failed logins
-come at LOGINS_PER_S at most. What does not fit is counted, and the count is the next event.
+come at LOGINS_PER_S at most. What is over the limit is counted, and the count is the next event.
 """
 
 from __future__ import annotations

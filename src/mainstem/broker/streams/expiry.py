@@ -14,7 +14,7 @@ NEVER = b"never"
 
 
 def ttl_ns(text: bytes) -> int | None:
-    """0 for never; None where it is no time to live. Less than a second is none."""
+    """0 for never; None where it is not a time to live. Less than a second is none."""
     if text == NEVER:
         return 0
     if text.isdigit() and len(text) < 12:

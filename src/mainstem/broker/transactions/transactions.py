@@ -390,7 +390,7 @@ class Transactions:
             self._decide(known)
         for known in list(self.by_id.values()):
             if known.state is TransactionState.ONGOING and known.start_ms + known.timeout_ms <= now_ms:
-                known.previous_producer_id, known.previous_epoch = known.producer_id, known.epoch  # it may begin anew
+                known.previous_producer_id, known.previous_epoch = known.producer_id, known.epoch  # it may start over
                 self._fence(known, now_ms)
             elif known.state not in (*ENDING, TransactionState.ONGOING) and known.update_ms + IDLE_MS_MAX < now_ms:
                 self._drop(known)

@@ -217,7 +217,7 @@ cdef class ChannelWire:
         return consumer
 
     def write_deliver(self, bytes head, RecordRef record, holder, decorator):
-        """A delivery by a consumer that is no queue's (`head` as in put_record); `holder` None: no ack is expected."""
+        """A delivery by a consumer that is not a queue's (`head` as in put_record); `holder` None: no ack is expected."""
         self.out.put_record(self.number, head, self._tag_for(holder, record), False, b"", record, 0, decorator)
 
     def write_get_ok(self, RecordRef record, bint redelivered, int attempts, bytes tail, holder, decorator):

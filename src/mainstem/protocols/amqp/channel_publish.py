@@ -290,7 +290,7 @@ class Publishes(ChannelCore):
 
 
 def _no_expiration(text: str) -> str:
-    """Why it is no number of milliseconds, in RabbitMQ's words; empty: it is one."""
+    """Why it is not a number of milliseconds, in RabbitMQ's words; empty: it is one."""
     number = re.match(r"-?[0-9]+", text)
     if number is None:
         return "no_integer"

@@ -135,7 +135,7 @@ class MqttService:
         return found
 
     def check_topic_bytes(self, topic: bytes) -> None:
-        """What is no topic name at all breaks the protocol; what is merely refused is answered."""
+        """What is not a topic name at all breaks the protocol; what is merely refused is answered."""
         if b"+" in topic or b"#" in topic:
             raise Violation(Reason.TOPIC_NAME_INVALID, "a topic name with wildcards")
         if b"\0" in topic:

@@ -15,5 +15,5 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidArgument(f"{question} Nobody can answer that: standard input is no terminal", fix="add --yes")
+        raise InvalidArgument(f"{question} Nobody can answer that: standard input is not a terminal", fix="add --yes")
     click.confirm(question, abort=True)

@@ -49,7 +49,7 @@ def trace(topic: str, place: str, key: str, trace_id: str, limit: int, as_json: 
 def _place(text: str) -> tuple[int, int]:
     partition, mark, offset = text.replace("·", ".").rpartition(".")
     if not offset.isdecimal() or (mark and not partition.isdecimal()):
-        raise InvalidArgument(f"{text!r} is no offset", fix="42, or 0·42 with the partition")
+        raise InvalidArgument(f"{text!r} is not an offset", fix="42, or 0·42 with the partition")
     return int(partition or 0), int(offset)
 
 

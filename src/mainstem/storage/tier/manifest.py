@@ -127,7 +127,7 @@ def _unpack(packed: bytes, target: Path, url: str) -> None:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             for member in tar:
                 if not member.isreg() or not _KNOWN.fullmatch(member.name):
-                    raise StorageFault(f"{url}/{MANIFEST} holds {member.name!r}, which is no file of a manifest")
+                    raise StorageFault(f"{url}/{MANIFEST} holds {member.name!r}, which is not a file of a manifest")
                 content = tar.extractfile(member)
                 assert content is not None
                 path = target / member.name

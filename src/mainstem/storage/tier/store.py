@@ -151,7 +151,7 @@ def check_url(url: str) -> None:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES or not rest:
         raise ConfigError(
-            f"tier.store {url!r} is no address of an object store",
+            f"tier.store {url!r} is not an address of an object store",
             fix="tier.store = s3://BUCKET/PREFIX (or gs://, az://, file:///DIRECTORY)",
         )
 

@@ -74,7 +74,7 @@ def descriptor_of(text: str) -> FileDescriptorProto | None:
         found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
         return None
-    # A file that only hands on others (`import public`) is one, too; what is empty is no file at all.
+    # A file that only hands on others (`import public`) is one, too; what is empty is not a file at all.
     return found if found.message_type or found.enum_type or found.dependency or found.extension else None
 
 

@@ -67,7 +67,7 @@ def _refusal(request: Request) -> tuple[ErrorCode, str] | None:
     if request.service.access.open:
         return ErrorCode.SECURITY_DISABLED, NO_USERS
     if not is_admin(request):
-        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{request.principal.name} is no admin"
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{request.principal.name} is not an admin"
     return None
 
 

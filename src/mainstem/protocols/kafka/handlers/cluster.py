@@ -20,7 +20,7 @@ from mainstem.protocols.kafka.messages import (
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
-QUORUM_TOPIC = "__cluster_metadata"  # Kafka's metadata log, which its tools ask for; ours is no log of records
+QUORUM_TOPIC = "__cluster_metadata"  # Kafka's metadata log, which its tools ask for; ours is not a log of records
 QUORUM_EPOCH = 1
 
 

@@ -186,7 +186,7 @@ def _stepped(settings: Mapping[str, Setting], old: Mapping[str, str], steps: lis
             new[step.name] = step.value
         elif step.config_operation in (APPEND, SUBTRACT):
             if setting.kind is not Kind.LIST:
-                raise _Refused(ErrorCode.INVALID_CONFIG, f"{step.name} is no list: it can only be set or deleted")
+                raise _Refused(ErrorCode.INVALID_CONFIG, f"{step.name} is not a list: it can only be set or deleted")
             now = [part for part in new.get(step.name, setting.default).split(",") if part]
             parts = [part.strip() for part in (step.value or "").split(",")]
             if step.config_operation == APPEND:
@@ -195,7 +195,7 @@ def _stepped(settings: Mapping[str, Setting], old: Mapping[str, str], steps: lis
                 now = [part for part in now if part not in parts]
             new[step.name] = ",".join(now)
         else:
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"operation {step.config_operation} is none of 0 to 3")
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"operation {step.config_operation} is not one of 0 to 3")
     return new
 
 
@@ -251,7 +251,9 @@ def _change_group(request: Request, name: str, change: Any) -> None:
     new = checked(GROUP_SETTINGS, change(GROUP_SETTINGS, request.service.group_configs.get(key, {})))
     reset = new.get("share.auto.offset.reset", "latest")
     if reset not in ("earliest", "latest") and not reset.startswith("by_duration:"):
-        raise InvalidArgument(f"share.auto.offset.reset {reset!r} is none of earliest, latest, by_duration:<ISO 8601>")
+        raise InvalidArgument(
+            f"share.auto.offset.reset {reset!r} is not one of earliest, latest, by_duration:<ISO 8601>"
+        )
     if not request.body.validate_only:
         request.service.coordinator.set_group_config(key, new)
 

@@ -66,7 +66,7 @@ def heartbeat(request: Request) -> Any:
     group = service.groups.share(request.group_key(body.group_id))
     if group is None:
         return ShareGroupHeartbeatResponse(
-            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, error_message=f"{body.group_id} is no share group"
+            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, error_message=f"{body.group_id} is not a share group"
         )
     beat = Beat(
         body.member_id,

@@ -72,7 +72,7 @@ def _offset_at(log: Log, source: Source, stamp: int) -> int:
 
 
 async def alter_offsets(request: Request) -> Any:
-    """The queue begins anew. All partitions begin at one stamp: the earliest of those asked for."""
+    """The queue starts over. All partitions begin at one stamp: the earliest of those asked for."""
     body, shares = request.body, request.service.shares
     answer = AlterShareGroupOffsetsResponse()
     group = request.service.groups.find(request.group_key(body.group_id))

@@ -37,7 +37,7 @@ class Asked:
 
 
 def parse_filter(text: bytes, *, bytes_max: int, levels_max: int) -> Asked:
-    """Raises InvalidName for what is no filter."""
+    """Raises InvalidName for what is not a filter."""
     asked = _parse(text)
     if asked.filter:
         check_mqtt_filter(asked.filter, bytes_max=bytes_max, levels_max=levels_max)

@@ -180,7 +180,7 @@ class Reader:
 
 
 def check_text(value: bytes) -> None:
-    """U+0000 and surrogates are malformed; so is what is no UTF-8. A byte order mark is data."""
+    """U+0000 and surrogates are malformed; so is what is not UTF-8. A byte order mark is data."""
     if b"\0" in value:
         raise Violation(Reason.MALFORMED_PACKET, "string holds U+0000")
     if not value.isascii():

@@ -53,7 +53,7 @@ def from_parquet(data: bytes) -> bytearray:
     try:
         return _rebuilt(pq.read_table(io.BytesIO(data), columns=list(READ), partitioning=None))
     except (pa.ArrowException, KeyError) as error:
-        raise CorruptFrame(f"it is no Parquet file of a raw table: {error}") from error
+        raise CorruptFrame(f"it is not a Parquet file of a raw table: {error}") from error
 
 
 def _placed(heads: list[FrameHead]) -> Iterator[tuple[int, FrameHead]]:

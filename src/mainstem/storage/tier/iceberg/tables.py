@@ -191,7 +191,7 @@ class Tables:
 
     def _check(self, name: str, table: Table) -> None:
         if str(table.metadata.table_uuid) != self._registry.fact(_fact(name)):
-            raise ConfigError(f"the Iceberg table {name} was dropped and made anew by someone", fix=FIX)
+            raise ConfigError(f"the Iceberg table {name} was dropped and created again by someone", fix=FIX)
         changed = _changed_columns(table)
         if changed:
             raise ConfigError(f"the schema of the Iceberg table {name} was changed: {'; '.join(changed)}", fix=FIX)
