@@ -3,7 +3,7 @@
     {"orders": {"0": 120, "1": 98}, "#": {"1": 5023}, "$ids": {"orders": 7}}
 
 `#` is a stem seen through a filter, its partition the log's number. `$ids` (no name of a topic: Kafka's have no `$`) are the
-broker's ids of topics with logs of their own: one that was deleted and made anew has the old name, soon the old offsets too,
+broker's ids of topics with logs of their own: one that was deleted and recreated has the old name, soon the old offsets too,
 but another id. 0 is a topic that was never declared. Positions that were kept before there were ids have none.
 """
 

@@ -205,7 +205,7 @@ class Scan:
             topic, partition, offset = anew[0]
             raise data_loss(
                 f"{topic} {partition} was read up to offset {offset} and ends at {latest[topic][partition]} now: "
-                f"it was deleted and made anew"
+                f"it was deleted and recreated"
             )
         return {(topic, partition) for topic, partition, _ in anew}
 
@@ -277,7 +277,7 @@ class Scan:
         self._remember(plan["plan"])
         anew = {topic for topic, *_ in ranges if is_another(topic, end, {IDS: plan["topic_ids"]})}
         if anew and options.fail_on_data_loss:
-            raise data_loss(f"{min(anew)} was deleted and made anew since this batch began")
+            raise data_loss(f"{min(anew)} was deleted and recreated since this batch began")
         if anew:  # the next batch begins with them
             return self._planned([one for one in ranges if one[0] not in anew], end)
         if plan["lost"] and options.fail_on_data_loss:

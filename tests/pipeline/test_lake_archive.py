@@ -291,7 +291,7 @@ def test_an_archive_of_a_topic_that_was_made_anew_ends_unless_the_loss_is_accept
     delete_topic(broker, topic)
     create_topic(broker, topic)
     produce(broker, topic, [b"new-%d" % n for n in range(grown_to)])
-    with pytest.raises(Exception, match="it was deleted and made anew"):
+    with pytest.raises(Exception, match="it was deleted and recreated"):
         archive(spark, broker, lake, topic, "raw.t")
     assert ArchiveRun(spark, broker, lake, topic, "raw.t", accept_loss=True).wait()["rows"] == grown_to
     assert len(rows_of(lake, "raw.t")) == 10 + grown_to

@@ -54,7 +54,7 @@ def test_a_wrong_option_is_named_with_what_was_meant(given: dict[str, str], word
 
 @pytest.mark.parametrize("url", ["http://host:port", "ftp://host", "http://host:99999"])
 def test_an_address_that_is_none_is_told_with_what_one_looks_like(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="no broker's address"):
+    with pytest.raises(InvalidArgument, match="not a broker's address"):
         parsed(url=url).connection.client()
 
 

@@ -155,7 +155,7 @@ def test_a_mistake_is_named_where_it_is(tmp_path: Path, text: str, words: str) -
 
 def test_a_file_in_another_encoding_says_so(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes("name: größe\n".encode("latin-1"))
-    with pytest.raises(ConfigError, match="no text in UTF-8"):
+    with pytest.raises(ConfigError, match="not a text in UTF-8"):
         load_pipeline(tmp_path / "p.yaml")
 
 

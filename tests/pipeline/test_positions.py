@@ -74,7 +74,7 @@ def test_a_topic_that_is_made_anew_between_a_batch_and_its_plan_is_told_or_left_
     delete_topic(broker, topic)
     create_topic(broker, topic)
     produce(broker, topic, [b"new"] * 5)
-    with pytest.raises(DataLoss, match="was deleted and made anew since this batch began"):
+    with pytest.raises(DataLoss, match="was deleted and recreated since this batch began"):
         careful.plan(start, end)
     assert careless.plan(start, end) == []
     after = careless.advanced(end, careless.latest_offsets())

@@ -168,7 +168,7 @@ def test_a_topic_that_was_made_anew_and_has_outgrown_the_old_one_is_no_continuat
     delete_topic(broker, topic)
     create_topic(broker, topic, 2)
     produce(broker, topic, [b"new-%d" % n for n in range(40)])
-    with pytest.raises(Exception, match=r"(?s)it was deleted and made anew.*failOnDataLoss"):
+    with pytest.raises(Exception, match=r"(?s)it was deleted and recreated.*failOnDataLoss"):
         run_once(spark, broker, tmp_path / "c", collected, **options)
     run_once(spark, broker, tmp_path / "c", collected, **options, failOnDataLoss="false")
     assert collected.values == sorted([b"old-%d" % n for n in range(10)] + [b"new-%d" % n for n in range(40)])

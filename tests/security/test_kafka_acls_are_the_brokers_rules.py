@@ -95,7 +95,7 @@ def test_only_an_admin_sees_or_makes_them(broker: Broker) -> None:
         answer = raw.ask("DescribeAcls", 3, every)
     assert (answer.error_code, answer.resources) == (CLUSTER_AUTHORIZATION_FAILED, [])
     wanted = acl(ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, AclOperation.ALL)
-    with pytest.raises(confluent_kafka.KafkaException, match=r"(?i)no admin"):
+    with pytest.raises(confluent_kafka.KafkaException, match=r"(?i)not an admin"):
         ann.create_acls([wanted])[wanted].result(10)
 
 

@@ -118,7 +118,7 @@ def test_a_schema_is_proposed_from_the_data(broker: Broker) -> None:
             http.post("/v1/messages", json={"topic": f"guess/{n % 3}", "value_json": value}).raise_for_status()
         http.post("/v1/messages", json={"topic": "guess/0", "value": "not json"}).raise_for_status()
     told = run(broker, "topic", "infer", "guess/#", "--add", "guessed").output
-    assert "13 records looked at, 1 are no JSON" in told and "50.0" in told
+    assert "13 records looked at, 1 are not JSON" in told and "50.0" in told
     schema = json.loads(httpx.get(f"{broker.http_url}/subjects/guessed/versions/1/schema").text)
     assert schema["required"] == ["celsius", "room"]
     assert schema["properties"]["celsius"] == {"type": "number"} and schema["properties"]["note"] == {"type": "string"}
@@ -137,7 +137,7 @@ def test_what_would_break_is_told_with_a_proposed_schema(broker: Broker) -> None
         http.post("/v1/messages", json={"topic": "breaks/a", "value": "x" * 100_000}).raise_for_status()
     run(broker, "topic", "alter", "breaks/a", "--set", "schema=breaking", "--set", "schema_mode=off")
     told = run(broker, "topic", "infer", "breaks/#").output
-    assert "200 records looked at, 0 are no JSON, 1 too long to be looked at" in told
+    assert "200 records looked at, 0 are not JSON, 1 too long to be looked at" in told
     assert 'the proposed schema would refuse 1 of these records\n       1  at /celsius: "warm" is not' in told
     assert "(first: breaks/a 0:" in told
     assert "breaking version 1 refuses 150 of these records" in told

@@ -86,5 +86,5 @@ def test_a_collector_that_is_away_loses_spans_and_nothing_else() -> None:
 
 
 def test_an_address_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match="no HTTP address"):
+    with pytest.raises(ConfigError, match="not an HTTP address"):
         OtlpExporter("collector:4317")

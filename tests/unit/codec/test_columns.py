@@ -273,11 +273,11 @@ def broken(frame: bytes, place: int, byte: int) -> bytes:
 @pytest.mark.parametrize(
     ("method", "place", "byte", "read", "why"),
     [
-        (0, 61 + 3 * 9, 0x7F, 3, "does not fit"),  # the size of record 3
+        (0, 61 + 3 * 9, 0x7F, 3, "longer than its batch"),  # the size of record 3
         (0, 61 + 3 * 9 + 3, 0x02, 3, "offset is not its batch's"),  # its offset is record 1's
         (0, 61 + 3 * 9 + 3, 0x20, 3, "offset is not its batch's"),  # its offset is beyond the batch
-        (0, 61 + 3 * 9 + 8, 0x0C, 3, "does not fit"),  # it has six headers
-        (0, 60, 9, 5, "does not fit"),  # more records than there are
+        (0, 61 + 3 * 9 + 8, 0x0C, 3, "longer than its batch"),  # it has six headers
+        (0, 60, 9, 5, "longer than its batch"),  # more records than there are
         (4, 62, 0xFF, 0, "cannot be read"),  # not zstd
     ],
 )

@@ -48,7 +48,7 @@ def test_every_truncation_is_detected(codec):
 
 
 def test_a_frame_of_another_log_is_no_frame_of_this_one(codec):
-    with pytest.raises(CorruptFrame, match="does not fit this log"):
+    with pytest.raises(CorruptFrame, match="does not match this log"):
         codec.read_frame_head(small_frame(codec), 0, LOG_ID + 1)
 
 

@@ -221,7 +221,7 @@ def test_a_table_that_was_dropped_or_made_anew_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="was dropped by someone"):
         house.tier.tables.columns(LANE.table)
     open_catalog(house).create_table(("mainstem", "sensors_a"), iceberg_schema(), location=f"file://{tmp_path}/x")
-    with pytest.raises(ConfigError, match="made anew"):
+    with pytest.raises(ConfigError, match="created again"):
         house.tier.tables.columns(LANE.table)
 
 

@@ -295,5 +295,5 @@ def test_a_store_that_is_not_there_is_refused_with_the_fix(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is not there") as told:
         ObjectStore(StoreSettings(f"file://{tmp_path}/nowhere"))
     assert told.value.fix.startswith("mkdir")
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="not an address"):
         ObjectStore(StoreSettings("bucket/prefix"))

@@ -66,7 +66,7 @@ def test_a_bucket_without_a_manifest_and_a_foreign_one_are_refused(tmp_path: Pat
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
             tar.addfile(member)
         (tmp_path / "bucket" / MANIFEST).write_bytes(packed.getvalue())
-        with pytest.raises(StorageFault, match="no file of a manifest"):
+        with pytest.raises(StorageFault, match="not a file of a manifest"):
             restore(settings, tmp_path / name.replace("/", "_"))
     (tmp_path / "bucket" / MANIFEST).write_bytes(packed.getvalue()[:20])
     with pytest.raises(StorageFault, match="damaged"):

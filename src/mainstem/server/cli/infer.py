@@ -49,7 +49,7 @@ def infer(topic_filter: str, records: int, subject: str | None, as_json: bool, u
         click.echo(f"no records of {topic_filter}", err=True)
     else:
         passed = f", {long} too long to be looked at" if long else ""
-        click.echo(f"{found.records} records looked at, {found.not_json} are no JSON{passed}\n")
+        click.echo(f"{found.records} records looked at, {found.not_json} are not JSON{passed}\n")
         print_rows(found.fields(), ["field", "type", "share", "odd"], as_json=False)
         click.echo(f"\n{json.dumps(proposed, indent=2)}\n")
         _tell("the proposed schema", own)
