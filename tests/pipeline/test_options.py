@@ -23,7 +23,7 @@ def parsed(streaming: bool = False, **options: str) -> Any:
         ({"subscribe": "a", "filter": "b"}, "subscribe and filter are given"),
         ({"subscrbe": "a"}, "did you mean subscribe"),
         ({"subscribe": "a", "startingOffset": "latest"}, "did you mean startingOffsets"),
-        ({"subscribePattern": "a("}, "no regular expression"),
+        ({"subscribePattern": "a("}, "not a regular expression"),
         ({"assign": "[]"}, "must be a JSON object"),
         ({"assign": '{"a": 0}'}, "must look like"),
         ({"subscribe": "a", "startingOffsets": "soon"}, "must be earliest, latest"),

@@ -84,13 +84,13 @@ def test_a_topic_column_spreads_rows_and_keys_choose_kafkas_partitions(
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
-        ("select 1 x", {"topic": "t"}, "a column `value`.*column 'x' is none of"),
+        ("select 1 x", {"topic": "t"}, "a column `value`.*column 'x' is not one of"),
         ("select 'a' value", {}, "where should rows go"),
         ("select 1 value", {"topic": "t"}, "'value' must be binary or string, not int"),
         ("select 'a' value, 7 partition", {"topic": "t"}, "no partition 7"),
         ("select 'a' value, cast(null as string) topic", {}, "topic is null"),
         ("select 'a' value", {"topic": "a/+"}, "wildcard"),
-        ("select 'a' value", {"topic": "t", "compression": "brotli"}, "none of none, gzip"),
+        ("select 'a' value", {"topic": "t", "compression": "brotli"}, "not one of none, gzip"),
     ],
 )
 def test_rows_that_cannot_be_written_say_why(
