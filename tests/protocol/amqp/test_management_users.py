@@ -95,7 +95,7 @@ def test_a_password_hash_of_rabbitmqs_logs_in(broker: Broker, api: httpx.Client)
     ("path", "body", "why"),
     [
         ("users/cas", {}, "needs a password"),
-        ("users/cas", {"password_hash": "x"}, "none of RabbitMQ's"),
+        ("users/cas", {"password_hash": "x"}, "not one of RabbitMQ's"),
         ("users/root", {"password": "x", "tags": ""}, "administrator"),
         ("users/a b", {"password": "x"}, "user name"),
         ("permissions/%2F/root", rights(read="^a-.*"), "'.*' or nothing"),
