@@ -220,7 +220,7 @@ class Exchanges:
 
     def _now(self) -> int:
         """What was published before belongs before."""
-        self.queues.ticker.write_gathered()
+        self.queues.ticker.write_now()
         return self.queues.service.broker.stamps.take(1)
 
     def _queue_deleted(self, queue: Queue) -> None:

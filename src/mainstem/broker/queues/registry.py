@@ -355,7 +355,7 @@ class Queues:
         broker.quotas.check_queues(self.namespace, len(self.by_name))
         if settings.durable and not settings.exclusive:
             broker.store.check_room()
-        broker.ticker.write_gathered()  # what was published before belongs before
+        broker.ticker.write_now()  # what was published before belongs before
         created = broker.stamps.take(1)
         queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created, condition)
         self._add(queue)

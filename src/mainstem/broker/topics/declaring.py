@@ -355,7 +355,7 @@ class Declaring:
         self._check_tier(policy)
         _check_unneeded(namespace, topic.name, policy)
         self.store.check_room()
-        self.ticker.write_gathered()
+        self.ticker.write_now()
         if not policy.dedicated:
             namespace.stem(policy)
         old_policy, undone = topic.policy, list[tuple[Partition, Span]]()

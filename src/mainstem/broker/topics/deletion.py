@@ -58,7 +58,7 @@ class Deletion:
         if topic is None:
             raise NotFound(f"no topic {name.decode(errors='replace')!r}", fix="mainstem topic ls")
         broker = self._broker
-        broker.ticker.write_gathered()  # what was published before is deleted with it
+        broker.ticker.write_now()  # what was published before is deleted with it
         own = {span.log for p in topic.partitions for span in p.spans if not span.shared}
         stems = [stem for stem in namespace.stems.values() if stem.index is not None and stem.index.topics.find(name)]
         _check_marks(stems, name)
@@ -165,7 +165,7 @@ class Deletion:
         The topic itself stays if it was declared. What is published meanwhile stays, too.
         """
         broker = self._broker
-        broker.ticker.write_gathered()
+        broker.ticker.write_now()
         topic = namespace.find_topic(name)
         stems = [stem for stem in namespace.stems.values() if stem.index is not None and stem.index.topics.find(name)]
         if topic is None and not stems:

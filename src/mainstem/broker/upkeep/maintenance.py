@@ -180,7 +180,7 @@ class Maintenance:
             await self.in_thread(f"retention of log {log.id}", lambda: retention.apply(log, decided, holds))
         forget_before = max(decided.forget_before, log.engine.stat().start_offset if log.overflowed else 0)
         if log.index is not None and forget_before > log.index.start_offset:
-            self._broker.ticker.write_gathered()  # no open batch may still mean a number that is free afterwards
+            self._broker.ticker.write_now()  # no open batch may still mean a number that is free afterwards
             namespace.forget_numbers(log, log.forget_topics(forget_before))
             self._broker.deletion.prune(log)
 

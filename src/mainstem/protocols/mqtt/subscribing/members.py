@@ -92,7 +92,7 @@ def _declare(connection: MqttConnection, name: str, topic_filter: bytes, setting
     assert connection.namespace is not None
     broker = connection.service.broker
     queues = broker.queues.of(connection.namespace)
-    broker.ticker.write_gathered()  # what was published before belongs before
+    broker.ticker.write_now()  # what was published before belongs before
     queue, _ = queues.declare(name, settings, reaches=[Reach(ANYTHING, topic_filter, start=NOW)])
     return queue
 

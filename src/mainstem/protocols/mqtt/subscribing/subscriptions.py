@@ -42,7 +42,7 @@ class Subscriptions:
         reasons: list[int] = []
         wanted: list[tuple[bytes, Subscription]] = []  # retained messages, after SUBACK
         if self._connection.inbound.messages:  # what it published before is not the subscription's
-            self._connection.service.broker.ticker.write_gathered()
+            self._connection.service.broker.ticker.write_now()
         before = self._connection.service.broker.stamps.next  # later ones come as what they are: live
         why = ""
         for one in event.filters:
