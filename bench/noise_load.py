@@ -243,6 +243,14 @@ def http_scan(scene: Scene) -> None:
         start = call(scene, "GET", f"/v1/messages?filter={asked}&contains=nobody&from={start}")["next"] or "earliest"
 
 
+def questions(scene: Scene) -> None:
+    """SQL over everything, one question after the other: the broker answers by a process of its own."""
+    fill(scene)
+    ready()
+    while True:
+        call(scene, "POST", "/v1/query", {"sql": "select topic, count(*), max(text) from 'stored/#' group by 1"})
+
+
 def laggards(scene: Scene) -> None:
     fill(scene)
     ready()
@@ -359,6 +367,7 @@ NOISES: dict[str, Callable[[Scene], None]] = {
     "view scan without match": view_scan,
     "HTTP wildcard scan": http_scan,
     "HTTP listings": listings,
+    "SQL questions": questions,
     "replay by laggards": laggards,
     "compaction": compaction,
     "backup": backup,
