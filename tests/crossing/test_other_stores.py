@@ -2,7 +2,7 @@
 
 MAINSTEM_AZURITE names its command where it is not on the path.
 
-Of Google's store there is no emulator that takes the requests of our library: fake-gcs-server 1.56 answers its PUT with
+Google's store is untried: of its emulators one was tried, fake-gcs-server 1.56, which answers our library's PUT with
 "invalid uploadType".
 """
 
