@@ -113,9 +113,7 @@ async def test_a_count_that_a_kill_cut_short_is_done_after_the_start(tmp_path: P
             broker.ticker.tick()
         assert queue.level(0).cursor.estimated
         broker.ticker.drain()
-        for log in broker.logs.by_id.values():
-            log.sync()
-        shutil.copytree(data, copy)
+        shutil.copytree(data, copy)  # written is enough: a kill keeps what the kernel has
     async with running(copy) as broker:
         again = broker.queues.of(broker.namespace("/")).get("q")
         await until(lambda: again.ready == 7)
