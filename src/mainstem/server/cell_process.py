@@ -21,7 +21,7 @@ from mainstem.cluster.membership import Membership
 from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.model.errors import MainstemError
 from mainstem.server.cell_serving import Serving
-from mainstem.server.lifecycle import handle_signals, keep_freed_memory, loop_factory, set_up_logging
+from mainstem.server.lifecycle import handle_signals, loop_factory, set_up_logging, tune_process
 from mainstem.server.listeners import Taken
 from mainstem.server.protocols import HTTP, PROTOCOLS, load
 from mainstem.server.settings import Config
@@ -33,7 +33,7 @@ NOT_TAKEN, LOST = 3, 4  # exit codes: another was quicker; the cell is another's
 
 def run_cell_process(config: Config, *, reload: Callable[[], Config]) -> int:
     set_up_logging(config)
-    keep_freed_memory()
+    tune_process()
     for one in PROTOCOLS:
         for entry in one.doors:
             load(entry.server)

@@ -40,7 +40,7 @@ from mainstem.server.cell_process import NOT_TAKEN
 from mainstem.server.cell_serving import Serving
 from mainstem.server.cell_taking import Reason, Taking
 from mainstem.server.cli.run import in_url
-from mainstem.server.lifecycle import handle_signals, keep_freed_memory, loop_factory, set_up_logging
+from mainstem.server.lifecycle import handle_signals, loop_factory, set_up_logging, tune_process
 from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
 from mainstem.server.notify import notify
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
@@ -63,7 +63,7 @@ CELLS, KAFKA = "cells", "kafka"  # the role of owning
 def run_node(config: Config, *, reload: Callable[[], Config]) -> int:
     """Serve until a signal; returns the exit code."""
     set_up_logging(config)
-    keep_freed_memory()
+    tune_process()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(Node(config, reload).serve())
 
