@@ -62,7 +62,7 @@ def test_dead_letters_are_read_and_redriven_one_by_one_or_all(
 
 def test_consumers_of_a_queue_are_listed_with_their_protocols(page: Page, broker: Broker, http: httpx.Client) -> None:
     http.post("/v1/queues", json={"name": "shifts", "filter": "shifts/#"}).raise_for_status()
-    worker = paho.Client(CallbackAPIVersion.VERSION2, client_id="worker-7", protocol=paho.MQTTv5)
+    worker = paho.Client(CallbackAPIVersion.VERSION2, client_id="worker-7", protocol=paho.MQTTv5, manual_ack=True)
     worker.connect(broker.host, broker.mqtt_port)
     worker.loop_start()
     worker.subscribe("$queue/shifts", 1)
@@ -79,6 +79,12 @@ def test_consumers_of_a_queue_are_listed_with_their_protocols(page: Page, broker
             expect(page.locator("#takers tr", has_text="worker-7")).to_contain_text("mqtt")
             expect(page.locator("#takers tr", has_text="amqp")).to_contain_text("no")
             expect(page.locator("tr", has_text="exclusive").last).to_contain_text("no")
+            for _ in range(4):  # MQTT's share of them is held, AMQP's needs no ack
+                http.post("/v1/messages", json={"topic": "shifts/a", "value": "1"}).raise_for_status()
+            expect(page.locator("#takers tr", has_text="worker-7").locator("td.n").first).to_have_text("2")
+            expect(page.locator("#takers tr", has_text="amqp").locator("td.n").first).to_have_text("0")
+            page.locator("#takers a", has_text="worker-7").click()
+            expect(page.locator("h1")).to_have_text("worker-7")
             page.goto("/views")
     finally:
         worker.loop_stop()

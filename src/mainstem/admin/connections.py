@@ -79,6 +79,14 @@ def connection_row(listener: str, protocol: str, connection: Any) -> dict[str, A
     }
 
 
+def connection_id(running: Running, connection: Any) -> str | None:
+    """As its row has it; None where it has ended."""
+    for listener in running.protocols if connection is not None else ():
+        if connection in getattr(running.servers.get(listener), "connections", ()):
+            return f"{listener}-{id(connection)}"
+    return None
+
+
 def client_name(connection: Any) -> str:
     """What the client calls itself, in whatever way its protocol has."""
     for name in ("client_id", "client_name"):

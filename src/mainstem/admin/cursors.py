@@ -19,6 +19,7 @@ from mainstem.broker.queues.registry import Queues, QueueService
 from mainstem.broker.sessions.sessions import DONE, NEVER, Session, Sessions
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
+from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter
@@ -55,9 +56,11 @@ async def cursor_rows(running: Running, namespace: Namespace, begin: int, count:
     ended. A lag is counted only for rows that are asked for."""
     turns, tenant, rows = running.broker.turns, namespace.name, list[dict[str, Any]]()
     queues = await in_order(turns, tenant, queues_of(running, namespace), key=lambda one: one.name)
+    consumers = await in_order(turns, tenant, stream_consumers(running, namespace), key=stream_consumer_name)
     ordered = chain(
         (partial(group_row, running, namespace, name) for name in await group_names(running, namespace)),
         (partial(queue_cursor, running, queue) for queue in queues),
+        (partial(stream_cursor, consumer) for consumer in consumers),
         (partial(session_row, running, namespace, one) for one in await sessions_in(running, namespace)),
     )
     async for row in in_slices(turns, tenant, islice(ordered, begin, begin + count), at_once=1):
@@ -71,6 +74,7 @@ def cursors_of(running: Running, namespace: Namespace) -> Iterator[Callable[[], 
         yield partial(group_row, running, namespace, name)
     for queue in queues_of(running, namespace):
         yield partial(queue_cursor, running, queue)
+    yield from (partial(stream_cursor, consumer) for consumer in stream_consumers(running, namespace))
     sessions = sessions_of(running)
     for key in sessions.keys_from(namespace.name.encode() + b"\0"):
         session = sessions.look(key)
@@ -280,22 +284,26 @@ def queue_row(queue: Queue) -> dict[str, Any]:
         "ready": queue.ready,
         "unacked": queue.unacked,
         "dead": queue.dead_count,
-        "consumers": len(queue.takers),
+        "consumers": len(queue.takers) + len(queue.pullers),
         "filters": [one.decode(errors="replace") for one in queue.filters],
     }
+
+
+def stream_consumer_name(consumer: Consumer) -> str:
+    return f"{consumer.stream.name}/{consumer.name}"
 
 
 def stream_consumer_row(consumer: Consumer) -> dict[str, Any]:
     """A JetStream consumer is a queue cursor, too."""
     stream = consumer.stream
     return {
-        "name": f"{stream.name}/{consumer.name}",
+        "name": stream_consumer_name(consumer),
         "kind": "jetstream",
         "durable": consumer.settings.durable,
         "ready": consumer.pending + consumer.first_owed,
         "unacked": consumer.ack_pending if consumer.explicit else 0,
         "dead": len(consumer.cursor.dead),
-        "consumers": 0,
+        "consumers": 1,  # itself: whoever pulls, it holds
         "filters": [one.decode(errors="replace") for one in consumer.settings.filters or stream.settings.filters],
     }
 
@@ -311,8 +319,22 @@ def dead_row(taken: Taken, reason: str, time_ms: int) -> dict[str, Any]:
     return {**facts, **record_facts(0, taken.record)}
 
 
+def stream_cursor(consumer: Consumer) -> dict[str, Any]:
+    row = stream_consumer_row(consumer)
+    return {
+        "name": row["name"],
+        "protocol": "nats",
+        "kind": "queue",
+        "reads": ", ".join(row["filters"]),
+        "lag": row["ready"],
+        "unacked": row["unacked"],
+        "state": "durable" if row["durable"] else "ephemeral",
+        "held_bytes": 0,  # a stream keeps by its own limits, whoever reads it
+    }
+
+
 def queue_cursor(running: Running, queue: Queue) -> dict[str, Any]:
-    stamp = queue.held_stamp()
+    stamp, consumers = queue.held_stamp(), len(queue.takers) + len(queue.pullers)
     return {
         "name": queue.name,
         "protocol": "amqp",
@@ -320,7 +342,7 @@ def queue_cursor(running: Running, queue: Queue) -> dict[str, Any]:
         "reads": ", ".join(one.decode(errors="replace") for one in queue.filters),
         "lag": queue.ready,
         "unacked": queue.unacked,
-        "state": f"{len(queue.takers)} consumer(s)" if queue.takers else "idle",
+        "state": counted(consumers, "consumer") if consumers else "idle",
         "held_bytes": running.broker.maintenance.held_bytes_from(stamp) if stamp is not None else 0,
     }
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from typing import Any
 
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
-from mainstem.admin.cursors import dead_row, queue_row, queues_of, stream_consumer_row, stream_consumers
+from mainstem.admin.consumers import any_queue_facts, queue_facts
+from mainstem.admin.cursors import (
+    dead_row,
+    queue_row,
+    queues_of,
+    stream_consumer_name,
+    stream_consumer_row,
+    stream_consumers,
+)
+from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.dead_letters import discard
 from mainstem.broker.queues.opening import check_taker, opening_rights
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import LOCK_MS, QueueSettings
 from mainstem.broker.rights.access import Action
+from mainstem.broker.streams.consumer import Consumer
 from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.topic_filter import check_filter
 
@@ -27,26 +37,52 @@ def named_queue(call: Call) -> Queue:
     return queues_of(call.running, call.namespace).get(call.path["name"])
 
 
-def queue_facts(queue: Queue) -> dict[str, Any]:
-    return {**queue_row(queue), "settings": queue.settings.to_document()}
-
-
 async def list_queues(call: Call) -> Any:
     """Named queues, and JetStream's consumers as `stream/consumer`."""
-    found: dict[str, Callable[[], dict[str, Any]]] = {
-        one.name: partial(queue_row, one) for one in queues_of(call.running, call.namespace) if call.may(one.name)
-    }
-    access = call.running.broker.access
-    for consumer in stream_consumers(call.running, call.namespace):
-        if all(access.allows_filter(call.principal, Action.DESCRIBE, one) for one in consumer.rights):
-            found.setdefault(f"{consumer.stream.name}/{consumer.name}", partial(stream_consumer_row, consumer))
-    shown = sorted(name for name in found if name > call.query.get("after", ""))
-    rows = [found[name]() for name in shown[: call.limit]]
-    return page(rows, rows[-1]["name"] if len(shown) > call.limit else None)
+    return page(*await page_of_queues(call, after=call.query.get("after", ""), limit=call.limit))
+
+
+async def page_of_queues(
+    call: Call, *, after: str, limit: int, search: str = ""
+) -> tuple[list[dict[str, Any]], str | None]:
+    """So many rows in order of name, and where the next page goes on. Rights are asked for only as far as the page goes."""
+    turns, tenant = call.running.broker.turns, call.namespace.name
+    consumers = ((stream_consumer_name(one), one) for one in stream_consumers(call.running, call.namespace))
+    named: Iterator[tuple[str, Queue | Consumer]] = ((one.name, one) for one in queues_of(call.running, call.namespace))
+    ordered = await in_order(
+        turns,
+        tenant,
+        chain(named, consumers),
+        key=lambda pair: pair[0],
+        where=lambda pair: pair[0] > after and search in pair[0],
+    )
+    rows: list[dict[str, Any]] = []
+    async for name, one in in_slices(turns, tenant, ordered):
+        if not (may_see(call, one) if isinstance(one, Consumer) else call.may(name, "queue.describe")):
+            continue
+        if len(rows) == limit:
+            return rows, rows[-1]["name"]
+        rows.append(stream_consumer_row(one) if isinstance(one, Consumer) else queue_row(one))
+    return rows, None
 
 
 async def describe_queue(call: Call) -> Any:
-    return queue_facts(named_queue(call))
+    """With its consumers, and how many messages each holds unacknowledged."""
+    facts, found = any_queue_facts(call.running, call.namespace, call.path["name"])
+    if isinstance(found, Consumer):
+        require_stream_consumer(call, found)
+    return facts
+
+
+def require_stream_consumer(call: Call, consumer: Consumer) -> None:
+    if not may_see(call, consumer):
+        raise NotAuthorized(f"user {call.principal.name} may not describe what consumer {consumer.name} reads")
+
+
+def may_see(call: Call, consumer: Consumer) -> bool:
+    """Who sees a JetStream consumer may describe all that it reads."""
+    access = call.running.broker.access
+    return all(access.allows_filter(call.principal, Action.DESCRIBE, one) for one in consumer.rights)
 
 
 async def create_queue(call: Call) -> Any:
@@ -94,7 +130,7 @@ async def alter_queue(call: Call) -> Any:
     written = queue.queues.alter(queue, replace(queue.declared, **changes))
     if written is not None:
         await written
-    return queue_facts(queue)
+    return queue_facts(call.running, queue)
 
 
 def check_limits(body: dict[str, Any]) -> None:
@@ -240,7 +276,14 @@ OPERATIONS = (
         body=POSITIONS,
         names="name",
     ),
-    Operation("GET", "/v1/queues/{name:path}", describe_queue, "One queue in full.", "queue.describe", names="name"),
+    Operation(
+        "GET",
+        "/v1/queues/{name:path}",
+        describe_queue,
+        "One queue in full: its settings, its consumers and how many messages each holds unacknowledged.",
+        "queue.describe",
+        names="name",
+    ),
     Operation(
         "DELETE",
         "/v1/queues/{name:path}",

@@ -9,11 +9,12 @@ from itertools import islice
 from typing import Any
 
 from mainstem.admin.api.namespaces import namespace_row
-from mainstem.admin.api.queues import queue_facts
+from mainstem.admin.api.queues import require_stream_consumer
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_facts
 from mainstem.admin.calls import Call
-from mainstem.admin.connections import client_name, connection_row, find_connection, seen_by
+from mainstem.admin.connections import connection_row, find_connection, seen_by
+from mainstem.admin.consumers import any_queue_facts
 from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.pipelines import flow_rows
@@ -23,13 +24,13 @@ from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.namespaces.quotas import NAMESPACE
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
-from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action
-from mainstem.broker.tracing.stations import describe, groups_of_record, queues_of_record, sessions_of_record
+from mainstem.broker.rights.operations import NEEDS
+from mainstem.broker.streams.consumer import Consumer
+from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 
-TAKERS_SHOWN = 100
 DEAD_SHOWN = 50
 BINDINGS_SHOWN = 500
 TRACES_SHOWN = 100
@@ -44,31 +45,31 @@ def _name(call: Call) -> str:
 async def queue_page(call: Call) -> dict[str, Any]:
     name = _name(call)
     call.require_object(name, "queue.describe")
-    queue = queues_of(call.running, call.namespace).get(name)
+    facts, found = any_queue_facts(call.running, call.namespace, name)
+    facts["links_connections"] = _opens(call, "connection.describe")
+    if isinstance(found, Consumer):
+        require_stream_consumer(call, found)
+        return {**facts, "dead_letters": [], "bindings": [], "stream": found.stream.name}
     dead: list[dict[str, Any]] = []
     try:
-        check_taker(call.running.broker.access, call.principal, queue)
-        dead = [dead_row(taken, reason, time_ms) for taken, reason, time_ms in queue.browse_dead(DEAD_SHOWN)]
+        check_taker(call.running.broker.access, call.principal, found)
+        dead = [dead_row(taken, reason, time_ms) for taken, reason, time_ms in found.browse_dead(DEAD_SHOWN)]
     except MainstemError:  # who may not take from it sees how many there are, not what they say
         dead = []
     bindings = [
         {"source": one.source or "(default)", "key": one.key}
-        for one in queue.queues.exchanges.bindings_to(queue.name, to_queue=True)
+        for one in found.queues.exchanges.bindings_to(found.name, to_queue=True)
     ]
-    return {**queue_facts(queue), "dead_letters": dead, "bindings": bindings, "takers": _takers(queue)}
+    return {**facts, "dead_letters": dead, "bindings": bindings, "stream": None}
 
 
-def _takers(queue: Queue) -> list[dict[str, Any]]:
-    """Its consumers, by whatever protocol; of a queue with one active consumer the others wait."""
-    rows = []
-    for place, taker in enumerate(queue.takers[:TAKERS_SHOWN]):
-        _, name, protocol = describe(taker)
-        connection = getattr(taker, "connection", None) or getattr(getattr(taker, "channel", None), "connection", None)
-        name = (client_name(connection) if connection is not None else "") or name
-        waits = queue.settings.single_active and place > 0
-        facts = {"acks": not taker.no_ack, "priority": taker.priority, "waits": waits}
-        rows.append({"name": name, "protocol": protocol, **facts})
-    return rows
+def _opens(call: Call, operation: str) -> bool:
+    """Whether a page that needs this would open for the caller: a link that says no is not offered."""
+    try:
+        admit(call.running.broker, call.principal, NEEDS[operation])
+    except MainstemError:
+        return False
+    return True
 
 
 async def exchange_page(call: Call) -> dict[str, Any]:

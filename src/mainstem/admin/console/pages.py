@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mainstem.admin.api.messages import require_consume
+from mainstem.admin.api.queues import page_of_queues
 from mainstem.admin.api.users import user_row
 from mainstem.admin.api.views import view_row
 from mainstem.admin.calls import Call
@@ -32,12 +33,13 @@ from mainstem.admin.console.details import (
     view_page,
 )
 from mainstem.admin.console.schemas import schema_page, schemas_page
-from mainstem.admin.cursors import cursor_rows, group_names, queue_row, queue_service, queues_of
+from mainstem.admin.cursors import cursor_rows, group_names, queues_of
+from mainstem.admin.long_lists import in_order
 from mainstem.admin.messages import at_end, encode_position, open_source, page_before, read_page, start_offsets
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.topics import children, topic_count, topic_facts, topic_page, topic_row
-from mainstem.broker.queues.queue import Queue
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import NotFound
 from mainstem.model.topic_filter import literal_filter
@@ -216,30 +218,29 @@ async def search_page(call: Call) -> dict[str, Any]:
 
 
 async def views_page(call: Call) -> dict[str, Any]:
-    namespace = call.namespace
-    service, after, search = queue_service(call.running), call.query.get("after", ""), call.query.get("find", "")
-    named = sorted((one for one in service.of(namespace) if one.name > after and search in one.name), key=_name_of)
-    queues = list(islice((one for one in named if call.may(one.name, "queue.describe")), ROWS + 1))
-    sorted_views = sorted(name for name in namespace.views if search.encode() in name)
-    views = [namespace.views[name] for name in sorted_views if call.allows(Action.DESCRIBE, name)] if not after else []
+    namespace, after, search = call.namespace, call.query.get("after", ""), call.query.get("find", "")
+    queues, following = await page_of_queues(call, after=after, limit=ROWS, search=search)
     return {
-        "views": [view_row(view) for view in views[:ROWS]],
-        "queues": [queue_row(queue) for queue in queues[:ROWS]],
+        "views": await _view_rows(call, namespace, search) if not after else [],
+        "queues": queues,
         "exchanges": _exchange_rows(call, search) if not after else [],
         "find": search,
         "after": after,
-        "next": queues[ROWS - 1].name if len(queues) > ROWS else None,
+        "next": following,
     }
+
+
+async def _view_rows(call: Call, namespace: Namespace, search: str) -> list[dict[str, Any]]:
+    turns, found = call.running.broker.turns, search.encode()
+    ordered = await in_order(turns, namespace.name, namespace.views, where=lambda name: found in name)
+    allowed = (name for name in ordered if call.allows(Action.DESCRIBE, name))
+    return [view_row(namespace.views[name]) for name in islice(allowed, ROWS)]
 
 
 def _exchange_rows(call: Call, search: str) -> list[dict[str, Any]]:
     exchanges = queues_of(call.running, call.namespace).exchanges
     names = sorted(name for name in exchanges.by_name if search in name and call.may(name, "exchange.describe"))
     return [exchange_row(exchanges.get(name)) for name in names[:ROWS]]
-
-
-def _name_of(queue: Queue) -> str:
-    return queue.name
 
 
 async def cursors_page(call: Call) -> dict[str, Any]:

@@ -35,6 +35,9 @@ class Taker:
         """Take the record, or say False for want of room (then the queue offers it to another, or keeps it)."""
     def on_queue_deleted(self) -> None:
         """The queue is gone; nothing more comes."""
+    @property
+    def unacked(self) -> int:
+        """Deliveries of its queue that it holds; counted when asked, so that a delivery costs nothing more."""
 
 class Lane(Sink):
     queue_id: bytes

@@ -85,6 +85,10 @@ cdef class Taker:
     def on_queue_deleted(self):
         pass
 
+    @property
+    def unacked(self):
+        return 0
+
 
 cdef class Lane(Sink):
     def __cinit__(self):

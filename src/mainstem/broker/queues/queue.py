@@ -14,9 +14,11 @@ records stay in the queue's state, where they can be seen and redriven.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.contents import QueueContents
@@ -66,6 +68,7 @@ class Queue(QueueContents):
         self.used_ms, self.letters = queues.now_ms(), LettersOnTheWay()
         self.numbers: StreamNumbers | None = None  # of a declared stream
         self._holders: dict[int, object] = {}  # pulled records: who may settle them
+        self._pullers: WeakSet[object] | None = None
         self._watchers: list[Callable[[], None]] = []
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
@@ -313,6 +316,21 @@ class Queue(QueueContents):
         self.totals.pulled += len(taker.taken)
         self.queues.schedule(self)
         return taker.taken
+
+    def note_puller(self, holder: object) -> None:
+        """A consumer that pulls; it is one of the queue's as long as it exists."""
+        if self._pullers is None:
+            self._pullers = WeakSet()
+        self._pullers.add(holder)
+
+    @property
+    def pullers(self) -> list[object]:
+        return list(self._pullers) if self._pullers is not None else []
+
+    @property
+    def pulled_by(self) -> Counter[object]:
+        """How many pulled records each holds."""
+        return Counter(self._holders.values())
 
     def held_by(self, holder: object, positions: Iterable[int]) -> list[int]:
         """Those of the positions that `holder` still holds."""

@@ -48,6 +48,8 @@ class JoinedConsumer(Consumer):
         if self._queue is None or self._queue.deleted:
             queues = self.stream.service.broker.queues.of(self.stream.namespace)
             self._queue = queues.find(queue_name(self.config))
+            if self._queue is not None:
+                self._queue.note_puller(self)
         return self._queue
 
     # -- what it is ------------------------------------------------------------------------------------------------

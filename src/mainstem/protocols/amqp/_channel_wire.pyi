@@ -27,6 +27,8 @@ class ChannelWire:
         """Whether the delivery waits for an ack."""
     def oldest_tag(self, holder: Any) -> int:
         """Of what the holder was given and has not settled; 0: nothing."""
+    def count_held(self, holder: Any) -> int:
+        """How many deliveries the holder was given and has not settled."""
     def take_held(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""
     def write_deliver(self, head: bytes, record: RecordRef, holder: Any, decorator: Any) -> None:
@@ -69,3 +71,5 @@ class Consumer(Taker):
     ) -> None: ...
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool: ...
     def on_queue_deleted(self) -> None: ...
+    @property
+    def unacked(self) -> int: ...

@@ -175,6 +175,13 @@ cdef class ChannelWire:
                 return base + n - self.head
         return 0
 
+    def count_held(self, holder):
+        """How many deliveries the holder was given and has not settled."""
+        cdef Py_ssize_t n, count = 0
+        for n in range(self.head, self.tail):
+            count += self.held[n].consumer == <PyObject*>holder
+        return count + sum(1 for one, _ in self.stragglers.values() if one is holder)
+
     def take_held(self, uint64_t tag, bint multiple):
         """End deliveries in another way than by an ack: [(tag, consumer, position)], oldest first."""
         cdef uint64_t base = self.next_tag - (self.tail - self.head)
@@ -326,3 +333,7 @@ cdef class Consumer(Taker):
 
     def on_queue_deleted(self):
         self.channel.session.consumer_lost(self)
+
+    @property
+    def unacked(self):
+        return self.channel.count_held(self)

@@ -88,9 +88,10 @@ class Given:
 
 
 class ShareSession:
-    def __init__(self, group_key: str, member_id: str) -> None:
+    def __init__(self, group_key: str, member_id: str, client_id: str = "") -> None:
         self.group_key = group_key
         self.member_id = member_id
+        self.client_id = client_id or member_id
         self.epoch = 1
         self.topics: dict[bytes, ShareSource] = {}
         self.held: dict[Place, tuple[Queue, int]] = {}
@@ -99,6 +100,7 @@ class ShareSession:
         self, source: ShareSource, count: int, *, lock_ms: int, bytes_max: int, locks_max: int = LOCKS_MAX
     ) -> dict[int, Given]:
         """Pull from one topic; by partition. `locks_max` of each partition: a queue counts all members and partitions."""
+        source.queue.note_puller(self)
         room = min(count, LOCKS_MAX - len(self.held))
         if not source.by_stamp:
             room = min(room, locks_max * max(1, source.topic.count) - source.queue.unacked)
@@ -253,11 +255,11 @@ class Shares:
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
-    def open_session(self, group_key: str, member_id: str) -> ShareSession | None:
+    def open_session(self, group_key: str, member_id: str, client_id: str = "") -> ShareSession | None:
         self.close_session(group_key, member_id)
         if len(self.sessions) >= SESSIONS_MAX:
             return None
-        session = self.sessions[group_key, member_id] = ShareSession(group_key, member_id)
+        session = self.sessions[group_key, member_id] = ShareSession(group_key, member_id, client_id)
         return session
 
     def close_session(self, group_key: str, member_id: str) -> None:

@@ -34,8 +34,16 @@ def queue_ls(as_json: bool, url: str) -> None:
 @json_option
 @url_option
 def queue_describe(name: str, as_json: bool, url: str) -> None:
-    """One queue in full."""
-    print_facts(Api(url).get(f"/v1/queues/{segment(name)}"), as_json=as_json)
+    """One queue in full: who consumes it, by which protocol, and how many messages each holds unacknowledged."""
+    facts = Api(url).get(f"/v1/queues/{segment(name)}")
+    if as_json:
+        print_facts(facts, as_json=True)
+        return
+    clients = facts.pop("clients", [])
+    print_facts(facts, as_json=False)
+    click.echo()
+    columns = ["client", "protocol", "group", "unacked", "acks", "priority", "waits"]
+    print_rows(clients, columns, as_json=False, empty="nobody consumes it now")
 
 
 @queue.command("create")

@@ -164,7 +164,7 @@ def _session(request: Request) -> tuple[ErrorCode, ShareSession | None]:
     if not body.group_id or not member_id:
         return ErrorCode.INVALID_REQUEST, None
     if body.share_session_epoch == OPEN_EPOCH:
-        session = shares.open_session(key, member_id)
+        session = shares.open_session(key, member_id, request.client_id or "")
         if session is None:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED, None
         request.connection.share_sessions.add((key, member_id))

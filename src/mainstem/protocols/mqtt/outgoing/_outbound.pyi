@@ -71,5 +71,7 @@ class Outbound(Sink):
     def flight(self) -> list[tuple[int, int, int]]:
         """(packet identifier, state, stamp) of what is in flight and came through no source, oldest first."""
     def restore(self, flight: Iterable[tuple[int, int, int]]) -> None: ...
+    def unsettled_sources(self) -> list[Source]:
+        """What was delivered from queues and is not settled."""
     def take_sources(self) -> list[Source]:
         """What was delivered from queues and is not settled; the caller gives it back."""

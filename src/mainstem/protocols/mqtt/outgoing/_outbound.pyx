@@ -589,6 +589,10 @@ cdef class Outbound(Sink):
         self.slots, self.slots_capacity = grown, capacity
         return 0
 
+    def unsettled_sources(self):
+        """What was delivered from queues and is not settled."""
+        return list(self.sources.values()) if self.sources else []
+
     def take_sources(self):
         """What was delivered from queues and is not settled; the caller gives it back."""
         cdef int packet_id

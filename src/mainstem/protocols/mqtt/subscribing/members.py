@@ -105,19 +105,19 @@ def _only_filter(queue: Queue) -> bytes | None:
 class Held:
     """One delivery that is not settled yet."""
 
-    __slots__ = ("_key", "_member", "_position")
+    __slots__ = ("_key", "_position", "member")
 
     def __init__(self, member: Member, position: int, key: bytes | None) -> None:
-        self._member = member
+        self.member = member
         self._position = position
         self._key = key
 
     def settle(self, reason: int) -> None:
-        self._member.settled(self._position, self._key, reason)
+        self.member.settled(self._position, self._key, reason)
 
     def give_back(self) -> None:
         """The client is gone: another may have it."""
-        self._member.settled(self._position, self._key, GIVEN_BACK)
+        self.member.settled(self._position, self._key, GIVEN_BACK)
 
 
 class Member(Taker):
@@ -137,6 +137,11 @@ class Member(Taker):
     def connection(self) -> MqttConnection:
         """Whose it is."""
         return self._connection
+
+    @property
+    def unacked(self) -> int:
+        held = self._connection.outbound.unsettled_sources()
+        return sum(1 for one in held if isinstance(one, Held) and one.member is self)
 
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
         outbound = self._connection.outbound
