@@ -44,7 +44,11 @@ def test_four_protocols_hold_different_counts_of_one_queue(
         member = next(one for one in http(broker, "GET", f"/v1/queues/{jobs}")["clients"] if one["protocol"] == "kafka")
         assert member["group"] == jobs
         table = [line.split() for line in mainstem(broker, "queue", "describe", jobs).splitlines()]
-        assert {(line[1], line[-4]) for line in table if len(line) == 7} >= {("nats", "2"), ("mqtt", "3"), ("amqp", "4")}
+        assert {(line[1], line[-4]) for line in table if len(line) == 7} >= {
+            ("nats", "2"),
+            ("mqtt", "3"),
+            ("amqp", "4"),
+        }
         amqp.channel.basic_ack(by_amqp[0][0].delivery_tag)
         mqtt.ack(by_mqtt[0][0])
         worker.run(by_nats[0].ack_sync())

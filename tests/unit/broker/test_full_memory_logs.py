@@ -47,7 +47,9 @@ def test_the_oldest_records_go_and_are_counted(layout: str) -> None:
         assert facts["records"] == len(kept)
         (span,) = facts["placement"][0]["spans"]
         assert span["overflowed"] == log.overflowed
-        others = log.overflowed - (MANY + 1 - len(kept))  # a shared log also holds the broker's own history: a point each 10 s
+        others = log.overflowed - (
+            MANY + 1 - len(kept)
+        )  # a shared log also holds the broker's own history: a point each 10 s
         assert 0 <= others <= (20 if layout == "shared" else 0)
         speaker.close()
 
