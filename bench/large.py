@@ -3,7 +3,7 @@
 A small MQTT message every 5 ms at QoS 1, from a client that subscribes to them itself; `ack` ends on the disk, `delivery` at
 the subscriber. Beside it, by one protocol after the other, a publisher of 50 MB messages and a consumer of them: the next is
 sent when the last one is acknowledged and has arrived. Latency counts from when a message was due. Each protocol meets a
-fresh broker, whose largest message is raised.
+fresh broker, whose largest message is raised; publisher and consumer of large ones run at idle priority.
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp
@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pika
 
+from bench.machine import step_back
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
@@ -118,7 +119,7 @@ def large_ones(protocol: str, port: int, size: int) -> Iterator[Callable[[], int
     """Yields how to ask how many arrived so far."""
     command = [sys.executable, "-m", "bench.large", "--load", protocol, str(port), str(size)]
     count = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0) as process:
         try:
             assert process.stdout is not None
             out = process.stdout
@@ -207,6 +208,7 @@ def main() -> int:
     parser.add_argument("--load", nargs=3, metavar=("PROTOCOL", "PORT", "BYTES"), help="be the large ones")
     asked = parser.parse_args()
     if asked.load:
+        step_back()
         protocol, port, size = asked.load
         LOADS[protocol](int(port), int(size), lambda: print("arrived", flush=True))
     print(f"messages of {asked.megabytes} MB; ms")

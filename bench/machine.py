@@ -36,6 +36,12 @@ def settle_machine(size: int = BACKED_BYTES) -> None:
         os.fdatasync(file.fileno())
 
 
+def step_back() -> None:
+    """This process and its children take only what others leave of the cores: in earnest they run on other machines."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def machine_line() -> str:
     """Processor, cores, memory, kernel, and how busy it was: figures of a loaded machine are too low."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)

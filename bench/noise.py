@@ -5,8 +5,9 @@ when a message was due. `ack` ends on the disk, `ping` says what the loop alone 
 beyond 20 ms that the broker's watchdog saw, and where. `no core` is how much of the time the loop's thread could have run
 and had no core: the noise and the quiet client run on the same machine, and that part of a wait is the machine's. `fsync` is
 the p99 of the broker's syncs meanwhile (the upper end of a bucket): what of an ack's wait is the disk's. Each noise
-meets a fresh broker. The noise is in the default namespace, or one of its own; the quiet client is in the default namespace,
-too, and then (second line) in another than any noise.
+meets a fresh broker, and runs at idle priority in the same session: it takes the cores that broker and quiet client leave,
+as if it came from other machines. The noise is in the default namespace, or one of its own; the quiet client is in the
+default namespace, too, and then (second line) in another than any noise.
 
 mosquitto, RabbitMQ and Apache Kafka meet noises of their own protocol (`noise_peers.py`).
 
@@ -149,9 +150,7 @@ def longest_turn(before: dict[str, dict[str, float]], after: dict[str, dict[str,
 @contextlib.contextmanager
 def noise(name: str, scene: dict[str, object]) -> Iterator[None]:
     command = [sys.executable, "-m", "bench.noise_load", name, json.dumps(scene)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0) as process:
         try:
             assert process.stdout is not None
             if not select.select([process.stdout], [], [], READY_S_MAX)[0]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.machine import step_back
 from mainstem.codec.batch import BatchBuilder, crc32c
 from mainstem.codec.compression import deflate
 from mainstem.protocols.kafka import wire
@@ -379,6 +380,7 @@ NOISES: dict[str, Callable[[Scene], None]] = {
 
 
 def main() -> int:
+    step_back()
     NOISES[sys.argv[1]](Scene(**json.loads(sys.argv[2])))
     return 0
 
