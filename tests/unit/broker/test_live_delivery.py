@@ -344,3 +344,21 @@ def test_what_the_log_counts_is_what_a_batch_says(tmp_path: Path) -> None:
     """The helper of these tests makes what a producer would."""
     head = read_batch_head(kafka_batch([(None, b"a"), (None, b"b")]))
     assert (head.count, head.last_offset_delta) == (2, 1)
+
+
+class Lossy(Collector):
+    def may_drop(self, options: Any) -> bool:
+        return bool(options == "lossy")
+
+
+async def test_what_a_blocked_sink_may_miss_goes_past_it_and_is_counted(broker: Broker, namespace: Namespace) -> None:
+    lossy, exact = Lossy(namespace, [b"shared"]), Lossy(namespace, [b"shared"])
+    namespace.subscribe(b"shared", lossy, "lossy")
+    namespace.subscribe(b"shared", exact, "exact")
+    for number, blocked in enumerate((False, True, True, False)):
+        lossy.blocked = exact.blocked = blocked
+        ticket = namespace.publish(b"shared", b"%d" % number)
+        broker.ticker.tick()
+        await durable(ticket)
+    assert [value for _, value in lossy.seen] == [b"0", b"3"] and lossy.dropped == 2 and lossy.live
+    assert [value for _, value in exact.seen] == [b"0", b"1", b"2", b"3"] and exact.dropped == 0

@@ -56,6 +56,8 @@ cdef struct Hint:
 cdef class Sink:
     cdef public bint live
     cdef public bint takes_unstored  # it is offered records of topics that are live only
+    cdef public bint blocked  # its socket takes nothing just now
+    cdef public uint64_t dropped  # records that were for it and went past, which QoS 0 allows
     cdef public int64_t position
     cdef public object namespace
     cdef Hint hint
@@ -63,12 +65,14 @@ cdef class Sink:
     cpdef bint push(self, RecordRef record, object options) except -1
     cpdef bint push_unstored(self, RecordRef record, object options) except -1
     cpdef object choose(self, RecordRef record)
+    cpdef bint may_drop(self, object options) except -1
 
 
 cdef class Delivery:
     cdef public int64_t since
     cdef public Sink sink
     cdef public object options
+    cdef bint lossy
 
 
 cdef class Route(TopicRef):

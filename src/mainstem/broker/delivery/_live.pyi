@@ -37,6 +37,8 @@ class Sink:
     live: bool
     takes_unstored: bool  # it is offered records of topics that are live only, by `push_unstored`
     position: int
+    blocked: bool  # its socket takes nothing just now
+    dropped: int  # records that were for it and went past, which QoS 0 allows
     def __init__(self, namespace: Namespace, position: int = 0) -> None: ...
     def push(self, record: RecordRef, options: Any) -> bool:
         """Take a record; False when there is no room for it."""
@@ -45,6 +47,8 @@ class Sink:
         again."""
     def choose(self, record: RecordRef) -> Any:
         """While catching up: the options under which a stored record is wanted, None if it is not."""
+    def may_drop(self, options: Any) -> bool:
+        """Whether what comes under these options may go past while the sink is blocked, without it being asked."""
     def merge(self, options: list[Any]) -> Any:
         """Several of the sink's own filters match one topic: their options as one."""
     def filters(self) -> Sequence[bytes]:

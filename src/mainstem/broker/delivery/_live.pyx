@@ -157,6 +157,9 @@ cdef class Sink:
     cpdef object choose(self, RecordRef record):
         raise NotImplementedError
 
+    cpdef bint may_drop(self, object options) except -1:
+        return False
+
     def merge(self, options):
         raise NotImplementedError
 
@@ -169,6 +172,7 @@ cdef class Delivery:
         self.sink = sink
         self.options = options
         self.since = since
+        self.lossy = sink.may_drop(options)
 
 
 cdef class Route(TopicRef):
@@ -296,6 +300,9 @@ cdef class Dispatcher:
             delivery = <Delivery>PyList_GET_ITEM(deliveries, n)
             sink = delivery.sink
             if not sink.live or self.ref.stamp < delivery.since:
+                continue
+            if delivery.lossy and sink.blocked:  # thousands who read nothing cost their listeners nothing
+                sink.dropped += 1
                 continue
             try:
                 taken = sink.push(self.ref, delivery.options)

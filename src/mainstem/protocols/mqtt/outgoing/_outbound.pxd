@@ -18,7 +18,6 @@ cdef class Outbound(Sink):
     cdef public int window
     cdef public int alias_max
     cdef public bint durable
-    cdef public bint blocked
     cdef public bint explains  # refused publishes are answered with words, too
     cdef public bytes client_id
     cdef public object allows
@@ -29,7 +28,6 @@ cdef class Outbound(Sink):
     cdef public object ticker
     cdef public Encoder encoder
     cdef readonly uint64_t messages
-    cdef readonly uint64_t dropped
     cdef readonly int inflight
     cdef public bint progress  # an acknowledgement freed room or changed what a session keeps
     cdef bint dirty

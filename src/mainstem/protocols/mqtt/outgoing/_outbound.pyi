@@ -25,7 +25,6 @@ class Outbound(Sink):
     window: int
     alias_max: int
     durable: bool
-    blocked: bool
     explains: bool
     client_id: bytes
     allows: Callable[[bytes], bool] | None
@@ -34,7 +33,6 @@ class Outbound(Sink):
     transport: Any
     bytes_sent: int
     messages: int
-    dropped: int
     progress: bool
     def __init__(self, namespace: Namespace | None, encoder: Encoder, ticker: Ticker) -> None: ...
     @property

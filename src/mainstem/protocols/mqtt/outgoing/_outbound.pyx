@@ -204,6 +204,10 @@ cdef class Outbound(Sink):
     cpdef object choose(self, RecordRef record):
         return self.session.choose(record)
 
+    cpdef bint may_drop(self, object options) except -1:
+        cdef Grant grant = options
+        return grant.qos == 0 and not grant.no_local and grant.packet_id == 0
+
     def merge(self, list options):
         return Grant.merged(options)
 
