@@ -88,6 +88,7 @@ def test_each_row_that_an_expression_fails_on_is_a_dead_letter_and_names_it(file
     assert [one.bad_total for one in file.run().flows] == [0], "the second run had nothing new"
 
 
+@pytest.mark.slow
 def test_what_fails_in_python_groups_or_a_sinks_expression_is_found_by_halving(file: File) -> None:
     (file.folder / "steps.py").write_text(
         "from pyspark.sql import functions as F\n"
@@ -131,7 +132,7 @@ def test_too_many_of_them_stop_the_flow_and_nothing_is_written(file: File, monke
     assert "try_cast" in no.value.fix
 
 
-@pytest.mark.parametrize("fails", ["letters", "second sink"])
+@pytest.mark.parametrize("fails", [pytest.param("letters", marks=pytest.mark.slow), "second sink"])
 def test_a_batch_that_stopped_half_way_is_finished_with_each_row_and_letter_once(
     file: File, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

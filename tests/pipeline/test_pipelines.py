@@ -142,6 +142,7 @@ def test_telemetry_goes_from_devices_to_tables_and_back_as_alerts(
     assert len({(row.device, row.hour) for row in hours}) == len(hours) == 20
 
 
+@pytest.mark.slow
 def test_orders_of_kafka_and_amqp_are_joined_with_a_table(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, run: Any
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_table_is_a_source_and_its_new_rows_are_read_once(
     assert values_of(read(spark, broker, subscribe=f"{topic}-dead")) == [b'{"n":99}']
 
 
+@pytest.mark.slow
 def test_counts_over_time_are_updated_on_a_topic(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any
 ) -> None:
@@ -479,8 +481,11 @@ COUNTS = """
 
 @pytest.mark.parametrize(
     ("steps", "sink"),
-    [("sql: select x from input", "table: t.x"), (WINDOWS, "table: t.x"), (COUNTS, "topic: {topic}-x")],
-    ids=["batch by batch", "windows", "counts"],
+    [
+        pytest.param("sql: select x from input", "table: t.x", id="batch by batch"),
+        pytest.param(WINDOWS, "table: t.x", id="windows", marks=pytest.mark.slow),
+        pytest.param(COUNTS, "topic: {topic}-x", id="counts", marks=pytest.mark.slow),
+    ],
 )
 def test_a_poisoned_flow_stops_with_three_examples_and_writes_nothing(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path, run: Any, steps: str, sink: str

@@ -1,4 +1,4 @@
-"""The telemetry example with records of MQTT and Kafka: a small run always, ten million with `make test-all`."""
+"""The telemetry example with records of MQTT and Kafka: twenty thousand, and ten million, with `make test-all`; `test_pipelines.py` runs it always with a few."""
 
 from __future__ import annotations
 
@@ -62,10 +62,8 @@ def in_session(path: Path, spark: SparkSession) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    "records",
-    [20_000, pytest.param(10_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("records", [20_000, pytest.param(10_000_000, marks=pytest.mark.timeout(3600))])
 def test_every_reading_of_both_protocols_goes_through_the_example_once(
     own_broker: BrokerProcess, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:

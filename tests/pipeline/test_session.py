@@ -95,6 +95,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_session_says_what_it_does_and_keeps_sparks_noise_in_a_file(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     log = tmp_path / "spark.log"
