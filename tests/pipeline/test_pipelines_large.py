@@ -1,4 +1,4 @@
-"""The telemetry example with records of MQTT and Kafka: twenty thousand, and ten million, with `make test-all`; `test_pipelines.py` runs it always with a few."""
+"""The telemetry example with twenty thousand and ten million records; `test_pipelines.py` runs it always, with a few."""
 
 from __future__ import annotations
 
