@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,22 @@ def test_the_harness_loses_what_was_not_synced_and_nothing_else(tmp_path: Path) 
         assert synced.read_bytes() == b"x" * 8192
         assert unsynced.stat().st_size == 0
         assert not new.exists()
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_the_disk_is_back_though_another_mount_namespace_holds_the_old_one(tmp_path: Path) -> None:
+    """As the brokers of the tests with partitioned networks do, when they run beside this one."""
+    with PowerCutMount(tmp_path, size_mib=64) as mount:
+        holder = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "echo held; read end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        with subprocess.Popen(["sleep", "600"]) as process:
+            mount.cut(process.pid)
+        (mount.path / "new").mkdir()
+        holder.stdin.close()
+        holder.wait()
 
 
 @pytest.mark.parametrize("engine", ["segment", "rocksdb"])

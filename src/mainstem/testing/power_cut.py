@@ -6,7 +6,9 @@
         mount.cut(process.pid)      # everything not synced is gone, the process is dead, the file system is back
 
 The process is stopped first: an fdatasync that is under way during the shutdown may report success for data that is
-lost, so what it would acknowledge after the stop counts as unknown. Needs root and loop devices (`why_not`).
+lost, so what it would acknowledge after the stop counts as unknown. What is mounted after a cut is a copy of the image:
+a process in a mount namespace of its own (`unshare --mount`) may keep the file system that was shut down alive, and
+mounting the same image again would then return that one, where everything is EIO. Needs root and loop devices (`why_not`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def why_not() -> str | None:
         return "needs root to mount a file system"
     if not Path("/dev/loop-control").exists():
         return "needs loop devices"
-    missing = [tool for tool in ("mkfs.ext4", "mount", "umount") if shutil.which(tool, path=_PATH) is None]
+    missing = [tool for tool in ("mkfs.ext4", "mount", "umount", "cp") if shutil.which(tool, path=_PATH) is None]
     return f"needs {', '.join(missing)}" if missing else None
 
 
@@ -44,6 +46,7 @@ class PowerCutMount:
 
     def __init__(self, directory: Path, *, size_mib: int = 256) -> None:
         self._image = directory / "power-cut.img"
+        self._cuts = 0
         self._size_mib = size_mib
         self.path = directory / "power-cut"
 
@@ -80,7 +83,16 @@ class PowerCutMount:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self._unmount()
+        self._copy_image()
         self._mount()
+
+    def _copy_image(self) -> None:
+        """The next mount has a file system of its own, whoever still holds the one before."""
+        self._cuts += 1
+        copy = self._image.with_name(f"power-cut-{self._cuts}.img")
+        _run("cp", "--sparse=always", "--reflink=auto", str(self._image), str(copy))
+        self._image.unlink()
+        self._image = copy
 
     def _mount(self) -> None:
         _run("mount", "-o", "loop", str(self._image), str(self.path))
