@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
 from tests.cli.commands import run, said
 from tests.protocol.mqtt.raw import Raw, connect_packet, publish_packet
+from tests.protocol.nats.raw import Raw as NatsRaw
 from tests.security.attempts import Client
 from tests.users import ROOT
 
@@ -256,6 +258,36 @@ def test_a_publish_beyond_the_bytes_that_may_be_stored_is_refused_in_each_protoc
     client_socket.close()
     with Raw.connected(broker.mqtt_port, version=5, username=BOB[0], password=BOB[1].encode()) as neighbour:
         neighbour.publish("full/a", b"x", qos=1)
+
+
+def test_jetstream_tells_the_quota_and_reserves_no_more_than_it(broker: Broker, root: httpx.Client) -> None:
+    give(root, stored_bytes_max=10_000_000)
+    client = NatsRaw(broker.nats_port, user=ANN[0], **{"pass": ANN[1]})
+    client.send(b"SUB _INBOX.a 1\r\n")
+
+    def asked(call: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        text = json.dumps(body).encode() if body else b""
+        client.send(b"PUB $JS.API.%b _INBOX.a %d\r\n%b\r\n" % (call.encode(), len(text), text))
+        size = int(next(line for line in iter(client.line, b"") if line.startswith(b"MSG")).rpartition(b" ")[2])
+        answer: dict[str, Any] = json.loads(client.exactly(size + 2))
+        return answer
+
+    def create(name: str, word: str = "CREATE", **config: Any) -> int:
+        answer = asked(f"STREAM.{word}.{name}", {"name": name, "subjects": [f"{name}.q"], **config})
+        return int(answer.get("error", {}).get("err_code", 0))
+
+    assert create("most", max_bytes=6_000_000) == 0
+    assert create("more", max_bytes=6_000_000) == 10047
+    assert create("more", max_bytes=6_000_000, storage="memory") == 10028
+    assert create("more", max_bytes=4_000_000, storage="memory") == 0
+    assert create("most", "UPDATE", max_bytes=6_000_001) == 10047
+    assert create("free") == 0  # what it holds counts all the same
+    found = asked("INFO")
+    assert (found["limits"]["max_storage"], found["limits"]["max_memory"]) == (10_000_000, 10_000_000)
+    assert (found["reserved_storage"], found["reserved_memory"]) == (6_000_000, 4_000_000)
+    for name in ("most", "more", "free"):
+        asked(f"STREAM.DELETE.{name}")
+    client.socket.close()
 
 
 def test_one_connection_too_many_is_refused_in_each_protocols_words(broker: Broker, root: httpx.Client) -> None:

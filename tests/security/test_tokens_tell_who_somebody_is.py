@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import nats
 import paho.mqtt.client as paho
 import pika
 import pytest
@@ -27,6 +28,7 @@ from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
 from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.mqtt.raw import Raw
+from tests.protocol.nats.raw import Raw as Nats
 from tests.security.attempts import Client
 from tests.security.issuer import AUDIENCE, Issuer
 from tests.security.knocking import KNOCKS, kafka
@@ -303,6 +305,42 @@ def test_with_tokens_alone_nobody_gets_in_without_one(issuer: Issuer, tmp_path: 
         for protocol in ("mqtt", "amqp", "nats", "http"):
             assert not KNOCKS[protocol](broker, "of/tom/1", *ROOT)
         assert KNOCKS["mqtt"](broker, "of/tom/1", "", issuer.token(rules=RULES))
+
+
+def by_jwt(broker: Broker, token: str, subject: str) -> list[bytes]:
+    """What a connection hears that shows the token in the `jwt` field of CONNECT, up to the answer to its PING."""
+    with Nats(broker.nats_port, jwt=token, verbose=True) as raw:
+        assert raw.info["auth_required"] and raw.info["nonce"]
+        raw.send(f"PUB {subject} 1\r\nx\r\nPING\r\n".encode())
+        try:
+            return raw.until(b"PONG")
+        except (EOFError, ConnectionResetError):
+            return [b"closed"]
+
+
+def test_nats_takes_a_token_in_the_jwt_of_connect(broker: Broker, issuer: Issuer) -> None:
+    token = issuer.token(sub="tom", rules=RULES)
+    assert by_jwt(broker, token, "of.tom.1") == [b"+OK", b"+OK"]
+    assert by_jwt(broker, token, "of.ann.1") == [b"+OK", b"-ERR 'Permissions Violation for Publish to \"of.ann.1\"'"]
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_nats_refuses_a_jwt_of_connect_with_something_wrong(broker: Broker, issuer: Issuer, what: str) -> None:
+    assert b"closed" in by_jwt(broker, WRONG[what](issuer), "of.tom.1")
+
+
+async def test_a_stock_nats_client_shows_a_token_as_its_jwt(broker: Broker, issuer: Issuer) -> None:
+    """It does so where the server asks for a signature, which nobody needs of a token."""
+    token = issuer.token(sub="tom", rules=RULES)
+    client = await nats.connect(
+        broker.nats_url,
+        user_jwt_cb=lambda: bytearray(token.encode()),
+        signature_cb=lambda nonce: b"none",
+        allow_reconnect=False,
+    )
+    info = json.loads((await client.request("$SYS.REQ.USER.INFO", b"", timeout=WAIT_S)).data)
+    assert info["data"]["user"] == "tom"
+    await client.close()
 
 
 class Bearer:

@@ -11,7 +11,7 @@ import nats
 import nats.errors
 import pytest
 
-from tests.protocol.nats.test_jetstream import WAIT_S, connected, unique
+from tests.protocol.nats.test_jetstream import WAIT_S, connected, unique, until
 
 
 class Consumer:
@@ -196,4 +196,47 @@ async def test_a_stream_may_keep_the_advisories(url: str) -> None:
     found = [json.loads((await client.jetstream().get_msg(kept, seq)).data) for seq in (2, 3)]
     assert [(one["stream"], one["action"]) for one in found] == [(stream, "create"), (stream, "delete")]
     await client.jetstream().delete_stream(kept)
+    await client.close()
+
+
+async def test_a_message_that_matches_two_of_a_consumers_filters_is_delivered_once(url: str) -> None:
+    client, name = await connected(url), unique("c")
+    await client.jetstream().add_stream(name=name, subjects=[f"{name}.>"])
+    for subject in ("a.b", "a.c", "x.b", "x.y"):  # the first matches both, the last none
+        await client.jetstream().publish(f"{name}.{subject}", subject.encode())
+    consumer = await Consumer.make(client, name, "d", filter_subjects=[f"{name}.*.b", f"{name}.a.*"])
+    assert (await consumer.call("INFO"))["num_pending"] == 3
+    heard = await consumer.pull(batch=10, no_wait=True)
+    assert [await got(heard) for _ in range(4)] == [("", b"a.b"), ("", b"a.c"), ("", b"x.b"), ("408", b"")]
+    await client.close()
+
+
+async def test_a_consumer_obeys_its_streams_limits_for_consumers(url: str) -> None:
+    client = await connected(url)
+    name = unique("c")
+    limits = {"max_ack_pending": 2, "inactive_threshold": 300_000_000}
+    body = json.dumps({"name": name, "subjects": [name], "consumer_limits": limits}).encode()
+    await client.request(f"$JS.API.STREAM.CREATE.{name}", body, timeout=WAIT_S)
+    for n in range(3):
+        await client.jetstream().publish(name, b"%d" % n)
+    consumer = await Consumer.make(client, name, "d")
+    heard = await consumer.pull(batch=3, expires=400_000_000)
+    assert [await got(heard) for _ in range(3)] == [("", b"0"), ("", b"1"), ("408", b"")]
+    await until(lambda: is_gone(consumer))
+    await client.close()
+
+
+async def is_gone(consumer: Consumer) -> bool:
+    return "error" in await consumer.call("INFO")
+
+
+async def test_a_stream_that_is_changed_to_interest_keeps_what_consumers_are_owed(url: str) -> None:
+    client = await connected(url)
+    name = await stream_of(client, 4)
+    consumer = await Consumer.make(client, name, "d", deliver_policy="by_start_sequence", opt_start_seq=3)
+    body = json.dumps({"name": name, "subjects": [name], "retention": "interest"}).encode()
+    await client.request(f"$JS.API.STREAM.UPDATE.{name}", body, timeout=WAIT_S)
+    assert (await client.jetstream().stream_info(name)).state.messages == 2
+    heard = await consumer.pull()
+    assert (await heard.next_msg(WAIT_S)).data == b"2"
     await client.close()

@@ -33,13 +33,6 @@ def ttl_of(block: bytes | None) -> int:
     return ttl_ns(block.partition(b"\r\nNats-TTL:")[2].partition(b"\r\n")[0].strip()) or 0
 
 
-def duration_text(seconds: int) -> str:
-    """As Go writes it: 90 seconds are `1m30s`."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
 class Expiring:
     """When which offset ends, the soonest first."""
 

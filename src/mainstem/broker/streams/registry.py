@@ -271,7 +271,10 @@ class StreamService:
         def apply() -> None:
             self.broker.ticker.write_now()
             stream.granted, stream.former = granted or {}, tuple(sorted(gone))
+            was = stream.settings.retention
             self.of(stream.namespace).change(stream, config)
+            if was != stream.settings.retention == "interest":
+                self.drop_unwanted(stream)
 
         return Commit(self.broker.ticker.loop, written, stream, apply=apply)
 
@@ -388,7 +391,7 @@ class StreamService:
         return False
 
     def drop_unwanted(self, stream: Stream) -> None:
-        """A consumer went: what only it was owed goes."""
+        """What no consumer is owed is removed: one was deleted, or the stream was not kept by interest before."""
         found = stream.walk((), stream.first, stream.end)
         stream.remove([record.offset for record in found if not self._owed(stream, record.offset)])
         stream.flush_removed()

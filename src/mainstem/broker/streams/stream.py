@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.streams.contents import StreamContents
-from mainstem.broker.streams.expiry import NS_PER_S, Expiring, duration_text, ttl_of
+from mainstem.broker.streams.expiry import NS_PER_S, Expiring, ttl_of
 from mainstem.broker.streams.republishing import Republishing
 from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
@@ -24,6 +24,7 @@ from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.broker.streams.tap import OVERHEAD_BYTES, Tap
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
+from mainstem.model.times import duration_text
 from mainstem.model.topic_filter import matches
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ class Stream(StreamContents):
             block = record.header(b"ms-nats") or b""
             if b"\r\nNats-Marker-Reason:" in block or b"\r\nKV-Operation: PURGE" in block or self.last_of(topic):
                 continue
-            marker = MARKER % duration_text(ttl_s).encode()
+            marker = MARKER % duration_text(ttl_s * NS_PER_S).encode()
             self.namespace.publish(topic, b"", headers=[(b"ms-nats", marker)], origin=Origin.NATS)
 
     def run_schedules(self) -> None:

@@ -175,13 +175,13 @@ class NatsConnection(Connection):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def on_open(self) -> None:
-        access = self.server.broker.access
-        if access.by_nkey():
+        access, identity = self.server.broker.access, self.server.broker.identity
+        if access.by_nkey() or identity.tokens is not None:  # clients send a JWT only to who asks for a signature
             self.nonce = urlsafe_b64encode(os.urandom(NONCE_BYTES)).decode().rstrip("=")
         self.inbound.fresh = self.may_upgrade
         self.send_info()
         if access.open and self.server.broker.placement.elsewhere(DEFAULT_NAMESPACE) is None:
-            self._log_in(self.server.broker.identity.login_now(Shown()))
+            self._log_in(identity.login_now(Shown()))
         self._watch()
 
     def send_info(self, **more: Any) -> None:

@@ -90,20 +90,22 @@ def publish(
         raise WireError("")
     connection.inbound.messages_in += 1
     connection.inbound.bytes_in += len(headers) + len(payload)
-    connection.ok()
     try:
         topic = topic_of_nats(subject)
     except InvalidName:
+        connection.ok()
         no_responders(connection, subject, reply)  # as nats-server: it goes to nobody
         return
     assert connection.namespace is not None and connection.jetstream is not None
     stream = connection.jetstream.streams.capture(topic)
     if stream is None and is_live_only(subject):
+        connection.ok()
         _publish_live(connection, topic, subject, reply, headers, payload)
         return
     if not connection.may(Action.PUBLISH, topic):
         connection.refuse_publish([subject.decode(errors="replace")], prefix="")
         return
+    connection.ok()
     if stream is not None:
         connection.inbound.messages += 1
         connection.inbound.published = True

@@ -18,7 +18,7 @@ from mainstem.protocols.nats.jetstream.joining import take_over
 from mainstem.protocols.nats.jetstream.message_calls import offset_since
 from mainstem.protocols.nats.jetstream.pulling import pull_of
 from mainstem.protocols.nats.jetstream.waiting import fault_of
-from mainstem.protocols.nats.jetstream.words import document, number, status, string, time_ns
+from mainstem.protocols.nats.jetstream.words import document, flag, number, status, string, texts, time_ns
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NAMES_MAX, LIST_MAX = 1024, 256
 NAME_MAX = 255
 _CREATE = frozenset(("stream_name", "config", "action", "pedantic"))
+_ACTIONS = ("", "create", "update")
 
 
 class ConsumerCalls:
@@ -60,12 +61,12 @@ class ConsumerCalls:
             raise errors.EPHEMERAL_WITH_DURABLE
         if named and durable and durable != named:
             raise errors.DURABLE_MISMATCH
-        if named and string(wanted, "name") and wanted["name"] != named:
-            raise errors.CONSUMER_NAME_MISMATCH
         subject = ".".join(call.tokens[4:])
+        if subject and texts(wanted, "filter_subjects"):
+            raise errors.FILTERS_IN_SUBJECT
         if subject and subject != string(wanted, "filter_subject"):
             raise errors.FILTER_MISMATCH
-        return await self._declare(call, named, wanted, string(given, "action"))
+        return await self._declare(call, named or string(wanted, "name"), wanted, given)
 
     async def change_consumer_durable_create(self, call: Call) -> dict[str, Any]:
         given = document(call.payload, _CREATE)
@@ -79,11 +80,15 @@ class ConsumerCalls:
         if wanted["durable_name"] != call.tokens[4]:
             raise errors.DURABLE_MISMATCH
         call.tokens = ["CONSUMER", "CREATE", call.tokens[3], call.tokens[4]]
-        return await self._declare(call, call.tokens[3], wanted, string(given, "action"))
+        return await self._declare(call, call.tokens[3], wanted, given)
 
-    async def _declare(self, call: Call, name: str, wanted: dict[str, Any], action: str) -> dict[str, Any]:
+    async def _declare(self, call: Call, name: str, wanted: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        action, strict = string(given, "action"), flag(given, "pedantic")
+        if action not in _ACTIONS:
+            raise errors.invalid_json(f'json: unknown consumer action: "{action}"')
         stream = self.stream(call)
-        config = consumer_config.complete({**wanted, "name": name} if name else wanted, stream.config)
+        wanted = {**wanted, "name": name} if name else wanted
+        config = consumer_config.complete(wanted, stream.config, strict=strict)
         settings = ConsumerSettings.of(config)
         self.require(call, Action.CONSUME, stream.rights_on(settings.filters))
         known = stream.consumers.get(name) if name else None
@@ -99,7 +104,7 @@ class ConsumerCalls:
             _check_workqueue(stream, settings)
         name = name or self.new_id()
         if len(name) > NAME_MAX:
-            raise errors.consumer_config("consumer name is too long, maximum allowed is 255")
+            raise errors.CONSUMER_NAME_LONG
         if any(one in name for one in "/\\"):
             raise errors.JsError(400, 10127, "Consumer name can not contain path separators")
         if queue_name(config):
@@ -116,6 +121,9 @@ class ConsumerCalls:
         return self.info(consumer)
 
     async def _update(self, known: Consumer, config: dict[str, Any], action: str) -> dict[str, Any]:
+        config.pop("pause_until", None)  # which is changed by a call of its own
+        if "pause_until" in known.config:
+            config["pause_until"] = known.config["pause_until"]
         if known.config == config:
             return self.info(known)
         if action == "create":

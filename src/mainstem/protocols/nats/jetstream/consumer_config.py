@@ -8,18 +8,31 @@ from typing import Any
 from mainstem.broker.streams.joined import QUEUE, queue_name
 from mainstem.model.errors import InvalidName
 from mainstem.model.topic import filter_of_nats
-from mainstem.model.topic_filter import filter_levels, overlap
-from mainstem.protocols.nats.jetstream import errors
+from mainstem.model.topic_filter import covers, filter_levels
+from mainstem.protocols.nats.jetstream import errors, pedantic
 from mainstem.protocols.nats.jetstream.errors import start_policy
 from mainstem.protocols.nats.jetstream.waiting import PINNED_NS
-from mainstem.protocols.nats.jetstream.words import check_keys, flag, number, string, texts, time_ns, time_text
+from mainstem.protocols.nats.jetstream.words import (
+    check_keys,
+    flag,
+    metadata,
+    metadata_size,
+    number,
+    numbers,
+    string,
+    texts,
+    time_ns,
+    time_text,
+    unsigned,
+)
 
 ACK_WAIT_NS = 30_000_000_000
 INACTIVE_NS = 5_000_000_000
 MAX_ACK_PENDING, MAX_WAITING = 1000, 512
-HEARTBEAT_MIN_NS = 100_000_000
+HEARTBEAT_MIN_NS, EXPIRES_MIN_NS = 100_000_000, 1_000_000
+DESCRIPTION_MAX, METADATA_MAX = 4096, 131_072
 _GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
-_KNOWN = frozenset(
+KNOWN = frozenset(
     [
         "durable_name",
         "name",
@@ -55,6 +68,7 @@ _KNOWN = frozenset(
         "priority_policy",
         "priority_timeout",
         "direct",
+        "sourcing",
     ]
 )
 _DELIVER = ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")
@@ -65,6 +79,7 @@ _TEXT = {
 }
 _FIXED = (
     "deliver_policy",
+    "mem_storage",
     "opt_start_seq",
     "opt_start_time",
     "ack_policy",
@@ -74,6 +89,7 @@ _FIXED = (
 )
 _FIXED_TEXT = {
     "deliver_policy": "deliver policy can not be updated",
+    "mem_storage": "storage type can not be updated",
     "opt_start_seq": "start sequence can not be updated",
     "opt_start_time": "start time can not be updated",
     "ack_policy": "ack policy can not be updated",
@@ -83,28 +99,24 @@ _FIXED_TEXT = {
 }
 
 
-def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
-    """As it is kept and answered."""
-    check_keys(given, _KNOWN)
+def complete(given: dict[str, Any], stream: dict[str, Any], *, strict: bool = False) -> dict[str, Any]:
+    """As it is kept and answered. `strict`: the request is pedantic."""
+    check_keys(given, KNOWN)
+    _check_sizes(given)
+    limits = stream["consumer_limits"]
+    if strict:
+        pedantic.check_consumer(given, limits)
     config: dict[str, Any] = {}
     for key in ("durable_name", "name", "description"):
         if string(given, key):
             config[key] = given[key]
     push = bool(string(given, "deliver_subject"))
+    _filters(given, config)
     _start(given, config)
     config["ack_policy"] = _one_of(given, "ack_policy", ("none", "all", "explicit"))
-    explicit = config["ack_policy"] != "none"
-    backoff = given.get("backoff") or []
-    if explicit:
-        config["ack_wait"] = backoff[0] if backoff else number(given, "ack_wait") or ACK_WAIT_NS
-    config["max_deliver"] = number(given, "max_deliver") or -1
-    if backoff:
-        if config["max_deliver"] > 0 and len(backoff) > config["max_deliver"]:
-            raise errors.BACKOFF_DELIVER
-        config["backoff"] = backoff
-    _filters(given, config)
+    _acks(given, config, limits)
     config["replay_policy"] = _one_of(given, "replay_policy", ("instant", "original"))
-    if number(given, "rate_limit_bps"):
+    if unsigned(given, "rate_limit_bps"):
         if not push:
             raise errors.PULL_RATE_LIMIT
         config["rate_limit_bps"] = given["rate_limit_bps"]
@@ -112,27 +124,66 @@ def complete(given: dict[str, Any], stream: dict[str, Any]) -> dict[str, Any]:
         sample_share(given["sample_freq"])
         config["sample_freq"] = given["sample_freq"]
     if not push:
-        config["max_waiting"] = number(given, "max_waiting") or MAX_WAITING
+        config["max_waiting"] = max(0, number(given, "max_waiting")) or MAX_WAITING
     elif number(given, "max_waiting") > 0:
         raise errors.MAX_WAITING_PUSH
-    if explicit:
-        config["max_ack_pending"] = number(given, "max_ack_pending") or MAX_ACK_PENDING
-    _rest(given, config, push=push)
+    _rest(given, config, limits)
+    if push:
+        _check_push(config, stream)
+    else:
+        _check_pull(config)
     _pause(given, config)
     _priorities(given, config, push=push)
     _check(config, stream)
     return config
 
 
+def _check_sizes(given: dict[str, Any]) -> None:
+    if len(string(given, "description").encode()) > DESCRIPTION_MAX:
+        raise errors.CONSUMER_DESCRIPTION
+    if metadata_size(given) > METADATA_MAX:
+        raise errors.CONSUMER_METADATA
+    if number(given, "num_replicas") < 0:
+        raise errors.NEGATIVE_REPLICAS
+    if number(given, "num_replicas") > 1:
+        raise errors.REPLICAS
+
+
+def _acks(given: dict[str, Any], config: dict[str, Any], limits: dict[str, Any]) -> None:
+    """How long an ack may take, how often a message is tried, how many may wait."""
+    explicit, backoff = config["ack_policy"] != "none", numbers(given, "backoff")
+    if any(wait < 0 for wait in backoff):
+        raise errors.BACKOFF_NEGATIVE
+    wait = backoff[0] if backoff else number(given, "ack_wait")
+    if wait < 0:
+        raise errors.ACK_WAIT_NEGATIVE
+    if wait or explicit:
+        config["ack_wait"] = wait or ACK_WAIT_NS
+    most = number(given, "max_deliver")
+    config["max_deliver"] = most if most > 0 else -1
+    if backoff:
+        if 0 < most < len(backoff):
+            raise errors.BACKOFF_DELIVER
+        config["backoff"] = backoff
+    pending = max(-1, number(given, "max_ack_pending")) or limits.get("max_ack_pending", 0)
+    if pending or explicit:
+        config["max_ack_pending"] = pending or MAX_ACK_PENDING
+    if 0 < limits.get("max_ack_pending", 0) < pending:
+        raise errors.ack_pending_excess(limits["max_ack_pending"])
+
+
 def sample_share(text: str) -> float:
     """`30` or `30%`: of how many acks a metric tells."""
     if not text:
         return 0.0
+    why = "<nil>"
     try:
-        return min(100, max(0, int(text.removesuffix("%")))) / 100
+        share = int(text.removesuffix("%"))
     except ValueError:
-        why = f'strconv.Atoi: parsing "{text.removesuffix("%")}": invalid syntax'
-        raise errors.JsError(400, 10095, f"failed to parse consumer sampling configuration: {why}") from None
+        share, why = -1, f'strconv.Atoi: parsing "{text.removesuffix("%")}": invalid syntax'
+    if share < 0:
+        raise errors.JsError(400, 10095, f"failed to parse consumer sampling configuration: {why}")
+    return min(100, share) / 100
 
 
 def _pause(given: dict[str, Any], config: dict[str, Any]) -> None:
@@ -148,7 +199,7 @@ def _pause(given: dict[str, Any], config: dict[str, Any]) -> None:
 
 def _priorities(given: dict[str, Any], config: dict[str, Any], *, push: bool) -> None:
     policy = _one_of(given, "priority_policy", ("none", "overflow", "pinned_client", "prioritized"))
-    groups, timeout = texts(given, "priority_groups"), number(given, "priority_timeout")
+    groups, timeout = texts(given, "priority_groups"), max(0, number(given, "priority_timeout"))
     if policy == "none":
         if groups:
             raise errors.GROUPS_WITHOUT_POLICY
@@ -179,21 +230,21 @@ def _start(given: dict[str, Any], config: dict[str, Any]) -> None:
     policy = config["deliver_policy"] = _one_of(given, "deliver_policy", _DELIVER)
     if policy in _REQUIRED and not given.get(_REQUIRED[policy]):
         raise start_policy(_TEXT[policy])
-    if number(given, "opt_start_seq"):
+    words = f"consumer delivery policy is deliver {policy.replace('_', ' ')}, but optional"
+    if unsigned(given, "opt_start_seq"):
         if policy != "by_start_sequence":
-            raise start_policy(
-                f"consumer delivery policy is deliver {policy.replace('_', ' ')}, but optional start sequence is also set"
-            )
+            twice = "start " if policy == "by_start_time" else ""  # nats-server's own words
+            raise start_policy(f"{words} start {twice}sequence is also set")
         config["opt_start_seq"] = given["opt_start_seq"]
     if given.get("opt_start_time") is not None:
         if policy != "by_start_time":
-            raise start_policy(
-                f"consumer delivery policy is deliver {policy.replace('_', ' ')}, but optional start time is also set"
-            )
+            raise start_policy(f"{words} start time is also set")
         try:
             config["opt_start_time"] = time_text(time_ns(string(given, "opt_start_time")))
         except ValueError as error:
             raise errors.invalid_json(f"parsing time: {error}") from None
+    if policy == "last_per_subject" and not (config.get("filter_subject") or config.get("filter_subjects")):
+        raise start_policy(f"{words} filter subject is not set")
 
 
 def _filters(given: dict[str, Any], config: dict[str, Any]) -> None:
@@ -205,8 +256,8 @@ def _filters(given: dict[str, Any], config: dict[str, Any]) -> None:
     try:
         levels = [filter_levels(filter_of_nats(subject.encode())) for subject in many or ([one] if one else [])]
     except InvalidName:
-        raise errors.consumer_config("invalid subject") from None
-    if any(overlap(a, b) for at, a in enumerate(levels) for b in levels[at + 1 :]):
+        raise errors.stream_config("invalid subject") from None
+    if any(covers(b, a) for at, a in enumerate(levels) for to, b in enumerate(levels) if at != to):
         raise errors.FILTERS_OVERLAP
     if one:
         config["filter_subject"] = one
@@ -216,45 +267,68 @@ def _filters(given: dict[str, Any], config: dict[str, Any]) -> None:
         config["filter_subjects"] = many
 
 
-def _rest(given: dict[str, Any], config: dict[str, Any], *, push: bool) -> None:
-    for key in ("flow_control", "headers_only", "mem_storage", "direct"):
+def _rest(given: dict[str, Any], config: dict[str, Any], limits: dict[str, Any]) -> None:
+    for key in ("flow_control", "headers_only", "mem_storage", "direct", "sourcing"):
         if flag(given, key):
             config[key] = True
-    for key in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat", "inactive_threshold"):
-        if number(given, key):
+    for key in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat"):
+        if number(given, key) > 0:
             config[key] = given[key]
     for key in ("deliver_subject", "deliver_group"):
         if string(given, key):
             config[key] = given[key]
-    if not config.get("durable_name") and not config.get("inactive_threshold"):
-        config["inactive_threshold"] = INACTIVE_NS
+    inactive, most = max(0, number(given, "inactive_threshold")), limits.get("inactive_threshold", 0)
+    if 0 < most < inactive:
+        raise errors.inactive_excess(most)
+    inactive = inactive or most or (0 if config.get("durable_name") else INACTIVE_NS)
+    if inactive:
+        config["inactive_threshold"] = inactive
     config["num_replicas"] = number(given, "num_replicas")
-    metadata = {k: v for k, v in (given.get("metadata") or {}).items() if not k.startswith("_nats.")}
-    if metadata:
-        config["metadata"] = metadata
-    if push:
-        subject = config["deliver_subject"]
-        try:
-            filter_of_nats(subject.encode())
-        except InvalidName:
-            raise errors.consumer_config("invalid push consumer deliver subject") from None
-        if any(token in ("*", ">") for token in subject.split(".")):
-            raise errors.DELIVER_WILDCARDS
-        if 0 < config.get("idle_heartbeat", 0) < HEARTBEAT_MIN_NS:
-            raise errors.SMALL_HEARTBEAT
-        if config.get("flow_control") and not config.get("idle_heartbeat"):
-            raise errors.FLOW_HEARTBEAT
-    elif config.get("idle_heartbeat"):
+    if own := metadata(given):
+        config["metadata"] = own
+
+
+def _check_push(config: dict[str, Any], stream: dict[str, Any]) -> None:
+    subject = config["deliver_subject"]
+    if any(token in ("*", ">") for token in subject.split(".")):
+        raise errors.DELIVER_WILDCARDS
+    try:
+        to = filter_levels(filter_of_nats(subject.encode()))
+    except InvalidName:
+        raise errors.DELIVER_INVALID from None
+    if any(covers(filter_levels(filter_of_nats(one.encode())), to) for one in stream.get("subjects") or ()):
+        raise errors.DELIVER_CYCLE
+    if config.get("max_ack_pending", 0) > 0 and config["ack_policy"] == "none":
+        raise errors.MAX_PENDING_ACKS
+    if 0 < config.get("idle_heartbeat", 0) < HEARTBEAT_MIN_NS:
+        raise errors.SMALL_HEARTBEAT
+    if config.get("direct") and config.get("durable_name"):
+        raise errors.DIRECT_EPHEMERAL
+    if config.get("flow_control") and not config.get("idle_heartbeat"):
+        raise errors.FLOW_HEARTBEAT
+
+
+def _check_pull(config: dict[str, Any]) -> None:
+    if config.get("idle_heartbeat"):
         raise errors.HEARTBEAT_PUSH
-    elif config.get("flow_control"):
+    if config.get("flow_control"):
         raise errors.FLOW_PUSH
+    if 0 < config.get("max_expires", 0) < EXPIRES_MIN_NS:
+        raise errors.SMALL_EXPIRES
+    if config.get("direct"):
+        raise errors.DIRECT_PUSH
 
 
 def _check(config: dict[str, Any], stream: dict[str, Any]) -> None:
+    for key in ("direct", "sourcing"):
+        if config.get(key):
+            raise errors.consumer_config(f"{key}: mirrors and sources of other servers are not supported by this one")
     if stream["retention"] != "workqueue":
         return
+    if config["ack_policy"] == "none" and not config.get("deliver_subject"):
+        raise errors.NEEDS_ACK
     if config["ack_policy"] != "explicit":
-        raise errors.WORKQUEUE_ACK if config.get("deliver_subject") else errors.NEEDS_ACK
+        raise errors.WORKQUEUE_ACK
     if config["deliver_policy"] != "all":
         raise errors.WORKQUEUE_DELIVER_ALL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainstem.model.errors import QuotaExceeded
+from mainstem.model.times import duration_text
 
 
 class JsError(Exception):
@@ -69,6 +70,9 @@ NAME_PATH = JsError(400, 10128, "Stream name can not contain path separators")
 OVERLAP = JsError(400, 10065, "subjects overlap with an existing stream")
 NOT_EMPTY = JsError(400, 10038, "expected an empty request payload")
 REPLICAS = JsError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+NEGATIVE_REPLICAS = JsError(400, 10133, "replicas count cannot be negative")
+NO_STORAGE = JsError(500, 10047, "insufficient storage resources available")
+NO_MEMORY = JsError(500, 10028, "insufficient memory resources available")
 SEALED = JsError(400, 10109, "invalid operation on sealed stream")
 PURGE_DENIED = JsError(500, 10110, "stream purge not permitted")
 DELETE_DENIED = JsError(500, 10057, "message delete not permitted")
@@ -87,7 +91,7 @@ CONSUMER_NAME_TAKEN = JsError(400, 10013, "consumer name already in use")
 CONSUMER_EXISTS = JsError(400, 10148, "consumer already exists")
 CONSUMER_MISSING = JsError(400, 10149, "consumer does not exist")
 DURABLE_MISMATCH = JsError(400, 10017, "consumer name in subject does not match durable name in request")
-CONSUMER_NAME_MISMATCH = JsError(400, 10131, "consumer name in subject does not match name in request")
+FILTERS_IN_SUBJECT = JsError(400, 10137, "consumer with multiple subject filters cannot use subject based API")
 STREAM_MISMATCH = JsError(400, 10056, "stream name in subject does not match request")
 FILTER_MISMATCH = JsError(400, 10131, "consumer create request did not match filtered subject from create subject")
 DURABLE_MISSING = JsError(400, 10018, "consumer expected to be durable but a durable name was not set")
@@ -95,12 +99,22 @@ EPHEMERAL_WITH_DURABLE = JsError(
     400, 10019, "consumer expected to be ephemeral but detected a durable name set in subject"
 )
 DELIVER_WILDCARDS = JsError(400, 10079, "consumer deliver subject has wildcards")
+DELIVER_INVALID = JsError(400, 10112, "invalid push consumer deliver subject")
 DELIVER_CYCLE = JsError(400, 10081, "consumer deliver subject forms a cycle")
 NEEDS_ACK = JsError(400, 10084, "consumer in pull mode requires explicit ack policy on workqueue stream")
 SMALL_HEARTBEAT = JsError(400, 10083, "consumer idle heartbeat needs to be >= 100ms")
 HEARTBEAT_PUSH = JsError(400, 10088, "consumer idle heartbeat requires a push based consumer")
 FLOW_PUSH = JsError(400, 10089, "consumer flow control requires a push based consumer")
 FLOW_HEARTBEAT = JsError(400, 10108, "consumer with flow control also needs heartbeats")
+MAX_PENDING_ACKS = JsError(400, 10082, "consumer requires ack policy for max ack pending")
+SMALL_EXPIRES = JsError(400, 10115, "consumer max request expires needs to be >= 1ms")
+DIRECT_PUSH = JsError(400, 10090, "consumer direct requires a push based consumer")
+DIRECT_EPHEMERAL = JsError(400, 10091, "consumer direct requires an ephemeral consumer")
+CONSUMER_NAME_LONG = JsError(400, 10102, "consumer name is too long, maximum allowed is 255")
+CONSUMER_DESCRIPTION = JsError(400, 10107, "consumer description is too long, maximum allowed is 4096")
+CONSUMER_METADATA = JsError(400, 10135, "consumer metadata exceeds maximum size of 128KB")
+ACK_WAIT_NEGATIVE = JsError(400, 10183, "consumer ack wait needs to be positive")
+BACKOFF_NEGATIVE = JsError(400, 10184, "consumer backoff needs to be positive")
 MAX_WAITING_PUSH = JsError(400, 10080, "consumer in push mode can not set max waiting")
 WORKQUEUE_ACK = JsError(400, 10098, "workqueue stream requires explicit ack")
 WORKQUEUE_FILTERED = JsError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
@@ -179,6 +193,18 @@ SET_ASIDE = invalid_record("the message does not match its topic's schema and is
 
 def start_policy(description: str) -> JsError:
     return JsError(400, 10094, description)
+
+
+def ack_pending_excess(most: int) -> JsError:
+    return JsError(400, 10121, f"consumer max ack pending exceeds system limit of {most}")
+
+
+def inactive_excess(most_ns: int) -> JsError:
+    return JsError(400, 10153, f"consumer inactive threshold exceeds system limit of {duration_text(most_ns)}")
+
+
+def limits_violated(names: list[str]) -> JsError:
+    return JsError(500, 10069, f"change to limits violates consumers: {', '.join(names)}")
 
 
 def invalid_reset(why: str) -> JsError:

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 NAMES_MAX, LIST_MAX = 1024, 256
 DURABILITY = "mainstem-durability"  # in a stream's metadata
 
+STORAGES = ("memory", "file")
+_NO_LIMITS = (
+    "max_streams",
+    "max_consumers",
+    "max_ack_pending",
+    "memory_max_stream_bytes",
+    "storage_max_stream_bytes",
+)
+
 
 class StreamCalls:
     broker: Broker
@@ -45,32 +54,35 @@ class StreamCalls:
 
     def on_account_info(self, call: Call) -> dict[str, Any]:
         streams = list(self.streams.by_name.values())
-        used = {
-            kind: sum(s.stored_bytes for s in streams if s.config["storage"] == kind) for kind in ("memory", "file")
-        }
-        limits = dict.fromkeys(
-            (
-                "max_memory",
-                "max_storage",
-                "max_streams",
-                "max_consumers",
-                "max_ack_pending",
-                "memory_max_stream_bytes",
-                "storage_max_stream_bytes",
-            ),
-            -1,
-        )
-        stored_max = self.namespace.settings.quota.stored_bytes_max
+        used = {kind: sum(s.stored_bytes for s in streams if s.config["storage"] == kind) for kind in STORAGES}
+        stored_max = self.namespace.settings.quota.stored_bytes_max or -1  # of all its logs, wherever they are
+        limits = dict.fromkeys(("max_memory", "max_storage"), stored_max) | dict.fromkeys(_NO_LIMITS, -1)
         return {
             "memory": used["memory"],
             "storage": used["file"],
-            "reserved_memory": 0,
-            "reserved_storage": sum(max(0, s.config["max_bytes"]) for s in streams if s.config["storage"] == "file"),
+            "reserved_memory": self._reserved("memory"),
+            "reserved_storage": self._reserved("file"),
             "streams": len(streams),
             "consumers": sum(len(stream.consumers) for stream in streams),
-            "limits": {**limits, "max_storage": stored_max or -1, "max_bytes_required": False},
+            "limits": {**limits, "max_bytes_required": False},
             "api": {"level": API_LEVEL, "total": self.calls_total - 1, "errors": self.calls_failed},
         }
+
+    def _reserved(self, storage: str, other_than: str = "") -> int:
+        """What its streams may hold, by their own limits."""
+        return sum(
+            max(0, stream.config["max_bytes"])
+            for stream in self.streams.by_name.values()
+            if stream.config["storage"] == storage and stream.name != other_than
+        )
+
+    def _check_quota(self, config: dict[str, Any]) -> None:
+        """What streams may hold together must be within what the namespace may store."""
+        most = self.namespace.settings.quota.stored_bytes_max
+        if most and config["max_bytes"] > 0:
+            others = sum(self._reserved(kind, other_than=config["name"]) for kind in STORAGES)
+            if others + config["max_bytes"] > most:
+                raise errors.NO_STORAGE if config["storage"] == "file" else errors.NO_MEMORY
 
     # -- what exists -------------------------------------------------------------------------------------------------
 
@@ -81,6 +93,7 @@ class StreamCalls:
             if {**known.config, "mirror_direct": False} != {**config, "mirror_direct": False}:
                 raise errors.NAME_TAKEN
             return {**stream_info(known, self.now_ns()), "did_create": True}
+        stream_config.check_create(config)
         if "mirror" in config:
             stream = await self._create_mirror(call, config)
         else:
@@ -91,6 +104,7 @@ class StreamCalls:
     async def _create(self, call: Call, config: dict[str, Any]) -> Stream:
         settings = StreamSettings.of(config)
         self.require(call, Action.CREATE, settings.captured)
+        self._check_quota(config)
         if self.streams.overlapping(settings.filters) is not None:
             raise errors.OVERLAP
         granted = self._check_sources(call, config)
@@ -152,10 +166,15 @@ class StreamCalls:
         config = self._config(call)
         stream = self.stream(call)
         stream_config.check_update(stream.config, config)
+        stream_config.seal(config)
+        consumers = {name: one.config for name, one in stream.consumers.items()}
+        if names := stream_config.limited_consumers(stream.config, config, consumers):
+            raise errors.limits_violated(names)
         settings = StreamSettings.of(config)
         if isinstance(stream, Mirror):
             config["mirror_direct"] = stream.config["mirror_direct"]
         self.require(call, Action.CREATE, (*stream.rights, *settings.captured))
+        self._check_quota(config)
         if self.streams.overlapping(settings.filters, stream.name) is not None:
             raise errors.OVERLAP
         granted = self._check_sources(call, config)

@@ -8,14 +8,24 @@ from mainstem.model.errors import InvalidArgument, InvalidName
 from mainstem.model.subject_transform import SubjectTransform
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
-from mainstem.protocols.nats.jetstream import errors, origins
+from mainstem.protocols.nats.jetstream import errors, origins, pedantic
 from mainstem.protocols.nats.jetstream.errors import stream_config as refused
-from mainstem.protocols.nats.jetstream.words import check_keys, flag, number, string, texts
+from mainstem.protocols.nats.jetstream.words import (
+    check_keys,
+    flag,
+    metadata,
+    metadata_size,
+    number,
+    objects,
+    string,
+    texts,
+    unsigned,
+)
 
 NAME_MAX = 255
 DUPLICATE_WINDOW_NS = 120_000_000_000
 TIME_MIN_NS = 100_000_000
-_KNOWN = frozenset(
+KNOWN = frozenset(
     [
         "name",
         "description",
@@ -55,9 +65,12 @@ _KNOWN = frozenset(
         "allow_msg_schedules",
         "persist_mode",
         "metadata",
-        "template_owner",
+        "pedantic",  # of the request, not of the stream
     ]
 )
+_PLACEMENT = frozenset(("cluster", "tags", "preferred"))
+_CONSUMER_LIMITS = ("inactive_threshold", "max_ack_pending")
+DESCRIPTION_MAX, METADATA_MAX, REPLICAS_MAX = 4096, 131_072, 5
 _ENUMS = {
     "retention": ("limits", "interest", "workqueue"),
     "discard": ("old", "new"),
@@ -81,11 +94,12 @@ def check_name(name: str) -> None:
 
 def complete(given: dict[str, Any]) -> dict[str, Any]:
     """The configuration as it is kept and answered. JsError where it cannot be."""
-    check_keys(given, _KNOWN)
+    check_keys(given, KNOWN)
     name = string(given, "name")
     check_name(name)
-    if number(given, "num_replicas", 1) > 1:
-        raise errors.REPLICAS
+    _check_sizes(given)
+    if flag(given, "pedantic"):
+        pedantic.check_stream(given)
     config: dict[str, Any] = {"name": name}
     if string(given, "description"):
         config["description"] = given["description"]
@@ -96,10 +110,10 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
         config["subjects"] = _subjects(given, name)
     config["retention"] = _one_of(given, "retention")
     for key in ("max_consumers", "max_msgs", "max_bytes"):
-        config[key] = number(given, key) or -1
+        config[key] = _most(given, key)
     config["max_age"] = _age(given)
     for key in ("max_msgs_per_subject", "max_msg_size"):
-        config[key] = number(given, key) or -1
+        config[key] = _most(given, key)
     config["discard"] = _one_of(given, "discard")
     config["storage"] = _one_of(given, "storage")
     config["num_replicas"] = 1
@@ -107,10 +121,12 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
         config["no_ack"] = True
     if window := _window(given, config["max_age"], default=not copied):
         config["duplicate_window"] = window
+    if placement := _placement(given):
+        config["placement"] = placement
     if given.get("sources"):
         config["sources"] = origins.sources(given)
     config["compression"] = _one_of(given, "compression")
-    if number(given, "first_seq") > 1:
+    if unsigned(given, "first_seq"):
         config["first_seq"] = given["first_seq"]
     _subject_changes(given, config)
     for key in ("allow_direct", "mirror_direct"):
@@ -119,16 +135,49 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
         config["discard_new_per_subject"] = True
     for key in ("sealed", "deny_delete", "deny_purge", "allow_rollup_hdrs"):
         config[key] = flag(given, key)
-    config["consumer_limits"] = given.get("consumer_limits") or {}
+    limits = objects(given, "consumer_limits", frozenset(_CONSUMER_LIMITS))
+    config["consumer_limits"] = {key: limits[key] for key in _CONSUMER_LIMITS if number(limits, key)}
     config["allow_msg_ttl"] = flag(given, "allow_msg_ttl")
     _extras(given, config)
-    metadata = {k: v for k, v in (given.get("metadata") or {}).items() if not k.startswith("_nats.")}
-    if metadata:
-        config["metadata"] = metadata
+    if own := metadata(given):
+        config["metadata"] = own
     _check(config)
     if "mirror" in config:
         origins.check_view(config)
     return config
+
+
+def _check_sizes(given: dict[str, Any]) -> None:
+    if len(string(given, "description").encode()) > DESCRIPTION_MAX:
+        raise refused(f"stream description is too long, maximum allowed is {DESCRIPTION_MAX}")
+    if metadata_size(given) > METADATA_MAX:
+        raise refused(f"stream metadata exceeds maximum size of {METADATA_MAX} bytes")
+    replicas = number(given, "num_replicas")
+    if replicas < 0:
+        raise errors.NEGATIVE_REPLICAS
+    if replicas > REPLICAS_MAX:
+        raise refused(f"maximum replicas is {REPLICAS_MAX}")
+    if replicas > 1:
+        raise errors.REPLICAS
+
+
+def _most(given: dict[str, Any], key: str) -> int:
+    """A limit; -1: none."""
+    value = number(given, key)
+    return value if value > 0 else -1
+
+
+def _placement(given: dict[str, Any]) -> dict[str, Any]:
+    """Kept and shown, as by a nats-server without a cluster: there is one place."""
+    asked = objects(given, "placement", _PLACEMENT)
+    if string(asked, "preferred"):
+        raise refused("preferred server not permitted in placement")
+    kept: dict[str, Any] = {}
+    if string(asked, "cluster"):
+        kept["cluster"] = asked["cluster"]
+    if texts(asked, "tags"):
+        kept["tags"] = asked["tags"]
+    return kept
 
 
 def _age(given: dict[str, Any]) -> int:
@@ -148,6 +197,10 @@ def _subject_changes(given: dict[str, Any], config: dict[str, Any]) -> None:
     if not again:
         return
     source, destination = string(again, "src") or ">", string(again, "dest")
+    if source == destination == ">" and transform and config.get("subjects") == [transform["src"]]:
+        if flag(given, "pedantic"):
+            raise pedantic.fault("implicit republish based on subject transform")
+        source = destination = transform["dest"]  # all of it, under its new subjects
     config["republish"] = {"src": source, "dest": destination}
     if flag(again, "headers_only"):
         config["republish"]["headers_only"] = True
@@ -204,6 +257,8 @@ def _subjects(given: dict[str, Any], name: str) -> list[str]:
             levels = filter_levels(filter_of_nats(subject.encode()))
         except InvalidName:
             raise refused("invalid subject") from None
+        if any(one in subject for one in " \t\r\n\f"):
+            raise refused("invalid subject")
         _check_subject(subject, levels, no_ack=flag(given, "no_ack"))
         for other, known in zip(subjects, filters, strict=False):
             if overlap(levels, known):
@@ -248,9 +303,15 @@ def _window(given: dict[str, Any], max_age: int, *, default: bool) -> int:
     return window
 
 
-def _check(config: dict[str, Any]) -> None:
+def check_create(config: dict[str, Any]) -> None:
+    """What only an update may say."""
+    if config["sealed"]:
+        raise refused("stream configuration for create can not be sealed")
     if config["mirror_direct"] and "mirror" not in config:
         raise refused("stream has no mirror but does have mirror direct")
+
+
+def _check(config: dict[str, Any]) -> None:
     if 0 < config["max_age"] < TIME_MIN_NS:
         raise refused("max age needs to be >= 100ms")
     if config["deny_purge"] and config["allow_rollup_hdrs"]:
@@ -272,14 +333,12 @@ def _check(config: dict[str, Any]) -> None:
 
 
 def check_update(old: dict[str, Any], new: dict[str, Any]) -> None:
-    if old["sealed"]:
-        raise errors.SEALED
     if old["storage"] != new["storage"]:
         raise refused("stream configuration update can not change storage type")
     if old["retention"] != new["retention"] and "workqueue" in (old["retention"], new["retention"]):
         raise refused("stream configuration update can not change retention policy to/from workqueue")
-    if old["max_consumers"] != new["max_consumers"]:
-        raise refused("stream configuration update can not change MaxConsumers")
+    if old["sealed"] and not new["sealed"]:
+        raise refused("stream configuration update can not unseal a sealed stream")
     for key, text in (("deny_delete", "deny message deletes"), ("deny_purge", "deny purge")):
         if old[key] and not new[key]:
             raise refused(f"stream configuration update can not cancel {text}")
@@ -293,6 +352,22 @@ def check_update(old: dict[str, Any], new: dict[str, Any]) -> None:
         raise refused("stream configuration update can not change persist mode")
     if old.get("mirror") != new.get("mirror"):
         raise errors.MIRROR_FIXED
+
+
+def seal(config: dict[str, Any]) -> None:
+    """What being sealed means for the rest."""
+    if config["sealed"]:
+        config.update(max_age=0, discard="new", deny_delete=True, deny_purge=True, allow_rollup_hdrs=False)
+
+
+def limited_consumers(old: dict[str, Any], new: dict[str, Any], consumers: dict[str, dict[str, Any]]) -> list[str]:
+    """Names of consumers that ask for more than the changed `consumer_limits` allow."""
+    was, now = old["consumer_limits"], new["consumer_limits"]
+    changed = [key for key in _CONSUMER_LIMITS if now.get(key, 0) > 0 and now.get(key) != was.get(key)]
+    if not changed:
+        return []
+    limits = [(key, now[key]) for key in _CONSUMER_LIMITS if now.get(key, 0) > 0]
+    return [name for name, config in consumers.items() if any(config.get(key, 0) > most for key, most in limits)]
 
 
 def same(old: dict[str, Any], new: dict[str, Any]) -> bool:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mainstem.model.times import duration_text
+
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
 
@@ -54,7 +56,7 @@ def fault_of(pull: Pull, config: dict[str, Any]) -> tuple[int, str] | None:
     if 0 < config.get("max_batch", 0) < pull.batch:
         return 409, f"Exceeded MaxRequestBatch of {config['max_batch']}"
     if 0 < config.get("max_expires", 0) < pull.expires_ns:
-        return 409, f"Exceeded MaxRequestExpires of {config['max_expires'] / 1e9:g}s"
+        return 409, f"Exceeded MaxRequestExpires of {duration_text(config['max_expires'])}"
     if 0 < config.get("max_bytes", 0) < pull.bytes_left:
         return 409, f"Exceeded MaxRequestMaxBytes of {config['max_bytes']}"
     return _group_fault(pull, config)

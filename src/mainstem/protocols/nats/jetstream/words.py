@@ -46,6 +46,22 @@ def number(found: dict[str, Any], key: str, default: int = 0) -> int:
     return value
 
 
+def unsigned(found: dict[str, Any], key: str) -> int:
+    value = number(found, key)
+    if value < 0:
+        raise invalid_json(f"json: cannot unmarshal number {value} into Go struct field {key} of type uint64")
+    return value
+
+
+def numbers(found: dict[str, Any], key: str) -> list[int]:
+    value = found.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key} of type []time.Duration")
+    return [number({key: one}, key) for one in value]
+
+
 def string(found: dict[str, Any], key: str) -> str:
     value = found.get(key)
     if value is None:
@@ -71,6 +87,27 @@ def texts(found: dict[str, Any], key: str) -> list[str]:
     return value
 
 
+def objects(found: dict[str, Any], key: str, known: frozenset[str] | None = None) -> dict[str, Any]:
+    value = found.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise invalid_json(f"json: cannot unmarshal value into Go struct field {key}")
+    if known is not None:
+        check_keys(value, known)
+    return value
+
+
+def metadata(found: dict[str, Any]) -> dict[str, str]:
+    """Without what a server itself puts there."""
+    given = objects(found, "metadata")
+    return {key: string(given, key) for key in given if not key.startswith("_nats.")}
+
+
+def metadata_size(found: dict[str, Any]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in metadata(found).items())
+
+
 __all__ = [
     "NO_TIME",
     "JsError",
@@ -78,11 +115,16 @@ __all__ = [
     "document",
     "flag",
     "header_value",
+    "metadata",
+    "metadata_size",
     "number",
+    "numbers",
+    "objects",
     "status",
     "string",
     "texts",
     "time_ns",
     "time_text",
+    "unsigned",
     "with_lines",
 ]
