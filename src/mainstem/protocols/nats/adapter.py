@@ -328,6 +328,8 @@ class NatsConnection(Connection):
 
     def _handle(self, command: tuple[Any, ...]) -> None:
         kind = command[0]
+        if self.principal is None and kind != commands.CONNECT and not self.server.broker.access.open:
+            raise WireError(commands.AUTHORIZATION)
         if kind == commands.PING:
             self.send(b"PONG\r\n")
             if not self.told and self.options.protocol:
