@@ -34,12 +34,18 @@ def judge(publishers: list[Publisher], ports: dict[str, int], host: str = HOST) 
         elif isinstance(one, NatsPublisher):
             payloads = asyncio.run(read_stream(ports["nats"], host, one))
         else:
-            topic = KAFKA_TOPIC if isinstance(one, KafkaPublisher) else MQTT_TOPIC.replace("/", ".")
-            payloads = [value for _, value in read_topic(ports["kafka"], topic, host, one)]
+            payloads = [value for _, value in read_topic(ports["kafka"], topic_of(one), host, one)]
         problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, KafkaPublisher | MqttPublisher))
         if problems:
             found[one.name] = problems
     return found
+
+
+def topic_of(publisher: Publisher) -> str:
+    """Where a Kafka client reads what it published, "" for a queue or a stream."""
+    if isinstance(publisher, KafkaPublisher):
+        return KAFKA_TOPIC
+    return MQTT_TOPIC.replace("/", ".") if isinstance(publisher, MqttPublisher) else ""
 
 
 def read_topic(port: int, topic: str, host: str = HOST, by: Publisher | None = None) -> list[tuple[int, bytes]]:
