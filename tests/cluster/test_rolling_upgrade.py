@@ -11,16 +11,16 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.kit import Cluster
 from tests.cluster.load import start_all
-from tests.cluster.reading import judge
+from tests.cluster.reading import judge, read_topic
 from tests.contract.postgres_server import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ("*.pyx", "*.pxd", "*.pxi", "*.h", "*.c")
-
-
+NAMESPACE = "tenant"
 PREVIOUS = os.environ.get("MAINSTEM_PREVIOUS", "HEAD~1")  # the commit that is older
 
 
@@ -52,18 +52,35 @@ def changed(directory: Path, pattern: str) -> bool:
     return any(not (ROOT / path).exists() or (ROOT / path).read_bytes() != data for path, data in there.items())
 
 
+def code_of(environment: dict[str, str]) -> Path:
+    """Where a broker with these variables has its code from."""
+    line = [sys.executable, "-c", "import mainstem; print(mainstem.__file__)"]
+    return Path(subprocess.check_output(line, env={**os.environ, **environment}, text=True).strip())
+
+
+def make_topic(port: int, name: str) -> None:
+    """The other version reads its settings when it takes over."""
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+    admin.create_topics([NewTopic(name, 2)])[name].result(20)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_brokers_of_the_commit_before_and_of_this_one_serve_together(tmp_path: Path, postgres: PostgresServer) -> None:
     (tmp_path / "previous").mkdir()
     previous = previous_build(tmp_path / "previous")
     environments = {"old": {"PYTHONPATH": str(previous)}}
+    assert code_of(environments["old"]).is_relative_to(previous)
     with Cluster(tmp_path, postgres, "old", "new", environments=environments) as cluster:
         publishers = start_all(cluster)
+        if (previous / "mainstem" / "server" / "cell_children.py").exists():  # it knows of several cells
+            cluster.run("namespace", "add", NAMESPACE, "--cell", "new", by="new")
+            publishers += start_all(cluster, NAMESPACE)
         for owner, other in (("old", "new"), ("new", "old")):
             assert cluster.wait_owner() == owner
             for one in publishers:
                 one.wait_acked(20)  # by both: each connection goes to the next broker
+            make_topic(cluster[owner].ports["kafka"], f"made-by-{owner}")
             assert cluster[owner].stop() == 0
             assert cluster.wait_owner(other_than=owner) == other
             cluster[owner].start()
@@ -71,4 +88,5 @@ def test_brokers_of_the_commit_before_and_of_this_one_serve_together(tmp_path: P
             one.wait_acked(20)
             one.stop()
         ports = cluster[cluster.wait_owner()].ports
+        assert [read_topic(ports["kafka"], f"made-by-{name}") for name in cluster.brokers] == [[], []]
         assert judge(publishers, ports) == {}

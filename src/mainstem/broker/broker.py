@@ -438,7 +438,7 @@ class Broker(Declaring):
                 topic_of=self.namespace(log_row.namespace).topic_of,
             )
             if shared:
-                policy, namespace = Policy().with_changes(log_row.policy), self.namespace(log_row.namespace)
+                policy, namespace = Policy.of_document(log_row.policy), self.namespace(log_row.namespace)
                 if log_row.kind == LOG_KIND:
                     self.add_stream_log(namespace, policy, log)
                 else:
@@ -461,7 +461,7 @@ class Broker(Declaring):
             spans.setdefault((span.topic_id, span.partition), []).append(span)
         for row in catalog.topics:
             namespace = self.namespace(row.namespace)
-            policy = Policy().with_changes(row.config.get("policy", {}))
+            policy = Policy.of_document(row.config.get("policy", {}))
             topic = Topic(row.id, row.name, policy, [], row.config.get("kafka", {}), row.kafka_alias, row.created)
             low_marks = row.config.get("low_marks", {})
             for index in range(row.partitions):

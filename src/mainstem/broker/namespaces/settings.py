@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from mainstem.broker.namespaces.quotas import NAMESPACE, NO_LIMITS, Limits
-from mainstem.broker.topics.policy import Policy, check_values
+from mainstem.broker.topics.policy import Policy, check_values, known_of
 from mainstem.model.errors import InvalidArgument
 
 
@@ -26,7 +26,7 @@ class NamespaceSettings:
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Self:
         quota = Limits.of_document(document.get("quota") or {})
-        return cls(dict(document.get("policy") or {}), document.get("auto_create"), quota)
+        return cls(known_of(document.get("policy") or {}), document.get("auto_create"), quota)
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {}

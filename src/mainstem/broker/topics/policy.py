@@ -28,6 +28,7 @@ PARTITIONS_MAX = 1_000
 MESSAGE_BYTES_MAX = 16 << 20
 STEMS_MAX = 16  # per namespace
 NUMBER_MAX = (1 << 63) - 1
+UNKNOWN_BEFORE = {"store": True}  # settings that the version before refuses, and the value that means what it does
 _SHARE = re.compile(r"(\d{1,3}(\.\d{1,6})?%)?")
 
 
@@ -117,7 +118,23 @@ class Policy:
         return replace(self, **dict(changes))
 
     def to_document(self) -> dict[str, Any]:
-        return asdict(self)
+        """To be stored. A broker of the version before may read it, where two versions serve one cluster."""
+        document = asdict(self)
+        for name, usual in UNKNOWN_BEFORE.items():
+            if document[name] == usual:
+                del document[name]
+        return document
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Policy:
+        """As it was stored. What only a newer version knows is left out: that one stores a setting of its own only where it
+        was asked for, and this one serves the topic without it."""
+        return cls().with_changes(known_of(document))
+
+
+def known_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(Policy)}
+    return {name: value for name, value in document.items() if name in known}
 
 
 def check_values(given: Mapping[str, Any]) -> None:
