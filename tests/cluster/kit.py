@@ -118,6 +118,11 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def run_cluster(self, *arguments: str) -> None:
+        """`mainstem cluster ...`, as a person says it; whom it names may still be starting over."""
+        command = [sys.executable, "-m", "mainstem", "cluster", *arguments, "--cluster", self.dsn]
+        self.until(lambda: not subprocess.run(command, check=False, capture_output=True, timeout=60).returncode)
+
     def wait_owner(self, other_than: str = "") -> str:
         """Until a broker other than that owns it, and serves."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 
 import nats
 import pika
@@ -22,6 +24,7 @@ from tests.cluster.load import (
 )
 
 QUIET_S = 1.5
+READS_MAX, AGAIN_S = 5, 1.0
 HOST = "127.0.0.1"
 
 
@@ -29,16 +32,28 @@ def judge(publishers: list[Publisher], ports: dict[str, int], host: str = HOST) 
     """What was wrong, by protocol. MQTT and Kafka clients send again what was not answered: it may be there twice."""
     found = {}
     for one in publishers:
-        if isinstance(one, AmqpPublisher):
-            payloads = read_queue(ports["amqp"], host, one)
-        elif isinstance(one, NatsPublisher):
-            payloads = asyncio.run(read_stream(ports["nats"], host, one))
-        else:
-            payloads = [value for _, value in read_topic(ports["kafka"], topic_of(one), host, one)]
+        payloads = _read_again(one, ports, host)
         problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, KafkaPublisher | MqttPublisher))
         if problems:
             found[one.name] = problems
     return found
+
+
+def _read_again(publisher: Publisher, ports: dict[str, int], host: str) -> list[bytes]:
+    """From the beginning where the connection ends meanwhile: a cell may be moved while it is read."""
+    for _ in range(READS_MAX - 1):
+        with contextlib.suppress(pika.exceptions.AMQPError, nats.errors.Error, OSError):
+            return _read(publisher, ports, host)
+        time.sleep(AGAIN_S)
+    return _read(publisher, ports, host)
+
+
+def _read(publisher: Publisher, ports: dict[str, int], host: str) -> list[bytes]:
+    if isinstance(publisher, AmqpPublisher):
+        return read_queue(ports["amqp"], host, publisher)
+    if isinstance(publisher, NatsPublisher):
+        return asyncio.run(read_stream(ports["nats"], host, publisher))
+    return [value for _, value in read_topic(ports["kafka"], topic_of(publisher), host, publisher)]
 
 
 def topic_of(publisher: Publisher) -> str:
@@ -82,7 +97,8 @@ def read_queue(port: int, host: str = HOST, by: Publisher | None = None) -> list
             payloads.append(body)
         return payloads
     finally:
-        connection.close()
+        if connection.is_open:
+            connection.close()
 
 
 async def read_stream(port: int, host: str = HOST, by: Publisher | None = None) -> list[bytes]:

@@ -96,7 +96,7 @@ class _CellProcess:
         try:
             await serving.start(cell, epoch, Taken())
         except BaseException:
-            await asyncio.to_thread(membership.release, cell, f"{facts['name']} could not serve it")
+            await serving.let_go(cell, f"{facts['name']} could not serve it")
             raise
         gc.enable()
         return True

@@ -28,7 +28,7 @@ from mainstem.cluster.relay import Relay
 from mainstem.cluster.schema import FIRST_CELL
 from mainstem.cluster.trunk import Stream
 from mainstem.cluster.users import CellUsers
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.server.app import App, broker_options, tier_settings
 from mainstem.server.lifecycle import GC_THRESHOLD
 from mainstem.server.listeners import Taken
@@ -162,8 +162,15 @@ class Serving:
         await app.stop()
         await self._cell.close()
         cell_id = self._cell.cell_id
-        await asyncio.to_thread(self._membership.release, cell_id, reason)
+        await self.let_go(cell_id, reason)
         logger.warning("handed cell %d over in %.2f s: %s", cell_id, time.monotonic() - began, reason)
+
+    async def let_go(self, cell_id: int, reason: str) -> None:
+        """Anyone may take the cell from now on; where PostgreSQL does not answer, once the lease is over."""
+        try:
+            await asyncio.to_thread(self._membership.release, cell_id, reason)
+        except Overloaded as error:
+            logger.warning("cell %d is free when its lease is over, PostgreSQL was not told: %s", cell_id, error)
 
     def _node_id(self) -> int:
         known = self._membership.view.brokers.get(self._membership.name)

@@ -262,8 +262,10 @@ class Node:
         logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason.text)
         try:
             await self._serving.start(FIRST_CELL, epoch, taken)
+        except Overloaded as error:  # PostgreSQL went away meanwhile: this broker waits for it like every other
+            self._lost(f"the cell could not be served: {error}")
         except BaseException:
-            await asyncio.to_thread(self._membership.release, FIRST_CELL, f"{self._name} could not serve it")
+            await self._serving.let_go(FIRST_CELL, f"{self._name} could not serve it")
             raise
         notify(f"READY=1\nSTATUS=serving cell {FIRST_CELL}, epoch {epoch}")
         for front in fronts:
