@@ -18,6 +18,7 @@ from mainstem.protocols.connection import OUT_BYTES_MAX
 
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT, FRAME_END = 1, 2, 3, 8, 0xCE
 FRAME_OVERHEAD = 8
+DURABLE, REFUSED = -1, -2  # in place of the tick that a confirm waits for
 BASIC_PUBLISH, BASIC_ACK, BASIC_NACK = 0x003C0028, 0x003C0050, 0x003C0078
 GET_OK = b"\0\x3c\0\x47"
 EXPECT_METHOD, EXPECT_HEADER, EXPECT_BODY = range(3)
@@ -209,7 +210,8 @@ class ChannelWire:
         self.body = bytearray()
         self._held: dict[int, tuple[Any, int]] = {}
         self._ticket: Ticket | None = None
-        self._waiting: list[tuple[int, Ticket | int | None]] = []  # None: refused
+        self._persistent = False
+        self._waiting: list[tuple[int, Ticket | None, int]] = []  # and the tick that writes it, DURABLE or REFUSED
 
     @property
     def unacked(self) -> int:
@@ -260,18 +262,22 @@ class ChannelWire:
 
     # -- confirms
 
-    def note_published(self, ticket: Ticket | None) -> None:
+    def note_published(self, ticket: Ticket | None, persistent: bool) -> None:
         """One more publish on a confirming channel, stored under `ticket` (None: nothing to wait for)."""
         self.published += 1
-        if ticket is not None and ticket is not self._ticket:
+        if ticket is None:
+            return
+        if ticket is not self._ticket:
             self._close_ticket(self.published - 1)
-            self._ticket = ticket
+            self._ticket, self._persistent = ticket, False
+        self._persistent = self._persistent or persistent
 
     def _close_ticket(self, until: int) -> None:
-        if self._ticket is not None:
-            self._waiting.append((until, self._ticket))
-            self._ticket.wait(self)
-            self._ticket = None
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._waiting.append((until, ticket, DURABLE if self._persistent else self.out.ticker.ticks))
+            if self._persistent:
+                ticket.wait(self)
 
     def close(self) -> None:
         """What is not confirmed by now never is, as in RabbitMQ: the next channel of this number counts from 1 again."""
@@ -287,23 +293,22 @@ class ChannelWire:
         if self._ticket is not None:
             self._close_ticket(self.published)
         else:  # nothing to wait for but this tick's write
-            self._waiting.append((self.published, self.out.ticker.ticks))
+            self._waiting.append((self.published, None, self.out.ticker.ticks))
 
     def refuse_next(self) -> None:
         """One more publish, which was not stored."""
         self.after_read()
         self.published += 1
-        self._waiting.append((self.published, None))
+        self._waiting.append((self.published, None, REFUSED))
 
     def released(self, ticket: Ticket | None) -> None:
         """A ticket is due, or a tick is over; answers leave in publish order."""
         until = 0
         while self._waiting:
-            end, first = self._waiting[0]
-            refused = first is None or (isinstance(first, Ticket) and first.error is not None)
-            if isinstance(first, Ticket) and not first.stable and not refused:
-                break
-            if isinstance(first, int) and first >= self.out.ticker.ticks:
+            end, held, tick = self._waiting[0]
+            refused = tick == REFUSED or (held is not None and held.error is not None)
+            due = (held is not None and held.stable) if tick == DURABLE else tick < self.out.ticker.ticks
+            if not refused and not due:
                 break
             del self._waiting[0]
             if not refused:
@@ -481,6 +486,6 @@ class Inbound:
         record_flags = target.flags | (RecordFlag.QOS_1 if persistent else 0)
         gather.add_routed(route, route.topic, body, headers, time_ms, int(record_flags))
         if channel.confirming:
-            channel.note_published(gather.ticket if persistent else None)
+            channel.note_published(gather.ticket, persistent)
             self.touch(channel)
         return None

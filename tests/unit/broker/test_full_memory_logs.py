@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pika
+import pika.exceptions
 import pytest
 
 from mainstem.testing import Broker
@@ -87,3 +89,26 @@ def test_a_log_that_refuses_keeps_its_first_records() -> None:
         assert values(broker, "ring/c")[0] == "0"
         assert log.overflowed == 0
         speaker.close()
+
+
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+def test_amqp_is_told_of_each_publish_that_a_full_log_refused(delivery_mode: int) -> None:
+    with Broker("topics.overflow=refuse") as broker:
+        connection = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=delivery_mode)
+        channel.basic_publish("amq.topic", "ring.d", b"first", properties)
+        shrink(broker, b"ring/d")
+        taken = refused = 0
+        for _ in range(MANY):
+            try:
+                channel.basic_publish("amq.topic", "ring.d", VALUE, properties)
+                taken += 1
+            except pika.exceptions.NackError:
+                refused += 1
+        assert refused
+        eventually(
+            lambda: http(broker, "GET", "/v1/topics/ring%2Fd")["records"] == taken + 1, "each that was confirmed"
+        )
+        connection.close()

@@ -30,7 +30,8 @@ cdef class ChannelWire:
     cdef Py_ssize_t capacity
     cdef dict stragglers
     cdef list waiting
-    cdef Ticket ticket
+    cdef Ticket ticket  # of the publishes that a confirm is open for
+    cdef bint persistent  # one of them is: the confirm waits for the disk, else for the tick that writes it
     cdef bint touched
     cdef bint closed
     cdef int expect
@@ -50,6 +51,7 @@ cdef class ChannelWire:
     cdef int settle(self, object consumer, int64_t position) except -1
     cdef int put_gap(self) except -1
     cdef uint64_t _tag_for(self, object holder, RecordRef record) except 0
+    cdef int join_ticket(self, Ticket ticket, bint persistent) except -1
     cdef int compact(self) except -1
     cpdef acknowledge(self, uint64_t tag, bint multiple)
 

@@ -39,7 +39,7 @@ class ChannelWire:
         """The answer to basic.get; `holder` None: no ack is expected."""
     def close(self) -> None:
         """It ends: nothing more is confirmed."""
-    def note_published(self, ticket: Ticket | None) -> None:
+    def note_published(self, ticket: Ticket | None, persistent: bool) -> None:
         """One more publish on a confirming channel, stored under `ticket` (None: nothing to wait for)."""
     def after_read(self) -> None:
         """The read is done: what was published in it is confirmed together."""

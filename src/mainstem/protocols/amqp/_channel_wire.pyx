@@ -16,6 +16,8 @@ from mainstem.protocols.amqp.faults import Fault
 
 cdef enum:
     SPAN_MAX = 65536  # unsettled deliveries kept in a row before stragglers are put aside
+    DURABLE = -1  # in place of the tick that a confirm waits for
+    REFUSED = -2
 
 
 cdef class ChannelWire:
@@ -240,18 +242,30 @@ cdef class ChannelWire:
 
     # publishes that wait for a confirm
 
-    def note_published(self, ticket):
-        """One more publish on a confirming channel, stored under `ticket` (None: nothing to wait for)."""
+    def note_published(self, ticket, bint persistent):
+        """One more publish on a confirming channel, stored under `ticket` (None: nothing to wait for). A transient one waits
+        until it is written, or refused."""
         self.published += 1
-        if ticket is not None and ticket is not self.ticket:
+        if ticket is not None:
+            self.join_ticket(ticket, persistent)
+
+    cdef int join_ticket(self, Ticket ticket, bint persistent) except -1:
+        if ticket is not self.ticket:
             self._close_ticket(self.published - 1)
-            self.ticket = ticket
+            self.ticket, self.persistent = ticket, False
+        self.persistent |= persistent
+        return 0
 
     def _close_ticket(self, uint64_t until):
-        if self.ticket is not None:
-            self.waiting.append((until, self.ticket))
-            self.ticket.wait(self)
-            self.ticket = None
+        cdef Ticket ticket = self.ticket
+        if ticket is None:
+            return
+        self.ticket = None
+        if self.persistent:
+            self.waiting.append((until, ticket, DURABLE))
+            ticket.wait(self)
+        else:
+            self.waiting.append((until, ticket, self.out.ticker.ticks))
 
     def close(self):
         """What is not confirmed by now never is, as in RabbitMQ: the next channel of this number counts from 1 again."""
@@ -267,25 +281,21 @@ cdef class ChannelWire:
         if self.ticket is not None:
             self._close_ticket(self.published)
         else:  # nothing to wait for but this tick's write
-            self.waiting.append((self.published, self.out.ticker.ticks))
+            self.waiting.append((self.published, None, self.out.ticker.ticks))
 
     def refuse_next(self):
         """One more publish, which was not stored."""
         self.after_read()
         self.published += 1
-        self.waiting.append((self.published, False))
+        self.waiting.append((self.published, None, REFUSED))
 
     def released(self, ticket):
         """A ticket is due, or a tick is over; answers leave in publish order."""
         cdef uint64_t until = 0
         while self.waiting:
-            end, first = self.waiting[0]
-            refused = first is False
-            if isinstance(first, Ticket):
-                refused = (<Ticket>first).error is not None
-                if not refused and not (<Ticket>first).stable:
-                    break
-            elif not refused and first >= self.out.ticker.ticks:
+            end, ticket, tick = self.waiting[0]
+            refused = tick == REFUSED or (ticket is not None and (<Ticket>ticket).error is not None)
+            if not refused and (not (<Ticket>ticket).stable if tick == DURABLE else tick >= self.out.ticker.ticks):
                 break
             del self.waiting[0]
             if not refused:

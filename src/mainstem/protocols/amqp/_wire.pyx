@@ -427,10 +427,7 @@ cdef class Inbound(Intake):
                 self._free_body(channel)
         if channel.confirming:
             channel.published += 1
-            if channel.look & LOOK_PERSISTENT and gather.ticket is not channel.ticket:
-                if channel.ticket is not None:
-                    channel._close_ticket(channel.published - 1)
-                channel.ticket = gather.ticket
+            channel.join_ticket(gather.ticket, channel.look & LOOK_PERSISTENT)
             if not channel.touched:
                 channel.touched = True
                 self.touched.append(channel)

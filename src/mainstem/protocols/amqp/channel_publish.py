@@ -56,14 +56,14 @@ class Publishes(ChannelCore):
         if refused:
             self.wire.refuse_next()
         else:
-            self.wire.note_published(ticket if event.persistent else None)
+            self.wire.note_published(ticket, event.persistent)
 
     def publish_large(self, event: LargePublishEvent) -> None:
         connection, namespace = self.connection, self.vhost.namespace
         ticket = publish_large(connection, event.record, lambda: namespace.route(event.topic), Origin.AMQP)
         if self.wire.confirming:
             connection.note_confirm(self.wire)
-            self.wire.note_published(ticket)
+            self.wire.note_published(ticket, True)
 
     def _examine(self, event: PublishEvent) -> Examined:
         """What is to be known before it is stored; a Fault if it may not be."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.log.gather import Ticket
 from mainstem.model.amqp_content import Content, encode_value
-from mainstem.model.errors import PeerViolation
+from mainstem.model.errors import Overloaded, PeerViolation
 from mainstem.protocols.amqp import wire as compiled
 from mainstem.protocols.amqp.faults import Fault
 from mainstem.protocols.amqp.methods import encode
@@ -254,14 +254,32 @@ def test_confirms_leave_in_publish_order_and_refusals_in_their_place(wire: Modul
     _, channel = opened(wire)
     told = channel.session.told
     ticket = Ticket(None)  # type: ignore[arg-type]
-    channel.note_published(ticket)
-    channel.note_published(ticket)
+    channel.note_published(ticket, True)
+    channel.note_published(ticket, True)
     channel.after_read()
     channel.refuse_next()
-    channel.note_published(None)
+    channel.note_published(None, False)
     channel.after_read()
     channel.out.ticker.ticks += 1
     channel.released(None)
     assert told == []  # the first two are not durable yet
     ticket.release()
     assert told == [("confirmed", 2), ("refused", 3), ("confirmed", 4)]
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=["plain", "compiled"])
+def test_a_transient_publish_is_confirmed_once_it_is_written_and_refused_with_its_log(wire: ModuleType) -> None:
+    _, channel = opened(wire)
+    told = channel.session.told
+    kept, full = Ticket(None), Ticket(None)  # type: ignore[arg-type]
+    channel.note_published(kept, False)
+    channel.note_published(full, False)
+    channel.note_published(kept, False)
+    channel.after_read()
+    full.fail(Overloaded("the log is full"))
+    channel.released(None)
+    assert told == [], "the tick that writes is not over"
+    channel.out.ticker.ticks += 1
+    channel.released(None)
+    assert told == [("confirmed", 1), ("refused", 2), ("confirmed", 3)]
+    assert not kept.awaited, "nobody hurries the disk for it"
