@@ -147,6 +147,24 @@ def test_reading_outside_the_log_follows_the_reset_policy(broker: Broker) -> Non
     reader.close()
 
 
+def test_an_offset_of_a_topic_that_was_recreated_is_out_of_the_new_ones_range(broker: Broker) -> None:
+    name = create_topic(broker, unique("again"))
+    send(broker, name, [b"%d" % n for n in range(20)])
+    old = [message.offset() for message in read_all(broker, name, 20)]
+    client = admin(broker)
+    client.delete_topics([name])[name].result(DEADLINE_S)
+    create_topic(broker, name)
+    send(broker, name, [b"new"])
+    (message,) = read_all(broker, name, 1)
+    assert message.value() == b"new" and message.offset() == 0
+    for offset in (old[-1], old[-1] + 1):
+        part = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(topics=[FetchRequest.FetchTopic(topic=name, partitions=[part])])
+        with RawClient(broker) as raw:
+            raw.send("Fetch", 11, request)
+            assert raw.receive("Fetch", 11).responses[0].partitions[0].error_code == 1, "OFFSET_OUT_OF_RANGE"
+
+
 async def test_aiokafka_writes_and_reads(broker: Broker) -> None:
     topic = create_topic(broker, unique("aio"), 3)
     sender = AIOKafkaProducer(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.objects import Stored, make_footer
 from mainstem.storage.tier.registry import Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
-from mainstem.storage.tier.tier import Tier, TierSettings
+from mainstem.storage.tier.tier import MONTH_S, Tier, TierSettings
 from mainstem.testing.frames import Writer, read_everything
 
 LOG_ID = 7
@@ -309,3 +310,20 @@ def test_a_store_that_is_not_there_is_refused_with_the_fix(tmp_path: Path) -> No
     assert told.value.fix.startswith("mkdir")
     with pytest.raises(ConfigError, match="not an address"):
         ObjectStore(StoreSettings("bucket/prefix"))
+
+
+def test_a_months_cost_is_what_is_stored_and_the_requests_at_their_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.fill(100)
+    house.move()
+    house.tier.count()
+    stored = sum(size for _, size in house.tier.totals.values())
+    assert stored == sum((house.bucket / key).stat().st_size for key in house.named())
+    began_s, puts = house.tier._began_s, house.tier.store.meters.requests["PUT"]
+    monkeypatch.setattr(time, "monotonic", lambda: began_s + MONTH_S / 30)  # a day
+    house.tier.settings = replace(
+        house.tier.settings, prices=(1e9, 1000.0, 0.0)
+    )  # a byte and month costs 1, as does a PUT
+    assert house.tier.cost_month() == pytest.approx(stored + 30 * puts)
