@@ -85,7 +85,7 @@ class Committer:
     def submit(self, logs: list[tuple[Log, int]]) -> None:
         """Ask for a sync of everything written below each end offset."""
         if self._loop is not None:
-            logs = [one for one in logs if not one[0].await_push(self._hear)]
+            logs = [one for one in logs if not one[0].syncing.await_push(self._hear)]
         with self._wake:
             free = False
             for log, end in logs:
@@ -111,7 +111,7 @@ class Committer:
         done: list[tuple[Log, int]] = []
         for log, durable in heard:
             try:
-                end = log.end_push(durable)
+                end = log.syncing.end_push(durable)
             except BaseException as error:
                 self._on_failure(log, error)
                 continue
@@ -132,7 +132,7 @@ class Committer:
             while log in self._busy:
                 self._done.wait()
         if self._flusher is not None:
-            log.await_line()
+            log.syncing.await_line()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the threads."""
@@ -153,15 +153,15 @@ class Committer:
         """Whether the flusher does it. A log that a thread syncs is left to it, so that its rounds stay in order."""
         if self._flusher is None or log in self._busy or log in self._dirty:
             return False
-        return log.begin_sync(self._flusher)
+        return log.syncing.begin(self._flusher)
 
     def _collect(self, flusher: Flusher, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
         done: list[tuple[Log, int]] = []
         for line in flusher.finished():
             log: Log = line.owner
-            syncs, sync_ns = line.take_times()  # first: what these made durable is among what `end_sync` tells
+            syncs, sync_ns = line.take_times()  # first: what these made durable is among what `end` tells
             try:
-                end = log.end_sync(line)
+                end = log.syncing.end(line)
             except BaseException as error:
                 self._on_failure(log, error)
                 continue

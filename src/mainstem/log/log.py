@@ -28,6 +28,7 @@ from mainstem.log.low_marks import LowMarks
 from mainstem.log.meters import Meters
 from mainstem.log.part_times import PartTimes
 from mainstem.log.readable import Readable
+from mainstem.log.syncing import Syncing
 from mainstem.log.topic_bitmaps import TopicBitmaps
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.origin import Origin
@@ -37,9 +38,7 @@ from mainstem.storage.engine import (
     Engine,
     FileParts,
     FrameRef,
-    LineEngine,
     PreparingEngine,
-    PushedEngine,
     Stat,
 )
 from mainstem.storage.reservation import BLOCK_MIN, Pace
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from mainstem.codec.large_record import LargeRecord
     from mainstem.log.stamps import Stamps
     from mainstem.log.topic_index import TopicIndex
-    from mainstem.storage.flusher import Flusher, FlushLine
     from mainstem.storage.reservation import Reservation
 
 logger = logging.getLogger("mainstem.log")
@@ -59,15 +57,6 @@ GATHERS = 16  # open batches that a log may have: one of each origin, and
 STATE_SLOT = 15  # the journal's
 UNSYNCED_BYTES_MAX = 64 << 20
 FRAME_STAMPS_MAX = 1 << 32  # no frame takes more
-
-
-class Promise(Protocol):
-    """Something else that must be durable before this log's records count as such: the metadata that names the log."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> None:
-        """Waits; raises when it will never be durable."""
 
 
 class Hidden(Protocol):
@@ -128,14 +117,12 @@ class Log(Readable):
         self._reservation = reservation
         self._reserving = threading.Lock()
         self._closed = False
-        self._promises: deque[Promise] = deque()
         self._open: list[Gather] = []
         self._pending: list[Appended] = []
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._dirty = self._adopts = False  # something prepared is among what is pending
+        self.syncing = Syncing(self)
         self.use_engine(engine)
-        self._line: FlushLine | None = None
-        self._asked: deque[tuple[int, int]] = deque()  # syncs under way on the line: number, end offset
         self._pace = Pace()
         self.held = False  # gathers and writes nothing: the metadata that names it is not committed yet
         self.unsynced_bytes = 0  # of a held log: what it gathered
@@ -150,8 +137,7 @@ class Log(Readable):
         self.engine = engine
         self._read_now = engine.read if engine.is_local else engine.read_now
         self.file_parts = engine if isinstance(engine, FileParts) else None
-        self._line_engine = engine if isinstance(engine, LineEngine) else None
-        self._pushed_engine = engine if isinstance(engine, PushedEngine) else None
+        self.syncing.use_engine(engine)
         self.preparing_engine = engine if isinstance(engine, PreparingEngine) else None
 
     def _start(self, stat: Stat, first_offset: int) -> None:
@@ -476,68 +462,10 @@ class Log(Readable):
         for item in pending:
             item.ticket.fail(error)
 
-    def promise(self, written: Promise) -> None:
-        """Nothing appended from now on is durable before that is, too."""
-        if self.durability.acks_wait:
-            self._promises.append(written)
-
     def sync(self) -> None:
         """In a committer's thread, one at a time: what was written before the call survives a power cut after it."""
-        while self._promises:
-            self._promises[0].result()
-            self._promises.popleft()
+        self.syncing.await_promises()
         self.engine.sync()
-
-    def begin_sync(self, flusher: Flusher) -> bool:
-        """Have everything written so far synced without a committer's thread; False where `sync` must be called."""
-        engine = self._line_engine
-        if engine is None or self._promises:
-            return False
-        if self._line is None:
-            self._line = flusher.line(self)
-        number = engine.begin_sync(self._line)
-        if number:
-            self._asked.append((number, self.written))
-        return number > 0
-
-    def end_sync(self, line: FlushLine) -> int:
-        """When the line has news, on the loop: up to where the log is durable by it. Raises if it failed."""
-        assert self._line_engine is not None
-        completed, end = self._line_engine.end_sync(line), 0
-        while self._asked and self._asked[0][0] <= completed:
-            end = self._asked.popleft()[1]
-        return end
-
-    def await_push(self, told: Callable[[Log, int], None]) -> bool:
-        """Where the engine says by itself when something is durable: `told(log, number)` in a thread; `end_push` follows, on
-        the loop. False where it has to be asked."""
-        engine = self._pushed_engine
-        if engine is None:
-            return False
-        if self._asked and self._asked[-1][0] == engine.end_offset:
-            self._asked.pop()
-        self._asked.append((engine.end_offset, self.written))
-        engine.on_durable = lambda end: told(self, end)
-        if engine.durable_offset >= engine.end_offset:
-            told(self, engine.end_offset)
-        return True
-
-    def end_push(self, durable: int) -> int | None:
-        """Up to where the log is durable by it (0: no news); None where `sync` has to wait for something else."""
-        while self._promises:
-            if not self._promises[0].done():
-                return None
-            self._promises[0].result()
-            self._promises.popleft()
-        end = 0
-        while self._asked and self._asked[0][0] <= durable:
-            end = self._asked.popleft()[1]
-        return end
-
-    def await_line(self) -> None:
-        """Until nothing that was begun is under way. Not on the loop."""
-        if self._line is not None:
-            self._line.wait()
 
     def now_ms(self) -> int:
         """By the clock its stamps are taken from."""

@@ -14,6 +14,7 @@ import pytest
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.committer import EXIT_STORAGE_FAILED, Committer
 from mainstem.log.log import Log
+from mainstem.log.syncing import Syncing
 from mainstem.storage.flusher import Flusher
 from tests.unit.broker.kit import Released, durable, running
 
@@ -185,19 +186,23 @@ def test_a_failed_fsync_ends_the_process_loudly_and_acks_nothing(broken: str, to
 # -- with a flusher ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_flusher_takes_over_again_after_a_round_that_took_more(tmp_path: Path) -> None:
+async def test_the_flusher_takes_over_again_after_a_round_that_took_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path) as broker:
         namespace, committer = broker.namespace("/"), broker.ticker.committer
         await durable(namespace.publish(b"a", b"the first sync of a new file is a thread's"))
         stem = namespace.stem(namespace.defaults)
         asked: list[bool] = []
-        begin = stem.begin_sync
+        begin = Syncing.begin
 
-        def watched(flusher: Flusher) -> bool:
-            asked.append(begin(flusher))
-            return asked[-1]
+        def watched(syncing: Syncing, flusher: Flusher) -> bool:
+            began = begin(syncing, flusher)
+            if syncing is stem.syncing:
+                asked.append(began)
+            return began
 
-        stem.begin_sync = watched  # type: ignore[method-assign]
+        monkeypatch.setattr(Syncing, "begin", watched)
         for n in range(20):
             await durable(namespace.publish(b"a", b"%d" % n))
         assert any(asked)

@@ -128,7 +128,7 @@ class Promised:
 
 def test_a_new_logs_records_are_not_durable_before_the_metadata_that_names_it(tmp_path: Path) -> None:
     made, promised, synced = TestLog(tmp_path), Promised(), threading.Event()
-    made.log.promise(promised)
+    made.log.syncing.promise(promised)
     made.put(b"a")
     made.tick()
 

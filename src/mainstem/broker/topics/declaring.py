@@ -70,7 +70,7 @@ class Declaring:
         document = policy.to_document()
         log_id = self.store.next_id(Sequence.LOG)
         log = self.logs.open(log_id, engine=policy.engine, shared=True, policy=document)
-        log.promise(self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document)))
+        log.syncing.promise(self.store.put_log(LogRow(log_id, namespace.name, "stem", policy.engine, document)))
         self._add_stem(namespace, policy, log)
         return log
 
@@ -552,7 +552,7 @@ def _direct(namespace: Namespace, partition: Partition) -> None:
 def _promise(topic: Topic, made: list[Log], written: Written) -> None:
     """A log that exists already cannot be held for one topic: what is published into it is not acked before the commit."""
     for log in {partition.log for partition in topic.partitions}.difference(made):
-        log.promise(written)
+        log.syncing.promise(written)
 
 
 def _release(made: list[Log]) -> None:
