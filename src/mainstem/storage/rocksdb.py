@@ -39,6 +39,7 @@ from mainstem.codec.batch import frame_heads, read_frame_head
 from mainstem.model.errors import DamagedLog, DiskFull, InvalidArgument, StorageFault
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
+from mainstem.storage.health import Health
 
 NAME = "rocksdb"
 PART_BYTES = 64 << 20
@@ -96,8 +97,8 @@ class RocksDbEngine:
     def __init__(self, directory: Path, log_id: int, *, part_bytes: int = PART_BYTES) -> None:
         self._directory, self._log_id, self._part_bytes = directory, log_id, part_bytes
         self._lock = threading.RLock()
-        self._fault: StorageFault | None = None
-        self._closed = self._touched = False
+        self._health = Health(directory)
+        self._touched = False
         REAL_DISK.make_dir(directory)
         try:
             self._db = Rdict(str(directory / NAME), options=_options())
@@ -133,7 +134,7 @@ class RocksDbEngine:
 
     def sync(self) -> None:
         with self._lock:
-            self._check_usable()
+            self._health.check()
             end_offset = self._end_offset
         try:
             self._db.flush_wal(True)
@@ -143,14 +144,14 @@ class RocksDbEngine:
 
     def roll(self) -> None:
         with self._lock:
-            self._check_usable()
+            self._health.check()
             if self._parts and not self._parts[-1].sealed and self._parts[-1].size:
                 self._touch()
                 self._seal(self._parts[-1])
 
     def trim(self, before_offset: int) -> int:
         with self._lock:
-            self._check_usable()
+            self._health.check()
             dropped = [part for part in self._parts if part.sealed and part.end_offset <= before_offset]
             if dropped:
                 self._touch()
@@ -165,7 +166,7 @@ class RocksDbEngine:
 
     def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
         with self._lock:
-            self._check_usable()
+            self._health.check()
             old = next((p for p in self._parts if p.base_offset == part.base_offset), None)
             if old is None or not old.sealed or old.generation != part.generation:
                 raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
@@ -186,7 +187,7 @@ class RocksDbEngine:
     # Reading
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
-        self._check_usable()
+        self._health.check()
         while True:
             parts = self._parts
             for part in parts[max(bisect_right(parts, offset, key=_BASE_OFFSET) - 1, 0) :]:
@@ -201,7 +202,7 @@ class RocksDbEngine:
         return self.read(offset, bytes_max, end_offset)
 
     def find_stamp(self, stamp: int) -> int:
-        self._check_usable()
+        self._health.check()
         parts = [part for part in self._parts if part.size]
         for part in reversed(parts[: bisect_right(parts, stamp, key=_FIRST_STAMP)]):
             found, low, high = -1, part.base_offset, part.end_offset
@@ -231,11 +232,11 @@ class RocksDbEngine:
 
     def close(self) -> None:
         with self._lock:
-            if self._closed:
+            if self._health.closed:
                 return
-            self._closed = True
+            self._health.closed = True
             try:
-                if self._fault is None and (self._touched or not self._clean):
+                if self._health.fault is None and (self._touched or not self._clean):
                     self._db.put(_END_KEY, _END.pack(self._end_offset, self._last_stamp))
                     self._db.put(_CLEAN, b"")
                     self._db.flush_wal(True)
@@ -347,7 +348,7 @@ class RocksDbEngine:
     def _touch(self) -> None:
         """Before the first change: from now on a crash is an unclean stop, and must be known as one."""
         if not self._touched:
-            self._check_usable()
+            self._health.check()
             self._call(lambda: self._db.delete(_CLEAN))
             self._call(lambda: self._db.flush_wal(True))
             self._touched = True
@@ -359,22 +360,15 @@ class RocksDbEngine:
             self._break("cannot write", error)
 
     def _check_room(self, size: int) -> None:
-        self._check_usable()
+        self._health.check()
         free = REAL_DISK.free_bytes(self._directory)
         if free < size + FREE_BYTES_MIN:
             raise DiskFull(
                 f"{self._directory}: {free} bytes are free, RocksDB is given none of the last {FREE_BYTES_MIN}"
             )
 
-    def _check_usable(self) -> None:
-        if self._fault is not None:
-            raise self._fault
-        if self._closed:
-            raise StorageFault(f"{self._directory}: the log is closed")
-
     def _break(self, what: str, error: Exception) -> NoReturn:
-        self._fault = StorageFault(f"{self._directory}: {what}: {error}; what was not acknowledged may be lost")
-        raise self._fault from error
+        self._health.fail(f"{self._directory}: {what}", error)
 
 
 def stored_frames(directory: Path) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ A directory without writes stays as it was: the clean marker goes, durably, just
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from bisect import bisect_right
@@ -17,23 +16,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NoReturn
 
 from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import DiskFull, InvalidArgument, StorageFault
 from mainstem.storage.disk import is_full, write_all
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
 from mainstem.storage.flusher import FlushLine
+from mainstem.storage.health import Health
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.large_reads import read_now
 from mainstem.storage.segment.leases import Leases
-from mainstem.storage.segment.marks import Checkpoint, CleanMark
+from mainstem.storage.segment.marks import Checkpoint, CheckpointPace, CleanMark
 from mainstem.storage.segment.open_files import OpenFile, OpenFiles, SyncAsked
 from mainstem.storage.segment.prepared import finish, prepare, write_synced
 from mainstem.storage.segment.reading import ANY_SIZE, find_frame, read_frames, read_into
 from mainstem.storage.segment.recovery import Progress, recover, skips_of
 from mainstem.storage.segment.room import ALLOCATION_BYTES_MAX, Room
+from mainstem.storage.segment.sealed import Sealed
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
 from mainstem.storage.segment.torn import forget_torn
 from mainstem.storage.state_file import TEMPORARY, remove
@@ -41,9 +41,6 @@ from mainstem.storage.state_file import TEMPORARY, remove
 SEGMENT_BYTES = 64 << 20
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 2 << 30  # positions in an index are 32 bits
-CHECKPOINT_BYTES = 64 << 20
-CHECKPOINT_NS = 1_000_000_000
-UNSETTLED_MAX = 4  # sealed segments whose index is not saved yet; more only if nobody ever syncs
 _BASE_OFFSET = attrgetter("base_offset")
 _FIRST_STAMP = attrgetter("first_stamp")
 
@@ -71,8 +68,7 @@ class SegmentEngine:
         self._room = Room(self._disk, directory, segment_bytes)
         self._lock, self._sync_lock = threading.RLock(), threading.RLock()  # taken in the order sync, lock
         self._leases = Leases()
-        self._fault: StorageFault | None = None
-        self._closed = False
+        self._health = Health(directory)
         self._names_changed = False  # the directory needs an fsync
         self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
         self._line: FlushLine | None = None
@@ -84,12 +80,8 @@ class SegmentEngine:
         self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
         self._touched = not found.clean  # without a clean mark there is none to remove
         self.durable_offset = found.end_offset
-        self._unsynced: list[Segment] = []  # sealed ones
-        self._unsettled = [s for s in found.segments if s.sealed and s.index is not None]  # index to be saved
-        self._monotonic_ns = monotonic_ns
-        self._checkpoint_ns = monotonic_ns()
-        self._checkpoint_end = -1 if found.checkpoint is None else found.checkpoint.end_offset
-        self._synced_bytes = self._checkpoint_bytes = 0
+        self._sealed = Sealed(found.segments, log_id, files, indexes, self._lock, self._check_gone)
+        self._checkpoints = CheckpointPace(found.checkpoint, monotonic_ns)
         self._skipped_to = 0  # until something is written there a checkpoint of any cause must say so
 
     # Writing
@@ -101,7 +93,7 @@ class SegmentEngine:
             self._skip_to(first.base_offset)
         size = first.size if first is last else sum(frame.size for frame in frames)
         with self._lock:
-            self._check_usable()
+            self._health.check()
             segment = self._writable(first.base_offset, last.base_offset + last.count, size)
             try:
                 file = self._take_file(segment)
@@ -112,7 +104,7 @@ class SegmentEngine:
                     self._files.give_back(file)
             except OSError as error:
                 self._undo(segment)
-                self._refuse(f"{segment.path}: cannot write {size} bytes at {segment.size}", error)
+                self._health.refuse(f"{segment.path}: cannot write {size} bytes at {segment.size}", error)
             file.dirty = True
             for frame in frames:
                 segment.note(frame)
@@ -122,13 +114,13 @@ class SegmentEngine:
         try:
             return prepare(self._disk, self._directory, data)
         except OSError as error:
-            self._refuse(f"{self._directory}: cannot write a frame of {sum(map(len, data))} bytes", error)
+            self._health.refuse(f"{self._directory}: cannot write a frame of {sum(map(len, data))} bytes", error)
 
     def adopt(self, prepared: Path, front: Sequence[Buffer], frame: FrameRef) -> None:
         if frame.base_offset > self._end_offset:
             self._skip_to(frame.base_offset)
         with self._lock:
-            self._check_usable()
+            self._health.check()
             self._touch()
             self._seal_active()
             if self._segments and not self._segments[-1].sealed:  # it is empty
@@ -139,7 +131,7 @@ class SegmentEngine:
             try:
                 finish(self._disk, prepared, front, segment.path)
             except OSError as error:
-                self._refuse(f"{segment.path}: cannot adopt a frame of {frame.size} bytes", error)
+                self._health.refuse(f"{segment.path}: cannot adopt a frame of {frame.size} bytes", error)
             segment.note(frame)
             self._segments = (*self._segments, segment)
             self._names_changed, self._skipped_to = True, 0
@@ -172,7 +164,7 @@ class SegmentEngine:
     def end_sync(self, line: FlushLine) -> int:
         completed, error = line.outcome()
         if error:
-            self._break_by_line(error)
+            self._health.fail_by_code(error)
         while self._asked and self._asked[0].number <= completed:
             _, segment, file, size, end_offset = self._asked.popleft()
             with self._lock:
@@ -184,13 +176,13 @@ class SegmentEngine:
 
     def roll(self) -> None:
         with self._lock:
-            self._check_usable()
+            self._health.check()
             self._seal_active()
 
     def trim(self, before_offset: int) -> int:
         """Takes a sync and a checkpoint, so that what is gone stays gone: not for the event loop."""
         with self._sync_lock:
-            self._check_usable()
+            self._health.check()
             dropped: list[Segment] = []
             for segment in self._segments:
                 if not segment.sealed or segment.end_offset > before_offset:
@@ -208,12 +200,13 @@ class SegmentEngine:
     def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
         """Writes and syncs a whole file: not for the event loop."""
         with self._sync_lock:
-            self._check_usable()
+            self._health.check()
             old = self._find(part)
             if old is None or not old.sealed:
                 raise InvalidArgument(f"{part.name}: not a sealed part of this log (any more)")
             self._touch()
-            self._sync(checkpoint=self._checkpoint_end < old.end_offset)  # only what is known durable may get holes
+            # Only what is known durable may get holes.
+            self._sync(checkpoint=not self._checkpoints.covers(old.end_offset))
             new = self._rewrite(old, frames)
             with self._lock:
                 self._segments = tuple(new if segment is old else segment for segment in self._segments)
@@ -315,24 +308,18 @@ class SegmentEngine:
 
     def close(self) -> None:
         with self._sync_lock:
-            if self._closed:
+            if self._health.closed:
                 return
             try:
-                if self._fault is None and self._touched:
+                if self._health.fault is None and self._touched:
                     self._mark_clean()
             finally:
-                self._closed = True
+                self._health.closed = True
                 for segment in self._segments:
                     self._files.forget(segment.path)
                     self._indexes.forget(segment)
 
     # Inside: the files
-
-    def _check_usable(self) -> None:
-        if self._fault is not None:
-            raise self._fault
-        if self._closed:
-            raise StorageFault(f"{self._directory}: the log is closed")
 
     def _touch(self) -> None:
         """Before the first change: from now on a crash is an unclean stop, and must be known as one."""
@@ -340,7 +327,7 @@ class SegmentEngine:
             try:
                 CleanMark.remove(self._disk, self._directory)
             except OSError as error:
-                self._refuse(f"{self._directory}: cannot begin to write", error)
+                self._health.refuse(f"{self._directory}: cannot begin to write", error)
             self._touched = True
 
     def _writable(self, base_offset: int, end_offset: int, size: int) -> Segment:
@@ -363,7 +350,7 @@ class SegmentEngine:
                     self._room.reserve(segment, fd, min(self._segment_bytes, ALLOCATION_BYTES_MAX))
                 self._segments = (*self._segments, segment)
         except OSError as error:
-            self._refuse(f"{segment.path}: cannot create", error)
+            self._health.refuse(f"{segment.path}: cannot create", error)
         self._names_changed, self._skipped_to = True, 0
         return segment
 
@@ -381,11 +368,7 @@ class SegmentEngine:
         if active is None or active.sealed or not active.size:
             return
         self._touch()
-        active.sealed = True
-        self._unsynced.append(active)
-        self._unsettled.append(active)
-        while len(self._unsettled) > UNSETTLED_MAX:
-            self._settle_one(self._unsettled.pop(0))
+        self._sealed.add(active)
 
     def _rewrite(self, old: Segment, frames: Sequence[Buffer]) -> Segment:
         generation = old.generation + 1
@@ -406,7 +389,7 @@ class SegmentEngine:
         except OSError as error:
             with contextlib.suppress(OSError):
                 remove(self._disk, temporary)
-            self._refuse(f"{new.path}: cannot rewrite", error)
+            self._health.refuse(f"{new.path}: cannot rewrite", error)
         return new
 
     def _undo(self, segment: Segment) -> None:
@@ -420,24 +403,13 @@ class SegmentEngine:
                 self._segments = self._segments[:-1]
                 self._remove(segment)
 
-    def _refuse(self, what: str, error: OSError) -> NoReturn:
-        if is_full(error):
-            raise DiskFull(f"{what}: {error.strerror}") from error
-        self._break(what, error)
-
-    def _break(self, what: str, error: OSError) -> NoReturn:
-        """After a failed write or sync the kernel may have dropped our pages: nothing more is promised. No retry."""
-        self._fault = StorageFault(f"{what}: {error}; what was not acknowledged may be lost")
-        raise self._fault from error
-
     def _find(self, part: Part) -> Segment | None:
         return next((segment for segment in self._segments if segment.path.name == part.name), None)
 
     def _remove(self, segment: Segment) -> None:
         self._files.forget(segment.path)
         self._indexes.forget(segment)
-        self._unsynced = [other for other in self._unsynced if other is not segment]
-        self._unsettled = [other for other in self._unsettled if other is not segment]
+        self._sealed.remove(segment)
         if not self._leases.keeps(segment.path):
             self._unlink(segment.path)
 
@@ -454,24 +426,23 @@ class SegmentEngine:
         active = self._segments[-1] if self._segments else None
         if active is None or active.sealed or not active.named or active.synced >= active.size:
             return None
-        if self._fault is not None or self._closed or self._names_changed or self._unsynced or self._unsettled:
+        if self._health.fault is not None or self._health.closed or self._names_changed:
             return None
-        return None if self._room.is_due(active) or self._checkpoint_due(self._end_offset) else active
+        if self._sealed.unsynced or self._sealed.unfinished or self._room.is_due(active):
+            return None
+        return None if self._checkpoints.is_due(self._end_offset) else active
 
     def _await_line(self) -> None:
         """Two syncs of one file at once could each take the other's failure for its own, or for none."""
         if self._asked and self._line is not None and (error := self._line.wait()):
-            self._break_by_line(error)
-
-    def _break_by_line(self, error: int) -> NoReturn:
-        self._break(f"{self._directory}: cannot sync", OSError(error, os.strerror(error)))
+            self._health.fail_by_code(error)
 
     def _sync(self, *, start_offset: int | None = None, checkpoint: bool = False) -> None:
         self._await_line()
         with self._lock:
-            self._check_usable()
+            self._health.check()
             active = self._segments[-1] if self._segments else None
-            targets = [(segment, segment.size) for segment in (*self._unsynced, active) if segment is not None]
+            targets = [(segment, segment.size) for segment in (*self._sealed.unsynced, active) if segment is not None]
             mark = self._checkpoint_here(start_offset)
             names_changed, self._names_changed = self._names_changed, False
         try:
@@ -481,22 +452,21 @@ class SegmentEngine:
             if names_changed:
                 self._disk.fsync_dir(self._directory)
         except OSError as error:
-            self._break(f"{self._directory}: cannot sync", error)
-        with self._lock:  # one that was sealed meanwhile may have grown since its size was taken
-            self._unsynced = [segment for segment in self._unsynced if segment.synced < segment.size]
+            self._health.fail(f"{self._directory}: cannot sync", error)
+        with self._lock:
+            self._sealed.note_synced()
             self.durable_offset = max(self.durable_offset, mark.end_offset)
         try:
-            if checkpoint or self._checkpoint_due(mark.end_offset):
+            if checkpoint or self._checkpoints.is_due(mark.end_offset):
                 mark.write(self._disk, self._directory)
-                self._checkpoint_ns, self._checkpoint_bytes = self._monotonic_ns(), self._synced_bytes
-                self._checkpoint_end = mark.end_offset
-            self._settle()
+                self._checkpoints.note(mark)
+            self._sealed.finish()
             if active is not None and not active.sealed and self._room.is_due(active):
                 with self._files.use(active.path) as fd:  # here, so that the next writes and syncs are cheap
                     self._room.reserve(active, fd)
         except OSError as error:
             if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
-                self._refuse(f"{self._directory}: cannot write a checkpoint", error)
+                self._health.refuse(f"{self._directory}: cannot write a checkpoint", error)
 
     def _checkpoint_here(self, start_offset: int | None) -> Checkpoint:
         start_offset = self.start_offset if start_offset is None else start_offset
@@ -530,24 +500,18 @@ class SegmentEngine:
 
     def _note_synced(self, segment: Segment, size: int) -> None:
         if size > segment.synced:
-            self._synced_bytes += size - segment.synced
+            self._checkpoints.synced_bytes += size - segment.synced
             segment.synced = size
 
     def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
         if segment in self._segments:
             raise StorageFault(f"{segment.path}: the file was removed from outside") from error
 
-    def _checkpoint_due(self, end_offset: int) -> bool:
-        if end_offset == self._checkpoint_end:
-            return False
-        grown = self._synced_bytes - self._checkpoint_bytes
-        return grown >= CHECKPOINT_BYTES or self._monotonic_ns() - self._checkpoint_ns >= CHECKPOINT_NS
-
     def _skip_to(self, offset: int) -> None:
         """Offsets are left out: a new segment begins there, and a recovery must know that nothing is missing."""
         with self._sync_lock:
             with self._lock:
-                self._check_usable()
+                self._health.check()
                 self._touch()
                 self._seal_active()
                 self._skipped_to = offset
@@ -566,28 +530,14 @@ class SegmentEngine:
             forget_torn(self._disk, self._directory)
             self._sync(start_offset=start_offset, checkpoint=True)
 
-    def _settle(self) -> None:
-        with self._lock:
-            settling, self._unsettled = self._unsettled, []
-        for segment in settling:
-            self._settle_one(segment)
-
-    def _settle_one(self, segment: Segment) -> None:
-        try:
-            with self._files.use(segment.path) as fd:
-                self._disk.truncate(fd, segment.size)  # gives back what was prepared beyond the end
-            self._indexes.save(segment, self._log_id)
-        except FileNotFoundError as error:
-            self._check_gone(segment, error)
-
     def _mark_clean(self) -> None:
-        self._sync(checkpoint=self._checkpoint_end != self._end_offset)
+        self._sync(checkpoint=not self._checkpoints.ends_at(self._end_offset))
         try:
             for path in self._leases.doomed:
                 self._unlink(path)
             if self._segments and not self._segments[-1].sealed:
-                self._settle_one(self._segments[-1])
+                self._sealed.finish_one(self._segments[-1])
             parts = [segment.part() for segment in self._segments]
             CleanMark(self._log_id, self._end_offset, self._last_stamp, parts).write(self._disk, self._directory)
         except OSError as error:
-            self._refuse(f"{self._directory}: cannot close cleanly", error)
+            self._health.refuse(f"{self._directory}: cannot close cleanly", error)

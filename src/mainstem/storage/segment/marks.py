@@ -10,6 +10,7 @@ checkpoint covers yet, and a jump of the offsets (`next_offset`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from mainstem.storage.state_file import PREVIOUS, TEMPORARY, read_state, remove,
 
 CHECKPOINT_NAME = "checkpoint"
 CLEAN_NAME = "clean"
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_NS = 1_000_000_000
 _PART_FIELDS = ("name", "generation", "base_offset", "end_offset", "first_stamp", "last_stamp", "size_bytes", "sealed")
 
 
@@ -52,6 +55,34 @@ class Checkpoint:
                 continue
             return (None if state is None else cls(**state)), lost
         return None, lost
+
+
+class CheckpointPace:
+    """When the next checkpoint is due."""
+
+    __slots__ = ("_end_offset", "_monotonic_ns", "_written_bytes", "_written_ns", "synced_bytes")
+
+    def __init__(self, found: Checkpoint | None, monotonic_ns: Callable[[], int]) -> None:
+        self._monotonic_ns, self._written_ns = monotonic_ns, monotonic_ns()
+        self._end_offset = -1 if found is None else found.end_offset
+        self.synced_bytes = self._written_bytes = 0  # by this run; at the last checkpoint
+
+    def is_due(self, end_offset: int) -> bool:
+        if end_offset == self._end_offset:
+            return False
+        grown = self.synced_bytes - self._written_bytes
+        return grown >= CHECKPOINT_BYTES or self._monotonic_ns() - self._written_ns >= CHECKPOINT_NS
+
+    def note(self, written: Checkpoint) -> None:
+        self._written_ns, self._written_bytes = self._monotonic_ns(), self.synced_bytes
+        self._end_offset = written.end_offset
+
+    def covers(self, end_offset: int) -> bool:
+        """Whether the last checkpoint speaks of everything below."""
+        return self._end_offset >= end_offset
+
+    def ends_at(self, end_offset: int) -> bool:
+        return self._end_offset == end_offset
 
 
 @dataclass(frozen=True, slots=True)
