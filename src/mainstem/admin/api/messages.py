@@ -85,7 +85,7 @@ def _check_limits(call: Call, topic: bytes, key: bytes | None, value: bytes | No
     if len(headers) > limits.headers_max:
         raise InvalidArgument(f"{len(headers)} headers; limits.headers_max is {limits.headers_max}")
     beside = len(key or b"") + sum(len(name) + len(text or b"") for name, text in headers)
-    bytes_max = call.namespace.message_bytes_max(topic)
+    bytes_max = call.namespace.record_rules.policy(topic).message_bytes_max
     if beside > bytes_max - len(value or b"") >= 0:
         raise MessageTooLarge(
             f"key and headers of {beside} bytes beside a value of {len(value or b'')}; message_bytes_max is {bytes_max}"

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mainstem.broker.delivery.live import Delivery, Route, Sink
 from mainstem.broker.namespaces.quotas import NAMESPACE
+from mainstem.broker.namespaces.record_rules import NEEDS_STORING, RecordRules
 from mainstem.broker.namespaces.settings import NamespaceSettings
+from mainstem.broker.namespaces.undeclared import topic_in_stems, topic_in_stream
 from mainstem.broker.rights.rules import AUDIT_TOPIC
-from mainstem.broker.schemas.enforcement import DEAD, DEAD_LETTER, REASON, dead_letter_topic, invalid_record, misfit_of
+from mainstem.broker.schemas.enforcement import DEAD
 from mainstem.broker.topics.policy import Policy, policy_of
-from mainstem.broker.topics.topic import Partition, Span, Topic
+from mainstem.broker.topics.topic import Topic
 from mainstem.log.gather import Ticket
 from mainstem.log.live_log import LiveLog, not_stored
 from mainstem.log.log import Log
 from mainstem.model.cut_names import note_name
-from mainstem.model.errors import InvalidName, MessageTooLarge, NotFound, QuotaExceeded
+from mainstem.model.errors import InvalidName, NotFound, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
 from mainstem.model.partitioner import partition_of_key
 from mainstem.model.record import Header
@@ -47,11 +49,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 250_000
 SHARED_DELIVERIES_MAX = 10_000
-UNCHECKED = (DEAD, b"$")
 ALWAYS_STORED = (DEAD, b"$", b"_schemas")  # whatever the namespace's defaults say: the broker relies on them
-NEEDS_STORING = RecordFlag.QOS_1 | RecordFlag.QOS_2 | RecordFlag.RETAIN
 LIVE_ORIGINS = (Origin.NATS, Origin.MQTT, Origin.AMQP)  # whose publishers may do without storing
-RECORD_SETTINGS = {"message_bytes_max", "schema", "schema_mode"}
 
 Interest = tuple[Sink, Any, int]  # with the options of one filter, and the stamp it begins at
 
@@ -81,7 +80,7 @@ class Namespace:
         self.topic_of: dict[int, bytes] = {}  # declared id → name, for frames that name their topic by id
         self.topic_of_log: dict[Log, bytes] = {}  # of logs that hold one topic only
         self._declared = TopicTrie()  # their names, for filters
-        self._record_rules = False  # whether a rule says what a record may be
+        self.record_rules = RecordRules(self)
         self.observers: set[Sink] = set()  # who look on and take nothing: a topic they listen to has no reader by that
         self.traced_topics: set[bytes] = set()  # with a `trace` of their own
         self.changing: dict[bytes, Commit[Any]] = {}  # names of topics and views whose change is being committed
@@ -144,7 +143,7 @@ class Namespace:
     def _shared_route(self, topic: bytes, policy: Policy) -> Route:
         stem = self.stem(policy)
         assert stem.index is not None
-        known = self._in_stems(topic) if len(self.stems) > 1 and not stem.index.topics.find(topic) else None
+        known = topic_in_stems(self, topic) if len(self.stems) > 1 and not stem.index.topics.find(topic) else None
         if known is not None and known.partitions[0].log is not stem:
             # It lives in the stem of another policy: from now on it has two spans, so that its offsets go on.
             return self.broker.begin_topic(self, topic, policy).value.partitions[0].route
@@ -209,7 +208,7 @@ class Namespace:
         origin: int = Origin.BROKER,
     ) -> tuple[Ticket, int]:
         """The same, and which record of the ticket's batch it is."""
-        topic, headers = self._admitted(topic, value, headers)
+        topic, headers = self.record_rules.admit(topic, value, headers)
         route = self.route(topic)
         if not route.log.keeps and (flags & NEEDS_STORING or origin not in LIVE_ORIGINS):
             raise not_stored(topic)
@@ -235,51 +234,6 @@ class Namespace:
         if declared is None or len(declared.partitions) == 1:
             return route
         return declared.partitions[partition_of_key(key, len(declared.partitions))].route
-
-    def record_policy(self, topic: bytes) -> Policy:
-        """The topic's policy, as far as it says what a record may be: its size, its schema."""
-        declared = self.topics.get(topic)
-        if declared is not None:
-            return declared.policy
-        return self.policy(topic) if self._record_rules else self.defaults
-
-    def message_bytes_max(self, topic: bytes) -> int:
-        return self.record_policy(topic).message_bytes_max
-
-    def _admitted(self, topic: bytes, value: bytes | None, headers: Sequence[Header]) -> tuple[bytes, Sequence[Header]]:
-        """Where it goes: to its topic, or (with the reason) to the dead-letter topic; or refused."""
-        policy = self.record_policy(topic)
-        self._check_size(topic, value, policy)
-        if policy.schema and (why := self._misfit(topic, policy, value)):
-            if policy.schema_mode != DEAD_LETTER:
-                raise invalid_record(topic, policy, why)
-            return dead_letter_topic(topic), [*headers, (REASON, why.encode())]
-        return topic, headers
-
-    def fits(self, topic: bytes, value: bytes) -> bool:
-        """Whether nothing in the topic's policy is against the value."""
-        return not self._misfit(topic, self.record_policy(topic), value)
-
-    def _misfit(self, topic: bytes, policy: Policy, value: bytes | None) -> str:
-        """A dead letter is not set aside again, and the broker's own topics have no schema."""
-        return "" if topic.startswith(UNCHECKED) else misfit_of(self, policy, value)
-
-    def check_value(self, topic: bytes, value: bytes | None, flags: int = 0) -> None:
-        """What is published later is refused now."""
-        policy = self.record_policy(topic)
-        if flags & NEEDS_STORING and not self.stores(topic):
-            raise not_stored(topic)
-        self._check_size(topic, value, policy)
-        if policy.schema and policy.schema_mode != DEAD_LETTER and (why := self._misfit(topic, policy, value)):
-            raise invalid_record(topic, policy, why)
-
-    def _check_size(self, topic: bytes, value: bytes | None, policy: Policy) -> None:
-        limit = policy.message_bytes_max
-        if value is not None and len(value) > limit:
-            raise MessageTooLarge(
-                f"message of {len(value)} bytes for {topic.decode(errors='replace')!r}; the limit is {limit}",
-                fix=f"mainstem topic alter {topic.decode(errors='replace')} --set message_bytes_max={len(value)}",
-            )
 
     # -- listening -------------------------------------------------------------------------------------------------
 
@@ -379,7 +333,7 @@ class Namespace:
             check_filter(topic_filter)
             self.defaults.with_changes(changes)  # refuses what cannot be, before anything is published under it
         self._rules = {topic_filter: dict(changes) for topic_filter, changes in rules.items()}
-        self._record_rules = any(RECORD_SETTINGS & changes.keys() for changes in self._rules.values())
+        self.record_rules.use(self._rules)
         self.broker.note_traced(self)
         self.routes.clear()
         self.route_clears += 1
@@ -467,40 +421,8 @@ class Namespace:
             return declared
         stream = self.streams.capture(topic) if self.streams is not None else None
         if stream is not None:
-            return self._of_stream(topic, stream.log)
-        return self._in_stems(topic)
-
-    def _of_stream(self, topic: bytes, log: Log) -> Topic | None:
-        """A stream's subject: what it had before the stream began, if anything, and what the stream has."""
-        before = self._in_stems(topic)
-        number = log.index.topics.find(topic) if log.index is not None else 0
-        if not number:
-            return before
-        found = self._undeclared(topic, log)
-        if before is not None:
-            span = before.partitions[0].spans[0]
-            first = min(log.start_offset, log.stable)
-            found.partitions[0].spans[:] = [Span(span.log, 0, first), Span(log, first, None, 1)]
-        return found
-
-    def _in_stems(self, topic: bytes) -> Topic | None:
-        for stem in list(self.stems.values()):
-            if stem in self.stream_logs:
-                continue
-            number = stem.index.topics.find(topic) if stem.index is not None else 0
-            if number and not (stem.low_marks is not None and stem.low_marks.all_gone(topic, number)):
-                return self._undeclared(topic, stem)
-        return None
-
-    def _undeclared(self, name: bytes, stem: Log) -> Topic:
-        marks = stem.low_marks
-        low_mark = marks.of(name) if marks is not None else 0
-        created = marks.deletions.get(name, 0) if marks is not None else 0
-        topic = Topic(0, name, self.policy(name), created=created)
-        number = stem.index.topics.find(name) if stem.index is not None else 1
-        route = self.routes.get(name) or Route(name, number, stem, self)
-        topic.partitions.append(Partition(topic, 0, [Span(stem, 0)], route, low_mark))
-        return topic
+            return topic_in_stream(self, topic, stream.log)
+        return topic_in_stems(self, topic)
 
     def add_topic(self, topic: Topic) -> None:
         """A topic was declared, moved or got partitions."""

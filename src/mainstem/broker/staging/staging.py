@@ -356,7 +356,7 @@ def _check_staged(data: bytes, namespace: Namespace, writer: Writer) -> int:
     for item in decode_staged(data):
         count += check_batch(item.batch, bytes_max=STAGED_BYTES_EACH_MAX).count
         writer.check(item, STAGED_BYTES_EACH_MAX)
-        policy = namespace.record_policy(item.topic)
+        policy = namespace.record_rules.policy(item.topic)
         if not namespace.stores(item.topic):
             raise not_stored(item.topic)
         if policy.schema:

@@ -120,7 +120,7 @@ class Publishes(ChannelCore):
         """Of what is published later: now is when its sender can be told."""
         try:
             topic = topic_of(event.target.exchange, event.target.key)
-            self.vhost.namespace.check_value(topic, event.body, RecordFlag.QOS_1 if event.persistent else 0)
+            self.vhost.namespace.record_rules.check(topic, event.body, RecordFlag.QOS_1 if event.persistent else 0)
         except MainstemError as error:
             raise fault_of(error) from None
 
@@ -250,7 +250,7 @@ class Publishes(ChannelCore):
         if not tickets:
             self.send("tx.commit-ok")
         else:
-            self.connection.wait_for_ticket(tickets[0], lambda: self._answer_commit(tickets[1:]))
+            self.connection.answers.wait_for_ticket(tickets[0], lambda: self._answer_commit(tickets[1:]))
 
     def _take_buffered(self) -> list[PublishEvent | dict[str, Any]]:
         """The transaction ends; the next begins."""

@@ -80,7 +80,7 @@ class Publisher:
         plain = (
             not found.internal
             and not (exchange == DEFAULT and live)
-            and not vhost.namespace.record_policy(topic).schema
+            and not vhost.namespace.record_rules.policy(topic).schema
             and vhost.exchanges.is_simple(exchange, key)
             and not (exchange == DEFAULT and key.startswith(REPLY_TO))
             and not any(queue.settings.refuses for queue in vhost.exchanges.route(exchange, [key]))

@@ -69,7 +69,7 @@ class Publisher:
             logger.info("publish to %r refused: %s", topic[:100], error)
             return None, reason_of(error), 0, 0
         wanted = self._service.no_local.match(topic)
-        policy = self._namespace.record_policy(topic)
+        policy = self._namespace.record_rules.policy(topic)
         marks = (MARK_CLIENT_WANTED if wanted else 0) | (MARK_CHECKED if policy.schema else 0)
         marks |= 0 if route.log.keeps else MARK_LIVE
         return route, 0, marks, policy.message_bytes_max
@@ -178,7 +178,7 @@ class MqttService:
     ) -> Ticket:
         """Publish when it is due, also after a restart; the ticket is the promise's."""
         flags = qos | (RecordFlag.RETAIN if retain else 0)
-        namespace.check_value(topic, payload, flags)
+        namespace.record_rules.check(topic, payload, flags)
         stored = [*headers, (b"ms-mqtt", properties)] if properties else list(headers)
         return self.broker.delayed.add(
             namespace,

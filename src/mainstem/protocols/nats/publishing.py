@@ -67,7 +67,7 @@ class Publisher:
             live = stream is None and is_live_only(subject)
             if live or not self._access.allows(self._principal, Action.PUBLISH, topic):
                 return None, DECIDE, 0, 0
-            policy = self._namespace.record_policy(topic)
+            policy = self._namespace.record_rules.policy(topic)
             if policy.schema or (stream is not None and not stream.takes_plain):
                 return None, DECIDE, 0, 0
             route = self._namespace.route(topic)

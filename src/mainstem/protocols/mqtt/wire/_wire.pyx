@@ -382,7 +382,7 @@ cdef class Inbound(Receipts):
 
     cdef bint _fits(self, Fields* fields) except -1:
         """Whether the payload is one that the topic's schema accepts."""
-        return self.last_route.namespace.fits(
+        return self.last_route.namespace.record_rules.allows(
             self.last_topic, PyBytes_FromStringAndSize(<const char*>fields.payload, fields.payload_size))
 
     cdef int _alias(self, Fields* fields) except -1:

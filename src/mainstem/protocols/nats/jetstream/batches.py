@@ -162,8 +162,8 @@ class Batches:
     def _check_record(self, stream: Stream, message: Message) -> None:
         """Whatever an append would refuse or set aside: behind the first one nothing may be refused any more."""
         namespace = stream.namespace
-        namespace.check_value(message.topic, message.payload)
-        if not namespace.fits(message.topic, message.payload):
+        namespace.record_rules.check(message.topic, message.payload)
+        if not namespace.record_rules.allows(message.topic, message.payload):
             raise errors.invalid_record("a message of an atomic batch does not match its topic's schema")
 
 
