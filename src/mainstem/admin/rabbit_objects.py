@@ -183,7 +183,7 @@ def connection(one: Any) -> dict[str, Any]:
         "name": _connection_name(one),
         "user": one.principal.name,
         "vhost": one.vhost.name,
-        "state": "blocked" if one.blocked_told else "running",
+        "state": "blocked" if one.blocking.told else "running",
         "protocol": "AMQP 0-9-1",
         "type": "network",
         "node": NODE,

@@ -22,12 +22,10 @@ from typing import Any, Protocol
 from mainstem.broker.delivery.turns import Turns
 from mainstem.broker.namespaces.quotas import Member
 from mainstem.broker.rights.access import Principal
-from mainstem.broker.rights.audit import Audit
-from mainstem.broker.rights.refusals import Client
-from mainstem.model.errors import QuotaExceeded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.login import HOLD_QUEUE as HOLD_QUEUE
-from mainstem.protocols.login import Expiries, address_of
+from mainstem.protocols.login import Expiries
+from mainstem.protocols.metering import Metering
 from mainstem.protocols.porter import Forward
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
@@ -45,9 +43,8 @@ HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
 HOLD_TURN = 8  # it has more, and others come first (`wait_for_turn`)
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
-HOLD_QUOTA = 256  # it has published more than its quota (`broker/namespaces/quotas.py`)
 HOLD_LARGE = 512  # a large message of its own has no place in the log yet (`large.py`)
-BLOCKED_BY_PEER, BLOCKED_BY_QUOTA = 1, 2  # why nothing more is written for now
+BLOCKED_BY_PEER = 1  # why nothing more is written for now (2: `metering.py`)
 
 
 class Ticker(Protocol):
@@ -211,6 +208,8 @@ class Server:
 class Connection(asyncio.Protocol):
     """One peer. Subclasses define `on_data` and `on_lost`, and call `send`."""
 
+    metered_by: type[Metering] = Metering  # a protocol may have its own
+
     __slots__ = (
         "blocked",
         "blocked_by",
@@ -220,8 +219,8 @@ class Connection(asyncio.Protocol):
         "due_second",
         "heard_second",
         "held",
-        "member",
         "meter",
+        "metering",
         "opened_second",
         "out",
         "out_bytes",
@@ -243,8 +242,8 @@ class Connection(asyncio.Protocol):
         self.blocked_by = 0
         self.closing = False
         self.tenant = ""  # the namespace in whose turns it is served; none before its login
-        self.member: Member | None = None  # in the accounts of its quotas, once logged in
-        self.meter: Member | None = None  # the same, where one of them has a rate: told of every read and write
+        self.metering = self.metered_by(self)  # what its quotas ask of it
+        self.meter: Member | None = None  # where one of them has a rate: told of every read and write
         self.held = 0
         self.heard_second = 0
         self.opened_second = 0
@@ -333,13 +332,6 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self.closing:
             self.transport.set_write_buffer_limits(high=bytes_max, low=bytes_max // 4)
 
-    def tell_refused(self, audit: Audit, action: str, name: str | bytes, why: str = "", times: int = 1) -> None:
-        """Rules refused it a publish or a subscription; told by the audit, together with its like."""
-        audit.refused(self, self._refused_client, action, name, why, times)
-
-    def _refused_client(self) -> Client:
-        return Client(self.logged_in(), address_of(self), self.server.protocol)
-
     def unsent_bytes(self) -> int:
         """What waits here and in the transport."""
         return self.out_bytes + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
@@ -392,10 +384,6 @@ class Connection(asyncio.Protocol):
     def logged_in(self) -> Principal | None:
         """Who it is; None before its login."""
         return None
-
-    def keep_login(self, principal: Principal) -> None:
-        """It was let in as this, for as long as this holds."""
-        self.server.expiries.set(self, principal.expires_s)
 
     def end_login(self) -> None:
         self.close(LOGIN_ENDED)
@@ -456,44 +444,14 @@ class Connection(asyncio.Protocol):
     def release_from_delivery(self) -> None:
         self.release(HOLD_DELIVERY)
 
-    # What its quotas ask.
-
-    def set_tenant(self, tenant: str) -> None:
-        """Its login says in whose turns it is served."""
-        self.tenant = tenant
-        if hasattr(self.transport, "set_tenant"):  # a reactor's line
-            self.transport.set_tenant(tenant)
-
-    def set_meter(self, meter: Member | None) -> None:
-        self.meter = meter
-
-    def published_count(self) -> int:
-        """Messages it has published, ever."""
-        return 0
-
-    def hold_for_quota(self, wait_s: float) -> None:
-        self.hold(HOLD_QUOTA)
-
-    def release_from_quota(self) -> None:
-        self.release(HOLD_QUOTA)
-
-    def hold_output_for_quota(self, wait_s: float) -> None:
-        """What it is owed waits in the log."""
-        self._block_output(BLOCKED_BY_QUOTA)
-
-    def release_output_from_quota(self) -> None:
-        self._free_output(BLOCKED_BY_QUOTA)
-
-    def end_for_quota(self, error: QuotaExceeded) -> None:
-        self.close(error.message)
-
-    def _block_output(self, why: int) -> None:
+    def block_output(self, why: int) -> None:
+        """Write nothing more until every reason is taken back."""
         before, self.blocked_by = self.blocked_by, self.blocked_by | why
         self.blocked = True
         if not before:
             self.on_blocked()
 
-    def _free_output(self, why: int) -> None:
+    def free_output(self, why: int) -> None:
         if self.blocked_by & why:
             self.blocked_by &= ~why
             self.blocked = bool(self.blocked_by)
@@ -539,9 +497,6 @@ class Connection(asyncio.Protocol):
         if len(data) >= LOOP_READ_BYTES:
             self.wait_for_turn()
 
-    def eof_received(self) -> bool | None:
-        return None  # the transport closes itself
-
     def connection_lost(self, error: Exception | None) -> None:
         transport, self.transport = self.transport, None
         self.closing = True
@@ -551,8 +506,8 @@ class Connection(asyncio.Protocol):
         server.unfinished.forget(self)
         server.deadlines.forget(self)
         server.expiries.forget(self)
-        if self.member is not None:
-            self.member.leave()
+        if self.metering.member is not None:
+            self.metering.member.leave()
         if self in server.connections:
             if server.admission is not None:
                 server.admission.leave(transport)
@@ -561,7 +516,7 @@ class Connection(asyncio.Protocol):
             self.on_lost()
 
     def pause_writing(self) -> None:
-        self._block_output(BLOCKED_BY_PEER)
+        self.block_output(BLOCKED_BY_PEER)
 
     def resume_writing(self) -> None:
-        self._free_output(BLOCKED_BY_PEER)
+        self.free_output(BLOCKED_BY_PEER)

@@ -7,14 +7,17 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mainstem.broker.identity.login import Identity, Shown
 from mainstem.broker.rights.access import Principal
+from mainstem.broker.rights.refusals import Client
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
 from mainstem.protocols.porter import let_in_elsewhere
 
 if TYPE_CHECKING:
+    from mainstem.broker.rights.audit import Audit
     from mainstem.protocols.connection import Connection
 
 logger = logging.getLogger("mainstem.login")
@@ -73,6 +76,22 @@ async def _log_in(
     connection.release(HOLD_QUEUE)
     if not connection.closing:
         after()
+
+
+def keep_login(connection: Connection, principal: Principal) -> None:
+    """It was let in as this, for as long as this holds."""
+    connection.server.expiries.set(connection, principal.expires_s)
+
+
+def tell_refused(
+    connection: Connection, audit: Audit, action: str, name: str | bytes, why: str = "", times: int = 1
+) -> None:
+    """Rules refused it a publish or a subscription: the audit reports it, together with its like."""
+    audit.refused(connection, partial(_refused_client, connection), action, name, why, times)
+
+
+def _refused_client(connection: Connection) -> Client:
+    return Client(connection.logged_in(), address_of(connection), connection.server.protocol)
 
 
 def bearer_token(response: bytes) -> tuple[bytes, bytes]:

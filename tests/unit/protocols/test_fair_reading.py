@@ -38,7 +38,7 @@ class Heard(Connection):
         if not self.name:  # the first word is its name, and the namespace it belongs to
             self.name, tenant = data.decode().split("@")
             self.reading.named[self.name] = self
-            self.set_tenant(tenant)
+            self.metering.set_tenant(tenant)
         else:
             self.reading.order.append((self.name, len(data)))
             time.sleep(self.reading.work_s)

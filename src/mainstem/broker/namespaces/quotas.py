@@ -107,7 +107,7 @@ class Bucket:
 
 
 class Client(Protocol):
-    """What a connection says and does for its quotas."""
+    """What a connection says and does for its quotas (`protocols/metering.py`)."""
 
     member: Member | None
 
@@ -119,15 +119,15 @@ class Client(Protocol):
     def published_count(self) -> int:
         """Messages it has published, ever."""
 
-    def hold_for_quota(self, wait_s: float) -> None: ...
+    def hold(self, wait_s: float) -> None: ...
 
-    def release_from_quota(self) -> None: ...
+    def release(self) -> None: ...
 
-    def hold_output_for_quota(self, wait_s: float) -> None: ...
+    def hold_output(self, wait_s: float) -> None: ...
 
-    def release_output_from_quota(self) -> None: ...
+    def release_output(self) -> None: ...
 
-    def end_for_quota(self, error: QuotaExceeded) -> None: ...
+    def end(self, error: QuotaExceeded) -> None: ...
 
 
 class Account:
@@ -192,8 +192,8 @@ class Member:
                 account.delays_total += 1
             wait_s = max(wait_s, late)
         if wait_s:
-            self.client.hold_for_quota(wait_s)
-            self._quotas.later(now + wait_s, self.client.release_from_quota)
+            self.client.hold(wait_s)
+            self._quotas.later(now + wait_s, self.client.release)
 
     def wrote(self, size: int) -> None:
         """So much was written to its socket."""
@@ -203,8 +203,8 @@ class Member:
             account.delays_total += bool(late)
             wait_s = max(wait_s, late)
         if wait_s:
-            self.client.hold_output_for_quota(wait_s)
-            self._quotas.later(now + wait_s, self.client.release_output_from_quota)
+            self.client.hold_output(wait_s)
+            self._quotas.later(now + wait_s, self.client.release_output)
 
     def leave(self) -> None:
         self.client.member = None
@@ -327,7 +327,7 @@ class Quotas:
         quota = "publish_bytes_per_s" if account.limits.publish_bytes_per_s else "publish_messages_per_s"
         account.refusals_total += 1
         if account.kind == USER:
-            member.client.end_for_quota(account.error(quota))
+            member.client.end(account.error(quota))
             return
         account.refused_until = now + wait_s
         self._refuse(account.name, account.error(quota))

@@ -16,6 +16,7 @@ from mainstem.broker.rights.access import Principal
 from mainstem.model.crossing import amqp_properties
 from mainstem.model.errors import MainstemError, QuotaExceeded
 from mainstem.model.origin import Origin, RecordFlag
+from mainstem.protocols.amqp.blocking import HOLD_SPACE, AmqpMetering, Blocking
 from mainstem.protocols.amqp.channel import AUDITED, Channel
 from mainstem.protocols.amqp.consumer_timeouts import ConsumerTimeouts
 from mainstem.protocols.amqp.consuming import StreamConsumer
@@ -27,17 +28,16 @@ from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
 from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
-from mainstem.protocols.connection import HOLD_LOG, HOLD_QUOTA, HOLD_TURN, OUT_BYTES_MAX, Server
+from mainstem.protocols.connection import HOLD_LOG, HOLD_TURN, OUT_BYTES_MAX, Connection, Server
+from mainstem.protocols.login import keep_login, tell_refused
 from mainstem.protocols.porter import stays
 from mainstem.protocols.unsent import SHARE_BYTES
 
 logger = logging.getLogger("mainstem.amqp")
 
 FRAME_METHOD, FRAME_HEARTBEAT = 1, 8
-HOLD_SPACE = 64  # a reason to read no more: the disk is almost full
 TURN_BYTES = 640 * 1024  # of all clients between two ticks
 HOLD_TICK = 128  # a socket that the loop reads (TLS) waits instead, until what it has brought is written and handed on
-TOLD_S_MIN = 0.2  # a publisher over its quota that waits longer is told with connection.blocked
 READ_BYTES_COUNTED = 64 * 1024  # a shorter read is the last of its turn anyway
 HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 CHANNEL_OPEN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (
@@ -126,9 +126,9 @@ class AmqpServer(Server):
         for connection in list(self.connections):
             assert isinstance(connection, AmqpConnection)
             if low and connection.inbound.messages:
-                connection.hold_for_space()
+                connection.blocking.hold_for_space()
             elif not low:
-                connection.release_from_space()
+                connection.blocking.release(HOLD_SPACE)
 
     def watch_rights(self) -> None:
         """Every request is asked for its right; a consumer goes on without one, so its right is asked for again."""
@@ -182,11 +182,14 @@ class AmqpServer(Server):
         return amqp_properties(record.copy(), self.broker.clock.now_ns())
 
 
-class AmqpConnection(DurableAnswers):
+class AmqpConnection(Connection):
     """One client."""
 
+    metered_by = AmqpMetering
+
     __slots__ = (
-        "blocked_told",
+        "answers",
+        "blocking",
         "channels",
         "closing_channels",
         "connected_ms",
@@ -230,7 +233,7 @@ class AmqpConnection(DurableAnswers):
         self.to_confirm: list[ChannelWire] = []
         self.to_resume: set[StreamConsumer] = set()
         self.draining = False
-        self.blocked_told = False
+        self.blocking, self.answers = Blocking(self), DurableAnswers(self)
         self.written_second = 0
         self.connected_ms = int(time.time() * 1000)
 
@@ -300,9 +303,9 @@ class AmqpConnection(DurableAnswers):
                         break
                 self._handle(event)
             except Fault as fault:
-                self._fail(fault)
+                self.fail(fault)
             except MainstemError as error:
-                self._fail(fault_of(error))
+                self.fail(fault_of(error))
             event = failure = None
         published = inbound.messages - before
         self.server.counters.messages_in += published
@@ -317,7 +320,7 @@ class AmqpConnection(DurableAnswers):
         if broker.ticker.pressed:
             broker.ticker.press(self)
         if broker.maintenance.space_low:
-            self.hold_for_space()
+            self.blocking.hold_for_space()
 
     def after_read(self) -> None:
         """What the channels and consumers have to do once a read is handled."""
@@ -350,7 +353,7 @@ class AmqpConnection(DurableAnswers):
             BY_NAME["connection.close-ok"].number,
         ):
             return  # after our close only theirs counts
-        if self.waits_for_acks(event):
+        if self.answers.wait_for_acks(event):
             return
         if event.channel == 0 and event.number >= METHODS_FROM:
             self.session.handle(name_of(event.number), decode(event.number, event.payload))
@@ -381,7 +384,7 @@ class AmqpConnection(DurableAnswers):
         elif event.number != CHANNEL_CLOSE_OK:
             raise Fault(504, "expected 'channel.open'")
 
-    def _fail(self, fault: Fault) -> None:
+    def fail(self, fault: Fault) -> None:
         """Close the channel, or everything, with the reason."""
         number = self.inbound.channel_number
         failed = self.inbound.method_number
@@ -400,7 +403,7 @@ class AmqpConnection(DurableAnswers):
         logger.info("%s, channel %d: %s", self.label(), number, fault)
         method = name_of(failed)
         if isinstance(fault, AccessRefused) and method not in AUDITED:
-            self.tell_refused(self.server.broker.audit, fault.action or method, fault.what, fault.text)
+            tell_refused(self, self.server.broker.audit, fault.action or method, fault.what, fault.text)
         self.drop_channel(number)
         self.closing_channels.add(number)
         payload = encode(
@@ -438,7 +441,7 @@ class AmqpConnection(DurableAnswers):
 
     def let_in(self, principal: Principal) -> None:
         self.principal = principal
-        self.keep_login(principal)
+        keep_login(self, principal)
         self.session.logged_in()
 
     def logged_in(self) -> Principal | None:
@@ -461,7 +464,9 @@ class AmqpConnection(DurableAnswers):
             return
         vhost = self.server.vhost(name)
         try:
-            self.server.broker.quotas.enter(self, vhost.namespace, "" if principal.anonymous else principal.name)
+            self.server.broker.quotas.enter(
+                self.metering, vhost.namespace, "" if principal.anonymous else principal.name
+            )
         except QuotaExceeded as error:
             raise Fault(
                 530, f"access to vhost '{name}' refused for user '{principal.name}': connection limit is reached"
@@ -525,46 +530,12 @@ class AmqpConnection(DurableAnswers):
 
     def hold_for_log(self) -> None:
         """The disk does not keep up: this publisher is read no more until it does, and is told."""
-        self._block(HOLD_LOG, "low on disk throughput")
+        self.blocking.hold(HOLD_LOG, "low on disk throughput")
 
     def release_from_log(self) -> None:
-        self._unblock(HOLD_LOG)
+        self.blocking.release(HOLD_LOG)
 
-    def hold_for_space(self) -> None:
-        self._block(HOLD_SPACE, "low on disk")
-
-    def release_from_space(self) -> None:
-        self._unblock(HOLD_SPACE)
-
-    def published_count(self) -> int:
-        return self.inbound.messages
-
-    def hold_for_quota(self, wait_s: float) -> None:
-        """For a moment it is just read no more, as RabbitMQ's flow control does; for longer it is told."""
-        if wait_s < TOLD_S_MIN:
-            self.hold(HOLD_QUOTA)
-        else:
-            self._block(HOLD_QUOTA, "over its quota of publishes")
-
-    def release_from_quota(self) -> None:
-        self._unblock(HOLD_QUOTA)
-
-    def end_for_quota(self, error: QuotaExceeded) -> None:
-        self._fail(Fault(506, error.message, hard=True))
-
-    def _block(self, why: int, reason: str) -> None:
-        self.hold(why)
-        if self.session.can("connection.blocked") and not self.blocked_told:
-            self.blocked_told = True
-            self.session.send("connection.blocked", reason=reason)
-
-    def _unblock(self, why: int) -> None:
-        self.release(why)
-        if self.blocked_told and not self.held & (HOLD_LOG | HOLD_SPACE | HOLD_QUOTA):
-            self.blocked_told = False
-            self.session.send("connection.unblocked")
-        if not self.closing:
-            self.drain()
+    # -- the end
 
     def close(self, reason: str = "", *, linger: bool = False) -> None:
         if not self.closing and self.session.state is State.RUNNING and reason:

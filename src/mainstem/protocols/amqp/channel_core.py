@@ -48,7 +48,7 @@ class ChannelCore:
 
     def when_written(self, written: Written | None, then: Callable[[], None]) -> None:
         if written is not None and not (written.done() and written.exception() is None):
-            self.connection.wait_for(written, then)
+            self.connection.answers.wait_for(written, then)
         else:
             then()
 

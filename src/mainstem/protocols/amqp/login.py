@@ -42,7 +42,7 @@ def renew(connection: AmqpConnection, secret: bytes) -> None:
         if principal != before:
             refuse("it says something else of its user: connect again")
             return
-        connection.keep_login(principal)
+        login.keep_login(connection, principal)
         session.renewed()
 
     def refuse(why: str) -> None:

@@ -50,8 +50,9 @@ from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
 from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
-from mainstem.protocols.login import shown_by
+from mainstem.protocols.login import keep_login, shown_by
 from mainstem.protocols.loopback import stop_pacing
+from mainstem.protocols.metering import Metering
 from mainstem.protocols.porter import let_in_elsewhere, move_between_requests
 from mainstem.protocols.unfinished import NOTED_MIN
 
@@ -160,7 +161,28 @@ class Reading(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
+class KafkaMetering(Metering):
+    """A client is told by the next answers how long it has to wait."""
+
+    __slots__ = ()
+
+    connection: KafkaConnection
+
+    def published_count(self) -> int:
+        return self.connection.messages
+
+    def hold(self, wait_s: float) -> None:
+        self.connection.throttle(wait_s)
+        super().hold(wait_s)
+
+    def hold_output(self, wait_s: float) -> None:
+        self.connection.throttle(wait_s)
+        super().hold_output(wait_s)
+
+
 class KafkaConnection(Connection):
+    metered_by = KafkaMetering
+
     __slots__ = (
         "client_id",
         "fd",
@@ -236,10 +258,10 @@ class KafkaConnection(Connection):
         if before is not None and before.by_token and before.name != principal.name:
             raise NotAuthorized("the next token on a connection is of the same user")
         namespace = self.service.namespace_of(principal)
-        self.service.broker.quotas.enter(self, namespace, "" if principal.anonymous else principal.name)
+        self.service.broker.quotas.enter(self.metering, namespace, "" if principal.anonymous else principal.name)
         self.namespace = namespace
         self.principal = principal
-        self.keep_login(principal)
+        keep_login(self, principal)
         self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
         self.service.deadlines.watch(self, IDLE_S_MAX)
         self.singles, self.fetches = SingleBatches(self), PlainFetches(self)
@@ -406,16 +428,8 @@ class KafkaConnection(Connection):
         else:
             self.answered()
 
-    def published_count(self) -> int:
-        return self.messages
-
-    def hold_for_quota(self, wait_s: float) -> None:
+    def throttle(self, wait_s: float) -> None:
         self.throttled_until = max(self.throttled_until, self.service.monotonic_ms() + int(wait_s * 1000))
-        super().hold_for_quota(wait_s)
-
-    def hold_output_for_quota(self, wait_s: float) -> None:
-        self.throttled_until = max(self.throttled_until, self.service.monotonic_ms() + int(wait_s * 1000))
-        super().hold_output_for_quota(wait_s)
 
     def throttled_ms(self) -> int:
         return max(0, self.throttled_until - self.service.monotonic_ms())

@@ -6,27 +6,21 @@ Bytes are `wire`'s and `outbound`'s matter, subscriptions `subscriptions`', what
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.delivery.ticket_waiters import Then
 from mainstem.broker.namespaces.namespace import Namespace
-from mainstem.broker.namespaces.quotas import Member
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.rights.refusals import OTHER_NAMES
-from mainstem.broker.sessions.keeper import session_key
-from mainstem.broker.sessions.sessions import DONE, NEVER, Flight, Session
-from mainstem.log.gather import Ticket
-from mainstem.model.errors import MainstemError, QuotaExceeded
-from mainstem.model.plain_text import hidden_character
-from mainstem.protocols.connection import HOLD_QUEUE, LOGIN_ENDED, Connection
+from mainstem.broker.sessions.sessions import Flight, Session
+from mainstem.model.errors import MainstemError
+from mainstem.protocols.connection import LOGIN_ENDED, Connection
+from mainstem.protocols.login import tell_refused
 from mainstem.protocols.mqtt.authentication import Authentication
 from mainstem.protocols.mqtt.login import log_in
+from mainstem.protocols.mqtt.metering import MqttMetering
 from mainstem.protocols.mqtt.outgoing.flight_journal import FlightJournal
-from mainstem.protocols.mqtt.outgoing.outbound import AWAIT_PUBCOMP, Outbound
-from mainstem.protocols.mqtt.outgoing.redelivery import Redelivery
-from mainstem.protocols.mqtt.ownership import may_take, owner_of
+from mainstem.protocols.mqtt.outgoing.outbound import Outbound
 from mainstem.protocols.mqtt.publishing import publish_large, publish_special
 from mainstem.protocols.mqtt.service import Publisher
 from mainstem.protocols.mqtt.session import MqttSession
@@ -34,7 +28,6 @@ from mainstem.protocols.mqtt.subscribing.subscriptions import Subscriptions
 from mainstem.protocols.mqtt.wire.packets import (
     PINGRESP,
     V5,
-    V31,
     Auth,
     Connect,
     Disconnect,
@@ -63,6 +56,8 @@ WHY_MAX = 500  # characters of a reason string
 
 class MqttConnection(Connection):
     """One client."""
+
+    metered_by = MqttMetering
 
     __slots__ = (
         "authentication",
@@ -119,23 +114,11 @@ class MqttConnection(Connection):
         if self.meter is not None:
             self.meter.read(len(data))
 
-    def set_meter(self, meter: Member | None) -> None:
-        before, self.meter = self.meter, meter
-        self.metered_bytes = self.outbound.bytes_sent
-        if (before is None) != (meter is None) and hasattr(self.transport, "set_protocol"):
-            self.transport.set_protocol(self)  # the loop's own (TLS) keeps `data_received` as it was
-
     def note_unsent(self) -> None:
         super().note_unsent()
-        if self.meter is not None and not hasattr(self.transport, "stop_hearing"):  # a reactor's line tells it itself
+        if self.meter is not None and not hasattr(self.transport, "stop_hearing"):  # the reactor's tell it themselves
             sent, self.metered_bytes = self.outbound.bytes_sent - self.metered_bytes, self.outbound.bytes_sent
             self.meter.wrote(sent)
-
-    def published_count(self) -> int:
-        return self.inbound.messages
-
-    def end_for_quota(self, error: QuotaExceeded) -> None:
-        self._say_goodbye(Reason.QUOTA_EXCEEDED, error.message)
 
     def on_data(self, data: bytes) -> None:
         if self.held or self.draining:
@@ -221,7 +204,7 @@ class MqttConnection(Connection):
 
     def on_room(self) -> None:
         self.outbound.blocked = False
-        self._catch_up()
+        self.catch_up()
 
     # -- CONNECT
 
@@ -234,169 +217,6 @@ class MqttConnection(Connection):
             self.authentication.begin()
             return
         log_in(self, connect)
-
-    def admit(self, connect: Connect, principal: Principal) -> None:
-        client_id = connect.client_id
-        if len(client_id) > self.service.limits.client_id_bytes_max:
-            self.turn_away(Reason.CLIENT_ID_INVALID, f"client id of {len(client_id)} bytes")
-            return
-        if (hidden := hidden_character(client_id.decode(errors="replace"))) is not None:
-            self.turn_away(Reason.CLIENT_ID_INVALID, f"a client id with the character {hidden}")
-            return
-        if not client_id:
-            if self.version == V31 or (self.version != V5 and not connect.clean_start):
-                self.turn_away(Reason.CLIENT_ID_INVALID, "no client id, and no clean session or MQTT 3.1")
-                return
-            client_id = b"ms-" + os.urandom(10).hex().encode()
-        principal = self.service.broker.access.of_client(principal, client_id.decode(errors="replace"))
-        if connect.will is not None:
-            try:
-                self.service.check_will(principal, connect.will)
-            except MainstemError as error:
-                self.turn_away(reason_of(error), f"its will: {error.message}")
-                return
-        self.principal = principal
-        self.keep_login(principal)
-        self.namespace = self.service.namespace_of(principal)
-        self.key = session_key(self.namespace, client_id)
-        if not may_take(self.service, self.key, principal):
-            self.turn_away(Reason.NOT_AUTHORIZED, "this client id is another user's")
-            return
-        self.expiry_seconds = self._expiry_of(connect)
-        properties = self._connack_properties(connect, client_id)
-        if len(encode_connack(self.version, False, 0, properties)) > self.outbound.packet_bytes_max:
-            self.close(f"it takes no packet above {self.outbound.packet_bytes_max} bytes, not even CONNACK")
-            return
-        other = self.service.clients.get(self.key)
-        if other is not None:
-            other.be_taken_over()
-            if other.member is not None:
-                other.member.leave()  # its place is ours
-        try:
-            self.service.broker.quotas.enter(self, self.namespace, "" if principal.anonymous else principal.name)
-        except QuotaExceeded as error:
-            self.turn_away(Reason.QUOTA_EXCEEDED, error.message)
-            return
-        if connect.clean_start:
-            self.service.wills.fire(self.key)  # the session it belongs to ends
-        else:
-            self.service.wills.cancel(self.key)
-        self._open_session(connect, client_id, properties)
-
-    def _open_session(self, connect: Connect, client_id: bytes, properties: Properties) -> None:
-        service, broker = self.service, self.service.broker
-        assert self.namespace is not None and self.principal is not None
-        saved = service.sessions.find(self.key)
-        ticket: Ticket | None = None
-        if saved is not None and connect.clean_start:
-            ticket = service.end_session(saved)
-            saved = None
-        present = saved is not None
-        session = self.session = MqttSession(broker.stamps.next)
-        session.will = connect.will
-        if self.expiry_seconds and saved is None:
-            saved = service.sessions.begin(self.key, self.expiry_seconds, session.position)
-        self.saved = saved
-        self._set_up_halves(connect, client_id)
-        self.subscriptions = Subscriptions(self, session, saved)
-        service.clients[self.key] = self
-        if saved is not None:
-            saved.expiry_seconds, saved.left_ns, saved.hold_ended = self.expiry_seconds, 0, False
-            saved.user = owner_of(self.principal)
-            self._restore(saved, session)
-            if connect.will is not None:
-                service.wills.arm(self.key, self.namespace, connect.will, client_id, self.expiry_seconds)
-            ticket = service.sessions.save(saved)
-            saved.here = self
-        connack = encode_connack(self.version, present, 0, properties)
-        if ticket is None:
-            self._accept(connack, connect)
-        else:
-            self.hold(HOLD_QUEUE)
-            ticket.wait(Then(lambda done: self._accept_when_durable(done, connack, connect)))
-
-    def _expiry_of(self, connect: Connect) -> int:
-        if self.version != V5:
-            asked = 0 if connect.clean_start else NEVER
-        else:
-            asked = connect.properties.get(Property.SESSION_EXPIRY, 0)
-        return min(asked, self.service.limits.session_expiry_seconds_max)
-
-    def _set_up_halves(self, connect: Connect, client_id: bytes) -> None:
-        limits, properties = self.service.limits, connect.properties
-        assert self.namespace is not None and self.principal is not None
-        inbound, outbound = self.inbound, self.outbound
-        self.publisher = self.service.publisher(self.namespace, self.principal)
-        self.problem_information = bool(properties.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
-        outbound.explains = self.version == V5 and self.problem_information
-        inbound.version = self.version
-        inbound.client_id = outbound.client_id = client_id
-        inbound.packet_bytes_max = limits.packet_bytes_max
-        inbound.durable = outbound.durable = self.saved is not None
-        inbound.routes, inbound.publisher = self.publisher.routes, self.publisher
-        inbound.retained = self.service.retained(self.namespace)
-        outbound.namespace = self.namespace
-        outbound.session = self.flights = FlightJournal(self)
-        outbound.allows = self._allows if not self.principal.admin else None
-        outbound.window = min(properties.get(Property.RECEIVE_MAXIMUM, 65_535), limits.inflight_max)
-        outbound.alias_max = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), limits.alias_out_max)
-
-    def _restore(self, saved: Session, session: MqttSession) -> None:
-        """The session goes on: what was sent and not acknowledged. What was received follows when all of it is settled."""
-        self.outbound.restore([one for one in saved.flight if one[1] != DONE])
-        self.outbound.position = session.resume(saved.position, saved.flight)
-        self.outbound.live = False
-
-    def _connack_properties(self, connect: Connect, client_id: bytes) -> Properties:
-        limits = self.service.limits
-        if self.version != V5:
-            return {}
-        properties: Properties = {Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes_max}
-        if limits.receive_maximum != 65_535:
-            properties[Property.RECEIVE_MAXIMUM] = limits.receive_maximum
-        if limits.topic_alias_maximum:
-            properties[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
-        if connect.properties.get(Property.SESSION_EXPIRY, 0) != self.expiry_seconds:
-            properties[Property.SESSION_EXPIRY] = self.expiry_seconds
-        if client_id != connect.client_id:
-            properties[Property.ASSIGNED_CLIENT_ID] = client_id
-        if self._keep_alive(connect) != connect.keep_alive_seconds:
-            properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive(connect)
-        return properties if self.authentication is None else properties | self.authentication.properties
-
-    def _keep_alive(self, connect: Connect) -> int:
-        """What a 5.0 client is told to keep to; older ones cannot be told, so they keep what they asked for."""
-        longest = self.service.limits.keep_alive_seconds_max
-        asked = connect.keep_alive_seconds
-        if self.version != V5 or not longest:
-            return asked
-        return longest if asked == 0 or asked > longest else asked
-
-    def _accept_when_durable(self, ticket: Ticket, connack: bytes, connect: Connect) -> None:
-        if self.closing or self.service.unsettled_publishes.after(
-            self.saved, lambda: self._accept_when_durable(ticket, connack, connect)
-        ):
-            return
-        if ticket.error is not None:
-            self.turn_away(Reason.SERVER_UNAVAILABLE, str(ticket.error))
-            return
-        self._accept(connack, connect)
-        self.release(HOLD_QUEUE)
-
-    def _accept(self, connack: bytes, connect: Connect) -> None:
-        self.state = "on"
-        self.outbound.write(connack)
-        keep_alive = self._keep_alive(connect)
-        self.server.deadlines.watch(self, keep_alive + (keep_alive + 1) // 2 if keep_alive else 0)
-        saved = self.saved
-        if saved is not None and not self.outbound.live:
-            self.inbound.restore_received(saved.received)
-            if any(state < AWAIT_PUBCOMP for _, state, _ in saved.flight):
-                self.service.redeliveries.append(Redelivery(self))
-            self.outbound.release([n for n, state, _ in saved.flight if state == AWAIT_PUBCOMP])
-            assert self.subscriptions is not None
-            self.subscriptions.restore()
-            self._catch_up()
 
     def turn_away(self, reason: Reason, why: str) -> None:
         """CONNACK with a reason, then close."""
@@ -428,11 +248,11 @@ class MqttConnection(Connection):
         if self.saved is not None:
             self.service.session_moved(self.saved)
         if not self.outbound.live:
-            self._catch_up()
+            self.catch_up()
         elif self.subscriptions is not None:
             self.subscriptions.room()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         outbound, session = self.outbound, self.session
         if (
             not outbound.live
@@ -478,14 +298,14 @@ class MqttConnection(Connection):
     def refuse(self, violation: Violation) -> None:
         """The peer broke the protocol: say so if it can be said, then close."""
         if self.state not in ("new", "deciding"):
-            self._say_goodbye(violation.reason, violation.message)
+            self.say_goodbye(violation.reason, violation.message)
         elif violation.told_in:
             self.version = self.outbound.version = violation.told_in
             self.turn_away(violation.reason, violation.message)
         else:
             self.close(violation.message)
 
-    def _say_goodbye(self, reason: int, why: str) -> None:
+    def say_goodbye(self, reason: int, why: str) -> None:
         if self.version == V5 and self.state == "on" and not self.closing:
             words = why if self.problem_information else ""
             self.outbound.write(self.explained(lambda found: encode_disconnect(reason, found), words))
@@ -493,7 +313,7 @@ class MqttConnection(Connection):
 
     def fail(self, error: Exception) -> None:
         """What was promised cannot be kept (the disk is full): the client must try again elsewhere or later."""
-        self._say_goodbye(Reason.QUOTA_EXCEEDED, str(error))
+        self.say_goodbye(Reason.QUOTA_EXCEEDED, str(error))
 
     def close(self, reason: str = "", *, linger: bool = False) -> None:
         if reason == "the broker is shutting down" and not self.closing and self.version == V5 and self.state == "on":
@@ -504,7 +324,7 @@ class MqttConnection(Connection):
 
     def on_silence(self) -> None:
         if self.state == "on":
-            self._say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "silent for one and a half times its keep-alive")
+            self.say_goodbye(Reason.KEEP_ALIVE_TIMEOUT, "silent for one and a half times its keep-alive")
         else:
             self.close("no CONNECT in time")
 
@@ -515,31 +335,31 @@ class MqttConnection(Connection):
 
     def be_taken_over(self) -> None:
         """Another connection uses our client id: the session goes on there."""
-        self._say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
+        self.say_goodbye(Reason.SESSION_TAKEN_OVER, "another connection took the client id over")
 
     def logged_in(self) -> Principal | None:
         return self.principal
 
     def refused_publish(self, topic: bytes | None, times: int = 1) -> None:
-        self.tell_refused(self.service.broker.audit, "publish", OTHER_NAMES if topic is None else topic, times=times)
+        tell_refused(self, self.service.broker.audit, "publish", OTHER_NAMES if topic is None else topic, times=times)
 
     def end_login(self) -> None:
-        self._say_goodbye(Reason.NOT_AUTHORIZED, LOGIN_ENDED)
+        self.say_goodbye(Reason.NOT_AUTHORIZED, LOGIN_ENDED)
 
     def end_namespace(self, name: str) -> None:
         if self.session is not None:
             self.session.will = None  # nobody is left to read it
-        self._say_goodbye(Reason.ADMINISTRATIVE_ACTION, f"namespace {name} was removed")
+        self.say_goodbye(Reason.ADMINISTRATIVE_ACTION, f"namespace {name} was removed")
 
     def rights_changed(self) -> None:
         assert self.namespace is not None and self.principal is not None
         client_id = self.key.partition(b"\0")[2].decode(errors="replace")
         self.principal = self.service.broker.access.of_client(self.principal, client_id)
-        self.outbound.allows = self._allows if not self.principal.admin else None
+        self.outbound.allows = self.allows if not self.principal.admin else None
         self.publisher = self.service.publisher(self.namespace, self.principal)
         self.inbound.routes, self.inbound.publisher = self.publisher.routes, self.publisher
 
-    def _allows(self, topic: bytes) -> bool:
+    def allows(self, topic: bytes) -> bool:
         """A filter may overlap topics that its subscriber may not read: each delivery is checked."""
         assert self.principal is not None
         return self.service.broker.access.allows(self.principal, Action.CONSUME, topic)

@@ -22,7 +22,8 @@ from mainstem.broker.identity.login import Identity
 from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, NotAuthorized, Overloaded
 from mainstem.protocols.connection import HOLD_QUEUE
-from mainstem.protocols.login import shown_by
+from mainstem.protocols.login import keep_login, shown_by
+from mainstem.protocols.mqtt.connecting import Connecting
 from mainstem.protocols.mqtt.login import chosen_namespace
 from mainstem.protocols.mqtt.wire.packets import Auth, Connect, encode_auth
 from mainstem.protocols.mqtt.wire.properties import Properties, Property
@@ -50,7 +51,7 @@ class Authentication:
         return told
 
     def begin(self) -> None:
-        """CONNECT came. Ends in `connection.admit` or `connection.turn_away`."""
+        """CONNECT came. Ends in `Connecting.admit` or `connection.turn_away`."""
         connection = self._connection
         self._exchange = _exchange(self._method.decode(errors="replace"), connection.service.broker.identity)
         if self._exchange is None:
@@ -96,11 +97,11 @@ class Authentication:
         self._exchange = None
         connection.inbound.authenticating = False
         if before is None:
-            connection.admit(self._connect, principal)
+            Connecting(connection, self._connect).admit(principal)
         elif (principal.name, principal.namespace) != (before.name, before.namespace):
             raise NotAuthorized("it is another user than the one that connected")
         else:
-            connection.keep_login(principal)
+            keep_login(connection, principal)
             connection.principal = principal
             connection.rights_changed()
             connection.outbound.write(encode_auth(Reason.SUCCESS, self.properties))

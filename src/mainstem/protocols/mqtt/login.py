@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.rights.access import Principal
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.protocols import login
+from mainstem.protocols.mqtt.connecting import Connecting
 from mainstem.protocols.mqtt.wire.packets import Connect
 from mainstem.protocols.mqtt.wire.properties import Property
 from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
@@ -22,7 +23,7 @@ NAMESPACE_PROPERTY = "ms-namespace"
 
 
 def log_in(connection: MqttConnection, connect: Connect) -> None:
-    """Ends in `connection.admit` or `connection.turn_away`."""
+    """Ends in `Connecting.admit` or `connection.turn_away`."""
     name = (connect.username or b"").decode(errors="replace")
 
     def admitted(principal: Principal) -> None:
@@ -30,7 +31,7 @@ def log_in(connection: MqttConnection, connect: Connect) -> None:
             return
         connection.outbound.transport = connection.transport  # a porter may have stepped aside
         try:
-            connection.admit(connect, principal)
+            Connecting(connection, connect).admit(principal)
         except MainstemError as error:
             connection.refuse(Violation(reason_of(error), error.message))
 

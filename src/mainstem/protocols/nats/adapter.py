@@ -30,7 +30,8 @@ from mainstem.model.errors import InvalidName, MainstemError, QuotaExceeded
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import is_pattern
 from mainstem.protocols.connection import HOLD_QUEUE, HOLD_TURN, OUT_BYTES_MAX, Connection, Server
-from mainstem.protocols.login import log_in, shown_by
+from mainstem.protocols.login import keep_login, log_in, shown_by, tell_refused
+from mainstem.protocols.metering import Metering
 from mainstem.protocols.nats import commands
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream import acks
@@ -128,8 +129,22 @@ class NatsServer(Server):
         return nats_message(record.copy(), self.broker.clock.now_ns())
 
 
+class NatsMetering(Metering):
+    __slots__ = ()
+
+    connection: NatsConnection
+
+    def published_count(self) -> int:
+        return self.connection.inbound.messages
+
+    def end(self, error: QuotaExceeded) -> None:
+        self.connection._fail(commands.QUOTA)
+
+
 class NatsConnection(Connection):
     """One client."""
+
+    metered_by = NatsMetering
 
     __slots__ = (
         "client_id",
@@ -256,12 +271,6 @@ class NatsConnection(Connection):
 
     def end_login(self) -> None:
         self._fail(commands.AUTHORIZATION)
-
-    def published_count(self) -> int:
-        return self.inbound.messages
-
-    def end_for_quota(self, error: QuotaExceeded) -> None:
-        self._fail(commands.QUOTA)
 
     def _fail(self, text: str) -> None:
         """nats-server's last word, where it has one, then the end."""
@@ -396,11 +405,11 @@ class NatsConnection(Connection):
         except MainstemError:
             raise WireError(commands.AUTHORIZATION) from None
         try:
-            self.server.broker.quotas.enter(self, namespace, "" if principal.anonymous else principal.name)
+            self.server.broker.quotas.enter(self.metering, namespace, "" if principal.anonymous else principal.name)
         except QuotaExceeded:
             raise WireError(commands.CONNECTIONS) from None
         self.principal = principal
-        self.keep_login(principal)
+        keep_login(self, principal)
         self.inbound.payload_max = self.server.payload_max
         self.inbound.publisher = self.server.publisher(namespace, principal)
         self.outbound.allows = None if principal.admin else self._may_read
@@ -424,7 +433,7 @@ class NatsConnection(Connection):
     def refuse_publish(self, tokens: list[str], prefix: str = "$JS.API.", why: str = "") -> None:
         name = prefix + ".".join(tokens)
         if not why:
-            self.tell_refused(self.server.broker.audit, "publish", name)
+            tell_refused(self, self.server.broker.audit, "publish", name)
         words = f'Permissions Violation for Publish to "{name}"'  # leaves the connection open
         self.send(error_line(f"{words}: {why}" if why else words))
 
@@ -458,7 +467,7 @@ class NatsConnection(Connection):
         if not self._may_listen(subject, topic_filter):
             using = f' using queue "{queue.decode(errors="replace")}"' if queue else ""
             name = subject.decode(errors="replace")
-            self.tell_refused(self.server.broker.audit, "consume", name)
+            tell_refused(self, self.server.broker.audit, "consume", name)
             self.send(error_line(f'Permissions Violation for Subscription to "{name}"{using}'))
             return
         if len(self.subscriptions.by_sid) >= SUBSCRIPTIONS_MAX:

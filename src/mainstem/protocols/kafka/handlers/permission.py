@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action, Kind
+from mainstem.protocols import login
 from mainstem.protocols.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def must(request: Request, action: Action, topic: bytes) -> bool:
 
 
 def tell_refused(request: Request, action: str, name: str | bytes) -> None:
-    request.connection.tell_refused(request.service.broker.audit, action, name)
+    login.tell_refused(request.connection, request.service.broker.audit, action, name)
 
 
 def may_see(request: Request, topic: bytes) -> bool:

@@ -10,6 +10,7 @@ from mainstem.broker.rights.access import Action
 from mainstem.broker.sessions.sessions import Session, Subscription
 from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidName, MainstemError
+from mainstem.protocols.login import tell_refused
 from mainstem.protocols.mqtt.outgoing.retained_delivery import RetainedDelivery
 from mainstem.protocols.mqtt.session import MqttSession, grant_of
 from mainstem.protocols.mqtt.subscribing.filters import Asked, Kind, parse_filter
@@ -57,7 +58,7 @@ class Subscriptions:
         connection = self._connection
         for one, answered in zip(event.filters, reasons, strict=True):
             if answered == Reason.NOT_AUTHORIZED:
-                connection.tell_refused(connection.service.broker.audit, "consume", one.topic, why)
+                tell_refused(connection, connection.service.broker.audit, "consume", one.topic, why)
         suback = connection.explained(
             lambda words: encode_suback(connection.version, event.packet_id, reasons, words),
             why if connection.problem_information else "",
