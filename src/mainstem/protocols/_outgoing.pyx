@@ -10,7 +10,7 @@ from cpython.ref cimport Py_DECREF, Py_XDECREF, PyObject
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from mainstem.protocols._reactor cimport Line
+from mainstem.protocols._reactor cimport SocketTransport
 
 from mainstem.protocols.connection import OUT_BYTES_MAX
 
@@ -120,12 +120,12 @@ cdef class Outgoing:
         counters.bytes_out += self.size
         counters.messages_out += self.messages - self.counted
         self.counted = self.messages
-        if type(transport) is not Line:
+        if type(transport) is not SocketTransport:
             connection.write(self.take())
             return 0
-        done = (<Line>transport).push(self.buf, self.size)
+        done = (<SocketTransport>transport).push(self.buf, self.size)
         if done < self.size:
-            (<Line>transport).keep(self.take(), done)
+            (<SocketTransport>transport).keep(self.take(), done)
             return 0
         self.dirty = False
         self._expect()

@@ -15,9 +15,9 @@ cdef class Lent:
 cdef Lent lend(object owner, const uint8_t* at, Py_ssize_t size)
 
 
-cdef class Line:
+cdef class SocketTransport:
     cdef Reactor reactor
-    cdef Lane lane
+    cdef PollSet poll_set
     cdef object protocol
     cdef Intake intake
     cdef object peer
@@ -45,11 +45,11 @@ cdef class Line:
     cdef int _lose(self, object error) except -1
 
 
-cdef class Lane:
+cdef class PollSet:
     cdef Reactor reactor
     cdef str tenant
     cdef int epoll
-    cdef Py_ssize_t lines  # how many
+    cdef Py_ssize_t sockets  # how many
     cdef uint64_t round  # that it had its last turn in
     cdef int events_max  # sockets that are served in one round: as many as there is time for
 
@@ -62,16 +62,16 @@ cdef class Reactor:
     cdef object server
     cdef object now_ns
     cdef object listener
-    cdef list lines  # by file descriptor
-    cdef object leaving  # deque of (line, error): their protocols are told in slices
+    cdef list transports  # by file descriptor
+    cdef object leaving  # deque of (transport, error): their protocols are told in slices
     cdef bint parting  # such a slice is asked for
-    cdef dict lanes  # by namespace
+    cdef dict poll_sets  # by namespace
     cdef uint8_t* buffer
     cdef uint32_t second
     cdef int64_t time_ms
     cdef uint64_t bytes_in, messages_in  # of this turn
     cdef uint64_t drained  # bytes of waiting output that left in this turn
     cdef uint64_t round
-    cdef double largest, largest_next  # share of the lanes that waited in the round before, and in this one
+    cdef double largest, largest_next  # share of the poll sets that waited in the round before, and in this one
 
-    cdef Lane _lane(self, str tenant)
+    cdef PollSet _poll_set(self, str tenant)

@@ -6,11 +6,11 @@ from typing import Any
 class Intake:
     """Takes a socket's bytes where they lie: the base of a protocol's incoming half."""
 
-class Line:
+class SocketTransport:
     """One socket: what asyncio calls a transport."""
 
 class Reactor:
-    """One listener and its sockets, in a lane for each namespace."""
+    """One listener and its sockets, in a poll set for each namespace."""
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -35,8 +35,8 @@ cdef enum:
     PIECES_MAX = 64  # of waiting output, in one system call
     PUSH_BYTES_MAX = 1 << 20  # of one write that a socket is given at once
     DRAIN_BYTES_MAX = 256 << 10  # of what waits to one socket in one turn
-    DRAINED_BYTES_MAX = 1 << 20  # to all of a lane: a thousand that begin to read at once take turns
-    SERVE_NS = 3000000  # with a lane's sockets in one turn: a CONNECT costs as much as a thousand publishes
+    DRAINED_BYTES_MAX = 1 << 20  # to all of a poll set: a thousand that begin to read at once take turns
+    SERVE_NS = 3000000  # with a poll set's sockets in one turn: a CONNECT costs as much as a thousand publishes
     SLICE_NS = 1000000  # with those who come, and with those who leave
     SERVED_UNCLOCKED = 4
 
@@ -71,12 +71,12 @@ cdef inline Py_ssize_t piece_size(object piece) noexcept:
     return (<Lent>piece).size if type(piece) is Lent else PyBytes_GET_SIZE(<bytes>piece)
 
 
-cdef class Line:
+cdef class SocketTransport:
     """One socket: what asyncio calls a transport. Its protocol hears of its end once, in a turn of its own."""
 
-    def __init__(self, Lane lane, int fd, peer, protocol):
-        self.lane, self.reactor, self.fd, self.peer = lane, lane.reactor, fd, peer
-        lane.lines += 1
+    def __init__(self, PollSet poll_set, int fd, peer, protocol):
+        self.poll_set, self.reactor, self.fd, self.peer = poll_set, poll_set.reactor, fd, peer
+        poll_set.sockets += 1
         self.high, self.low = 64 * 1024, 16 * 1024
         self.reading = True
         self.set_protocol(protocol)
@@ -89,18 +89,18 @@ cdef class Line:
 
     def set_tenant(self, str tenant):
         """Whose share of the turns it is read in from now on. Without a file descriptor for that it stays where it is."""
-        cdef Lane lane
-        if self.lost or tenant == self.lane.tenant:
+        cdef PollSet poll_set
+        if self.lost or tenant == self.poll_set.tenant:
             return
         try:
-            lane = self.reactor._lane(tenant)
+            poll_set = self.reactor._poll_set(tenant)
         except OSError as error:
             logger.warning("connections of namespace %s share the turns of others: %s", tenant, error)
             return
-        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
-        self.lane.leave()
-        self.lane, self.watched = lane, 0
-        lane.lines += 1
+        epoll_ctl(self.poll_set.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        self.poll_set.leave()
+        self.poll_set, self.watched = poll_set, 0
+        poll_set.sockets += 1
         self._watch()
 
     # -- output
@@ -274,15 +274,15 @@ cdef class Line:
         if self.lost or wanted == self.watched:
             return 0
         event.events, event.data.u32 = wanted, <uint32_t>self.fd
-        if epoll_ctl(self.lane.epoll, EPOLL_CTL_MOD, self.fd, &event):
-            if epoll_ctl(self.lane.epoll, EPOLL_CTL_ADD, self.fd, &event):
+        if epoll_ctl(self.poll_set.epoll, EPOLL_CTL_MOD, self.fd, &event):
+            if epoll_ctl(self.poll_set.epoll, EPOLL_CTL_ADD, self.fd, &event):
                 raise OSError(errno_now, "epoll_ctl")
         self.watched = wanted
         return 0
 
     def _mute(self):
         """A socket that was reset is told of again and again, whatever is asked for: ask for nothing at all."""
-        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        epoll_ctl(self.poll_set.epoll, EPOLL_CTL_DEL, self.fd, NULL)
         self.watched = 0
 
     # -- the end
@@ -322,7 +322,7 @@ cdef class Line:
         self.lost = self.closing = self.deaf = True
         self.reading = False
         self.waiting, self.waiting_size = None, 0
-        epoll_ctl(self.lane.epoll, EPOLL_CTL_DEL, self.fd, NULL)
+        epoll_ctl(self.poll_set.epoll, EPOLL_CTL_DEL, self.fd, NULL)
         self.reactor.leaving.append((self, error))
         if not self.reactor.parting:
             self.reactor.parting = True
@@ -334,7 +334,7 @@ cdef class Line:
         if self.fd < 0:
             return
         self.reactor._forget(self.fd)
-        self.lane.leave()
+        self.poll_set.leave()
         self.fd = -1
         protocol, self.protocol, self.intake = self.protocol, None, None
         protocol.connection_lost(error)
@@ -361,8 +361,8 @@ cdef class Line:
         return default
 
 
-cdef class Lane:
-    """A namespace's sockets of one listener, behind one file descriptor of the loop's: so the loop serves lanes by turns."""
+cdef class PollSet:
+    """A namespace's sockets of one listener, behind one file descriptor of the loop's: so the loop serves poll sets by turns."""
 
     def __init__(self, Reactor reactor, str tenant):
         self.reactor, self.tenant = reactor, tenant
@@ -378,15 +378,15 @@ cdef class Lane:
         self.epoll = -1
 
     cdef int leave(self) except -1:
-        self.lines -= 1
-        if not self.lines and self.tenant:
-            self.reactor.loop.call_soon(self.reactor._close_lane, self)
+        self.sockets -= 1
+        if not self.sockets and self.tenant:
+            self.reactor.loop.call_soon(self.reactor._close_poll_set, self)
         return 0
 
     cdef double _part(self, double share):
         """Of a whole turn: the largest share of those who wait has all of it, the others in proportion.
 
-        Who waits is known of the round before. A round ends when a lane comes that had its turn in it.
+        Who waits is known of the round before. A round ends when a poll set comes that had its turn in it.
         """
         cdef Reactor reactor = self.reactor
         if self.round == reactor.round:
@@ -404,7 +404,7 @@ cdef class Lane:
         cdef int ready = epoll_wait(self.epoll, events, events_max, 0)
         if ready <= 0:
             return
-        cdef Line line
+        cdef SocketTransport transport
         cdef bint more = False, waits = ready == events_max
         cdef int64_t until_ns = now_ns() + SERVE_NS
         cdef uint64_t before
@@ -417,16 +417,16 @@ cdef class Lane:
         while ready > 0:
             slice_bytes = max(SLICE_BYTES_MIN, (turn_bytes - <Py_ssize_t>reactor.bytes_in) // ready)
             for n in range(ready):
-                line = <Line>PyList_GET_ITEM(reactor.lines, events[n].data.u32)
+                transport = <SocketTransport>PyList_GET_ITEM(reactor.transports, events[n].data.u32)
                 try:
                     before = reactor.bytes_in
-                    if line._serve(events[n].events, slice_bytes):
+                    if transport._serve(events[n].events, slice_bytes):
                         more = waits = True
-                    if ticker.behind and reactor.bytes_in - before >= SHARE_BYTES and line.reading:
-                        ticker.outrun(line.protocol)
+                    if ticker.behind and reactor.bytes_in - before >= SHARE_BYTES and transport.reading:
+                        ticker.outrun(transport.protocol)
                 except Exception:
                     logger.exception("a connection failed and is closed")
-                    line._lose(None)
+                    transport._lose(None)
                 if n % SERVED_UNCLOCKED == SERVED_UNCLOCKED - 1 and n + 1 < ready and now_ns() > until_ns:
                     # Only so many are asked for next time: the kernel tells of each once before it tells of one again.
                     self.events_max = n + 1
@@ -448,17 +448,17 @@ cdef class Lane:
 
 
 cdef class Reactor:
-    """One listener and its sockets, in a lane for each namespace."""
+    """One listener and its sockets, in a poll set for each namespace."""
 
     def __init__(self, loop, server, now_ns, listener, int backlog):
         self.loop, self.server, self.now_ns = loop, server, now_ns
-        self.lines = []
+        self.transports = []
         self.leaving = deque()
         self.buffer = <uint8_t*>malloc(READ_BYTES)
         if self.buffer == NULL:
             raise MemoryError
-        self.lanes = {}
-        self._lane("")
+        self.poll_sets = {}
+        self._poll_set("")
         listener.setblocking(False)
         listener.listen(backlog)
         self.listener = listener
@@ -477,34 +477,34 @@ cdef class Reactor:
     def finish(self):
         """The loop ends: let go of everything, whoever still waits."""
         self.close()
-        for line in [one for one in self.lines if one is not None]:
-            line.abort()
-            line._leave(None)
-        for lane in self.lanes.values():
-            lane.close()
-        self.lanes = {}
+        for transport in [one for one in self.transports if one is not None]:
+            transport.abort()
+            transport._leave(None)
+        for poll_set in self.poll_sets.values():
+            poll_set.close()
+        self.poll_sets = {}
 
-    cdef Lane _lane(self, str tenant):
+    cdef PollSet _poll_set(self, str tenant):
         """Of those who are not logged in: ""."""
-        lane = self.lanes.get(tenant)
-        if lane is None:
-            lane = self.lanes[tenant] = Lane(self, tenant)
-        return lane
+        poll_set = self.poll_sets.get(tenant)
+        if poll_set is None:
+            poll_set = self.poll_sets[tenant] = PollSet(self, tenant)
+        return poll_set
 
-    def _close_lane(self, Lane lane):
-        """In a turn of its own, which is not the lane's."""
-        if not lane.lines and self.lanes.get(lane.tenant) is lane:
-            del self.lanes[lane.tenant]
-            lane.close()
+    def _close_poll_set(self, PollSet poll_set):
+        """In a turn of its own, which is not the poll set's."""
+        if not poll_set.sockets and self.poll_sets.get(poll_set.tenant) is poll_set:
+            del self.poll_sets[poll_set.tenant]
+            poll_set.close()
 
     def _let_leave(self):
         """A thousand that go at once are not one turn."""
         cdef int64_t until_ns = now_ns() + SLICE_NS
-        cdef Line line
+        cdef SocketTransport transport
         while self.leaving:
-            line, error = self.leaving.popleft()
+            transport, error = self.leaving.popleft()
             try:
-                line._leave(error)
+                transport._leave(error)
             except Exception:
                 logger.exception("a connection's end could not be handled")
             if self.leaving and now_ns() > until_ns:
@@ -541,15 +541,17 @@ cdef class Reactor:
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # not TCP, or gone already
             pass
-        cdef Line line = Line(self._lane(""), taken.fileno(), peer, self.server.make_connection())
-        stop_pacing(line, taken)
-        taken.detach()  # the line closes it
-        while len(self.lines) <= line.fd:
-            self.lines.append(None)
-        self.lines[line.fd] = line
-        line._watch()
-        line.protocol.connection_made(line)
+        cdef SocketTransport transport = SocketTransport(
+            self._poll_set(""), taken.fileno(), peer, self.server.make_connection()
+        )
+        stop_pacing(transport, taken)
+        taken.detach()  # the transport closes it
+        while len(self.transports) <= transport.fd:
+            self.transports.append(None)
+        self.transports[transport.fd] = transport
+        transport._watch()
+        transport.protocol.connection_made(transport)
 
     def _forget(self, int fd):
-        self.lines[fd] = None
+        self.transports[fd] = None
         os.close(fd)

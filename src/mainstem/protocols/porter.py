@@ -130,7 +130,7 @@ class Porter(asyncio.Protocol):
         self._inner.resume_writing()
 
     def note_unsent(self) -> None:
-        """A line's word that bytes wait: before a login they are few."""
+        """A transport's word that bytes wait: before a login they are few."""
 
     # -- the login's outcome
 

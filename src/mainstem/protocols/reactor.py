@@ -1,23 +1,23 @@
 """Listening: where one message is one system call, what stands around that call decides.
 
 A `Server` whose connections read in place (`reads_in_place`: their `inbound` is an `Intake`) is served by the compiled
-`Reactor`, everything else, TLS and systems without epoll by the loop's own transports. A reactor has a lane for each
+`Reactor`, everything else, TLS and systems without epoll by the loop's own transports. A reactor has a `PollSet` for each
 namespace whose clients are connected, and one for those who are not logged in: an epoll of its own, which the loop watches
-as a single reader. One turn of a lane:
+as a single reader. One turn of a poll set:
 
     epoll_wait → for each ready socket: one recv into the one shared buffer → inbound.take(where it lies)
                → one tick: logs are written, records delivered, and each dirty connection sends from where it encoded
 
-No bytes object, no call of Python and no callback of the loop for each message. Its `Line` is what asyncio calls a
-transport, with the same rules: write limits, pausing, half-closing; the end of a connection is told in a turn of its own.
+No bytes object, no call of Python and no callback of the loop for each message. Its `SocketTransport` is a transport by
+asyncio's rules: write limits, pausing, half-closing. The end of a connection is reported in a turn of its own.
 
-Fair by shape: the loop calls each lane that is ready once in a turn, and a lane reads the server's `turn_bytes`, divided by
-how many of its sockets are ready (512 at most, 1 KiB each at least). So one connection's backlog takes no more than its
-slice while others wait, and a namespace with ten thousand connections no more than its turn. While several lanes have more
-than they may read, the one with the largest share (`turns.share_of`) reads its whole turn, the others in proportion.
+Fair by shape: the loop calls each poll set that is ready once in a turn. A poll set reads the server's `turn_bytes`, divided
+by how many of its sockets are ready (512 at most, 1 KiB each at least). So one connection's backlog takes no more than its
+slice while others wait, and a namespace with ten thousand connections no more than its turn. While several poll sets have
+more than they may read, the one with the largest share (`turns.share_of`) reads its whole turn, the others in proportion.
 
 If no slice was filled, those that came meanwhile are read too, up to four times and 64 KiB in all: they share its tick. 128
-connections are accepted in a turn. What a socket does not take waits in its line, the protocol is told beyond
+connections are accepted in a turn. What a socket does not take waits in its transport, the protocol is told beyond
 `set_write_buffer_limits`, and EPOLLOUT is asked for only then. Level-triggered: whoever is not served in this turn is ready
 in the next, and the kernel puts whom it told of last.
 """

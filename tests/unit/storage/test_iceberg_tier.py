@@ -20,12 +20,12 @@ from mainstem.codec.raw_table import COLUMNS, ELEMENT_ID, HEADER_KEY_ID, HEADER_
 from mainstem.model.errors import ConfigError, CorruptFrame
 from mainstem.storage.inspection import dump, list_log, verify
 from mainstem.storage.tier.iceberg.parquet import NotForTables, from_parquet, to_parquet
-from mainstem.storage.tier.iceberg.tables import CATALOG, Lane, table_name
+from mainstem.storage.tier.iceberg.tables import CATALOG, TableTarget, table_name
 from mainstem.storage.tier.registry import Registry
 from mainstem.testing.frames import Writer, make_test_frame
 from tests.unit.storage.test_tier import LOG_ID, House, Killed, killed
 
-LANE = Lane(b"sensors/a", 0, "mainstem.sensors_a")
+TARGET = TableTarget(b"sensors/a", 0, "mainstem.sensors_a")
 NAMES = {
     **{number: (number, name) for number, name, _, _ in COLUMNS},
     **{ELEMENT_ID: (ELEMENT_ID, "element"), HEADER_KEY_ID: (HEADER_KEY_ID, "key")},
@@ -59,7 +59,7 @@ def some_frames(seed: int, count: int) -> bytes:
 @given(st.integers(0, 1 << 32), st.integers(1, 12))
 def test_whatever_the_frames_are_the_file_gives_them_back(seed: int, count: int) -> None:
     frames = some_frames(seed, count)
-    assert from_parquet(to_parquet(memoryview(frames), LOG_ID, LANE, NAMES)) == frames
+    assert from_parquet(to_parquet(memoryview(frames), LOG_ID, TARGET, NAMES)) == frames
 
 
 def test_a_batch_that_its_client_made_unreadable_is_kept_whole() -> None:
@@ -70,7 +70,7 @@ def test_a_batch_that_its_client_made_unreadable_is_kept_whole() -> None:
 
     broken[48 + 17 : 48 + 21] = crc32c(bytes(broken[48 + 21 :])).to_bytes(4, "big")
     frames = bytes(broken) + make_test_frame(LOG_ID, 2, [b"c"], stamp=7)[0]
-    assert from_parquet(to_parquet(memoryview(frames), LOG_ID, LANE, NAMES)) == frames
+    assert from_parquet(to_parquet(memoryview(frames), LOG_ID, TARGET, NAMES)) == frames
 
 
 def test_a_part_with_transactions_is_for_no_table_and_a_file_that_is_none_is_damaged() -> None:
@@ -78,13 +78,13 @@ def test_a_part_with_transactions_is_for_no_table_and_a_file_that_is_none_is_dam
     builder.add(None, b"a")
     frame = bytes(builder.seal_frame(LOG_ID, 0, 5, 0, KIND_DATA, 2, 0, 0, 16, 1, 0, 0))
     with pytest.raises(NotForTables):
-        to_parquet(memoryview(frame), LOG_ID, LANE, NAMES)
+        to_parquet(memoryview(frame), LOG_ID, TARGET, NAMES)
     with pytest.raises(CorruptFrame):
         from_parquet(b"PAR1 is how it begins")
 
 
 def moved(house: House) -> list[tuple[int, bytes]]:
-    house.engine.lane = LANE
+    house.engine.table_target = TARGET
     stored = house.fill()
     house.move()
     assert not [segment for segment in house.engine.local.segments if segment.sealed]
@@ -123,7 +123,7 @@ def test_the_topic_goes_back_to_segments_and_what_lies_in_the_table_stays_readab
     house = House(tmp_path)
     moved(house)
     in_table = len(offsets_of(house))
-    house.engine.lane = None
+    house.engine.table_target = None
     stored = house.fill()
     house.move()
     assert house.stored(), "new parts are segments"
@@ -152,14 +152,14 @@ def test_a_crash_before_the_registry_counts_on_a_file_leaves_no_row_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     house = House(tmp_path)
-    house.engine.lane = LANE
+    house.engine.table_target = TARGET
     stored = house.fill()
     with monkeypatch.context() as patched:
         patched.setattr(Registry, "commit", killed(Registry.commit, after=after, countdown=2))
         with pytest.raises(Killed):
             house.move()
     house.open()
-    house.engine.lane = LANE
+    house.engine.table_target = TARGET
     house.move()
     house.tier.sweep()
     start = house.engine.local.start_offset
@@ -209,7 +209,7 @@ def test_what_others_do_to_the_table_is_told_and_no_part_is_given_to_it(tmp_path
     with pytest.raises(ConfigError, match=told):
         house.move()
     assert [segment for segment in house.engine.local.segments if segment.sealed], "the segment stays"
-    house.engine.lane = None
+    house.engine.table_target = None
     house.move()
     assert not [segment for segment in house.engine.local.segments if segment.sealed]
 
@@ -219,10 +219,10 @@ def test_a_table_that_was_dropped_or_made_anew_is_told(tmp_path: Path) -> None:
     moved(house)
     open_catalog(house).drop_table(("mainstem", "sensors_a"))
     with pytest.raises(ConfigError, match="was dropped by someone"):
-        house.tier.tables.columns(LANE.table)
+        house.tier.tables.columns(TARGET.table)
     open_catalog(house).create_table(("mainstem", "sensors_a"), iceberg_schema(), location=f"file://{tmp_path}/x")
     with pytest.raises(ConfigError, match="created again"):
-        house.tier.tables.columns(LANE.table)
+        house.tier.tables.columns(TARGET.table)
 
 
 def test_tables_of_different_topics_have_different_names() -> None:

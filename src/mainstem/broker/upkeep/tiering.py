@@ -19,7 +19,7 @@ from mainstem.storage.engine import Part
 from mainstem.storage.object.engine import ObjectEngine
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
-from mainstem.storage.tier.iceberg.tables import Lane, table_name
+from mainstem.storage.tier.iceberg.tables import TableTarget, table_name
 from mainstem.storage.tier.manifest import store_manifest
 from mainstem.storage.tier.tier import Tier
 from mainstem.storage.tier.workers import Workers
@@ -41,7 +41,7 @@ UPLOADS = 2  # at once; each holds a segment in memory
 class TieredLog(NamedTuple):
     log: Log
     policy: Policy
-    lane: Lane | None  # its parts go to a table: whose records they hold
+    target: TableTarget | None  # its parts go to a table: whose records they hold
     topic_of: dict[int, bytes] | None  # of a shared log: names of topics by their ids
 
 
@@ -71,11 +71,11 @@ class Tiering:
     async def round(self, tier: Tier) -> None:
         await asyncio.get_running_loop().run_in_executor(None, tier.count)
         backlog, oldest = 0, 0
-        for log, policy, lane, topic_of in self._tiered():
+        for log, policy, target, topic_of in self._tiered():
             engine = self._attached(tier, log)
             if engine is None:
                 continue
-            engine.lane, engine.topic_of = lane, topic_of
+            engine.table_target, engine.topic_of = target, topic_of
             for part in engine.uploadable():
                 backlog += part.size_bytes
                 oldest = min(oldest or part.first_stamp, part.first_stamp)
@@ -95,15 +95,15 @@ class Tiering:
             for topic in list(namespace.topics.values()):
                 if topic.policy.tier != "none":
                     for number, partition in enumerate(topic.partitions):
-                        lane = self._lane(namespace, topic, number)
+                        target = self._table_target(namespace, topic, number)
                         logs = [span.log for span in partition.spans if not span.shared]
-                        yield from (TieredLog(log, topic.policy, lane, None) for log in logs)
+                        yield from (TieredLog(log, topic.policy, target, None) for log in logs)
 
     @staticmethod
-    def _lane(namespace: Namespace, topic: Topic, partition: int) -> Lane | None:
+    def _table_target(namespace: Namespace, topic: Topic, partition: int) -> TableTarget | None:
         if topic.policy.tier != "iceberg":
             return None
-        return Lane(topic.name, partition, table_name(namespace.name, topic.name))
+        return TableTarget(topic.name, partition, table_name(namespace.name, topic.name))
 
     def _attached(self, tier: Tier, log: Log) -> TieredEngine | None:
         """A log that got its policy while it was open gets its engine now."""

@@ -8,7 +8,7 @@ from libc.string cimport memcmp, memcpy
 from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
 from mainstem.protocols._outgoing cimport Outgoing
-from mainstem.protocols._reactor cimport Line, lend
+from mainstem.protocols._reactor cimport SocketTransport, lend
 
 cdef enum:
     FRAME_METHOD = 1
@@ -175,7 +175,11 @@ cdef class Outbound(Outgoing):
         out += 9 + names_size
         memcpy(out, PyBytes_AS_STRING(tail), tail_size)
         out[tail_size] = FRAME_END
-        if record.value_len >= LENT_BYTES_MIN and record.owner is not None and type(self.connection.transport) is Line:
+        if (
+            record.value_len >= LENT_BYTES_MIN
+            and record.owner is not None
+            and type(self.connection.transport) is SocketTransport
+        ):
             self._put_lent(channel, properties, properties_size, record)
         else:
             self.put_content(channel, properties, properties_size, record.value_at,
@@ -189,12 +193,12 @@ cdef class Outbound(Outgoing):
         cdef Py_ssize_t piece_max = self.frame_max - FRAME_OVERHEAD if self.frame_max else 0x7FFFFFFF
         cdef Py_ssize_t left = record.value_len, size
         cdef const uint8_t* at = record.value_at
-        cdef Line line = self.connection.transport
+        cdef SocketTransport transport = self.connection.transport
         cdef uint8_t between[FRAME_OVERHEAD]
         cdef int first = 1  # the head frame has its own end
         cdef list pieces = []
         self._put_head(self.room(FRAME_OVERHEAD + 12 + max(properties_size, 2)), channel, properties, properties_size, left)
-        self.send_all(line, self.connection)
+        self.send_all(transport, self.connection)
         self.connection.server.counters.bytes_out += left
         between[0], between[1] = FRAME_END, FRAME_BODY
         put_u16(between + 2, channel)
@@ -205,5 +209,5 @@ cdef class Outbound(Outgoing):
             pieces.append(lend(record.owner, at, size))
             at, left, first = at + size, left - size, 0
         pieces.append(b"\xce")
-        line.keep_all(pieces)
+        transport.keep_all(pieces)
         return 0

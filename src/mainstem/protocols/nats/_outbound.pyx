@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
-from mainstem.protocols._reactor cimport Line, lend
+from mainstem.protocols._reactor cimport SocketTransport, lend
 
 from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches
@@ -159,7 +159,7 @@ cdef class Outbound(Outgoing):
         """`owner` keeps the payload where it lies; None: it is gone when this returns."""
         cdef Py_ssize_t head = headers_size if self.headers else 0, total = head + payload_size, size
         cdef bint lent = payload_size >= LENT_BYTES_MIN and owner is not None and \
-            type(self.connection.transport) is Line
+            type(self.connection.transport) is SocketTransport
         cdef Py_ssize_t copied = head if lent else total + 2
         cdef uint8_t* at
         if self.front_one is one and self.front_subject is subject and self.front_total == total and \
@@ -198,7 +198,7 @@ cdef class Outbound(Outgoing):
         """Behind what was written so far."""
         cdef object connection = self.connection
         self.send_all(connection.transport, connection)
-        (<Line>connection.transport).keep_all([lend(owner, payload, size)])
+        (<SocketTransport>connection.transport).keep_all([lend(owner, payload, size)])
         connection.server.counters.bytes_out += size
         return 0
 

@@ -24,7 +24,7 @@ from mainstem.storage.engine import Buffer, Part, Slice, Stat
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.reading import find_frame
 from mainstem.storage.segment.segment import Segment, file_name
-from mainstem.storage.tier.iceberg.tables import Lane
+from mainstem.storage.tier.iceberg.tables import TableTarget
 from mainstem.storage.tier.objects import Object
 from mainstem.storage.tier.remote import ObjectReader, RemoteReads, RemoteSegment, part_segment, that_holds
 from mainstem.storage.tier.topics import KeptTopics
@@ -42,7 +42,7 @@ class TieredEngine(RemoteReads):
     def __init__(self, local: SegmentEngine, tier: Tier, log_id: int, directory: Path) -> None:
         self.local, self._tier, self._log_id, self._directory = local, tier, log_id, directory
         self._lock = threading.RLock()  # over every change of `_remote`
-        self.lane: Lane | None = None  # its parts go to an Iceberg table: whose records they are
+        self.table_target: TableTarget | None = None  # its parts go to an Iceberg table: whose records they are
         self.topic_of: dict[int, bytes] | None = None  # of a shared log: its objects carry the topics of their records
         self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll

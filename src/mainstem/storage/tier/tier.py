@@ -33,7 +33,7 @@ from mainstem.storage.segment.index import SparseIndex, Summary
 from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
-from mainstem.storage.tier.iceberg.tables import Lane, Tables, is_rows, key_of
+from mainstem.storage.tier.iceberg.tables import Tables, TableTarget, is_rows, key_of
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
 from mainstem.storage.tier.registry import FILE, Registry, StatementJournal
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
@@ -192,8 +192,8 @@ class Tier:
             index = engine.index_of(part)
         finally:
             engine.release(part)
-        lane = engine.lane
-        made = self._store_rows(log_id, part, body, lane) if lane is not None and body else None
+        target = engine.table_target
+        made = self._store_rows(log_id, part, body, target) if target is not None and body else None
         return engine.register(made or self._store(log_id, part, body, index, engine.topic_of))
 
     def upload_rewritten(self, engine: TieredEngine, log_id: int, old: Part, frames: Sequence[Buffer]) -> Object:
@@ -215,25 +215,27 @@ class Tier:
             len(body),
             True,
         )
-        lane = engine.lane
-        made = self._store_rows(log_id, part, body, lane) if lane is not None and body else None
+        target = engine.table_target
+        made = self._store_rows(log_id, part, body, target) if target is not None and body else None
         return made or self._store(log_id, part, body, index.encode(summary), engine.topic_of, REWRITE_TRIES)
 
-    def _store_rows(self, log_id: int, part: Part, body: bytearray, lane: Lane) -> Object | None:
+    def _store_rows(self, log_id: int, part: Part, body: bytearray, target: TableTarget) -> Object | None:
         """The part as a file of an Iceberg table; None where it must rest as the segment it is."""
         from mainstem.storage.tier.iceberg.parquet import NotForTables, index_of, to_parquet
 
         self._leave_tables()
         try:
-            data = bytearray(to_parquet(memoryview(body), log_id, lane, self.tables.columns(lane.table)))
+            data = bytearray(to_parquet(memoryview(body), log_id, target, self.tables.columns(target.table)))
         except NotForTables as reason:
-            logger.warning("log %d: %s rests as a segment, not in table %s: %s", log_id, part.name, lane.table, reason)
+            logger.warning(
+                "log %d: %s rests as a segment, not in table %s: %s", log_id, part.name, target.table, reason
+            )
             return None
         footer = make_footer(log_id, part, body, 0)
         index = index_of(body, footer)
         object_id = uuid.uuid4().hex
         footer = make_footer(log_id, part, body + index, len(index))
-        made = Object(object_id, key_of(lane.table, object_id), footer)
+        made = Object(object_id, key_of(target.table, object_id), footer)
         self.registry.begin(made, len(data), self.now_ms())
 
         def put() -> None:
@@ -243,7 +245,7 @@ class Tier:
 
         try:
             self.keep_trying(put)
-            self.keep_trying(lambda: self.tables.add(lane.table, made.key), TABLE_TRIES)
+            self.keep_trying(lambda: self.tables.add(target.table, made.key), TABLE_TRIES)
         except BaseException:
             if not self.closing.is_set():
                 self.doom([made])

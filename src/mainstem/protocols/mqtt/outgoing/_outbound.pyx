@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.codec._batch cimport put_u16
-from mainstem.protocols._reactor cimport Line, lend
+from mainstem.protocols._reactor cimport SocketTransport, lend
 from mainstem.protocols.mqtt.outgoing._encoder cimport Encoder, Grant
 from mainstem.protocols.mqtt.wire._fields cimport get_length, length_size, put_length
 
@@ -110,13 +110,13 @@ cdef class Outbound(Sink):
             self.take()
             return
         self.bytes_sent += self.out_size
-        if type(self.transport) is not Line:
+        if type(self.transport) is not SocketTransport:
             self.transport.write(self.take())
             self.connection.note_unsent()
             return
-        done = (<Line>self.transport).push(self.out, self.out_size)
+        done = (<SocketTransport>self.transport).push(self.out, self.out_size)
         if done < self.out_size:
-            (<Line>self.transport).keep(self.take(), done)
+            (<SocketTransport>self.transport).keep(self.take(), done)
             return
         self.dirty = False
         if self.out_capacity > OUT_BYTES_MIN:  # the smallest is kept for the next packet
@@ -369,7 +369,7 @@ cdef class Outbound(Sink):
                           bint may_lend) except -1:
         """Append one PUBLISH; returns its size, 0 if the client would not take a packet so large."""
         cdef bint lent = may_lend and record.value_len >= LENT_BYTES_MIN and record.owner is not None \
-            and type(self.transport) is Line
+            and type(self.transport) is SocketTransport
         cdef Encoder encoder = self.encoder
         cdef bytes topic = record.topic, identifiers = b"", meta = b""
         cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), size, list_size = 0
@@ -429,7 +429,7 @@ cdef class Outbound(Sink):
         if lent:
             self.flush()  # which may move what was written here; the payload follows it
             self.bytes_sent += payload_size
-            (<Line>self.transport).keep_all([lend(record.owner, record.value_at, payload_size)])
+            (<SocketTransport>self.transport).keep_all([lend(record.owner, record.value_at, payload_size)])
             return size
         return at - start
 

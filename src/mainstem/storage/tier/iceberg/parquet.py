@@ -23,7 +23,7 @@ from mainstem.model.errors import CorruptFrame, UnreadableBatch
 from mainstem.model.topic import kafka_name
 from mainstem.storage.object.bundle import index_frames
 from mainstem.storage.segment.index import Summary
-from mainstem.storage.tier.iceberg.tables import Lane
+from mainstem.storage.tier.iceberg.tables import TableTarget
 from mainstem.storage.tier.objects import Footer
 
 ROWS_STEP = 1_024  # decoded or built at once: about a millisecond
@@ -37,12 +37,12 @@ class NotForTables(Exception):
     """A part that readers of a table would misunderstand: it rests in the store as the segment it is."""
 
 
-def to_parquet(frames: memoryview, log_id: int, lane: Lane, columns: Columns) -> bytes:
+def to_parquet(frames: memoryview, log_id: int, target: TableTarget, columns: Columns) -> bytes:
     """The file, once everything in `frames` was built again from it."""
     heads = frame_heads(frames, log_id)
     if any(_attributes(frames, at) & (TRANSACTIONAL | CONTROL) for at, head in _placed(heads) if head.size > 109):
         raise NotForTables("it holds transactions")
-    data = _written(_exact_rows(frames, heads, log_id, lane, columns), columns)
+    data = _written(_exact_rows(frames, heads, log_id, target, columns), columns)
     if from_parquet(data) != frames:
         raise NotForTables("what is built again from rows is not what was stored")
     return data
@@ -70,26 +70,28 @@ def _attributes(frames: memoryview, at: int) -> int:
 # -- to rows
 
 
-def _exact_rows(frames: memoryview, heads: list[FrameHead], log_id: int, lane: Lane, columns: Columns) -> pa.Table:
+def _exact_rows(
+    frames: memoryview, heads: list[FrameHead], log_id: int, target: TableTarget, columns: Columns
+) -> pa.Table:
     """Rows that give all frames back."""
-    rows = LogRows({"log": log_id, "lanes": [_lane(lane)], "shared": False}, False, columns)
-    table = pa.Table.from_batches(list(_decoded(frames, log_id, lane, rows)), schema=rows.schema)
+    rows = LogRows({"log": log_id, "lanes": [_partition(target)], "shared": False}, False, columns)
+    table = pa.Table.from_batches(list(_decoded(frames, log_id, target, rows)), schema=rows.schema)
     missing = _missing(table, frames, heads)
     if not missing:
         return table
-    return _with_whole(table, missing, lane, rows)
+    return _with_whole(table, missing, target, rows)
 
 
-def _lane(lane: Lane) -> list[object]:
-    return [kafka_name(lane.topic), lane.partition, lane.topic.decode("utf-8", "replace")]
+def _partition(target: TableTarget) -> list[object]:
+    return [kafka_name(target.topic), target.partition, target.topic.decode("utf-8", "replace")]
 
 
-def _decoded(frames: memoryview, log_id: int, lane: Lane, rows: LogRows) -> Iterator[pa.RecordBatch]:
+def _decoded(frames: memoryview, log_id: int, target: TableTarget, rows: LogRows) -> Iterator[pa.RecordBatch]:
     decoder = ColumnDecoder(
         int(flags_of(rows.decoded.names)),
-        lambda topic: lane.row,
+        lambda topic: target.row,
         lambda method, data: inflate(method, data, INFLATED_BYTES_MAX),
-        topic=lane.topic,
+        topic=target.topic,
         log_id=log_id,
         translate=kafka_headers,
     )
@@ -106,7 +108,7 @@ def _decoded(frames: memoryview, log_id: int, lane: Lane, rows: LogRows) -> Iter
             yield rows.table_batch(record_batch(taken, count, rows.decoded))
         if unreadable:
             frame, offset = decoder.pass_unreadable()
-            yield rows.table_batch(unreadable_row(frame, offset, lane.row, rows.decoded))
+            yield rows.table_batch(unreadable_row(frame, offset, target.row, rows.decoded))
 
 
 def _missing(table: pa.Table, frames: memoryview, heads: list[FrameHead]) -> list[tuple[FrameHead, bytes]]:
@@ -136,7 +138,9 @@ def _after(built: memoryview, at: int, head: FrameHead) -> int:
     return end
 
 
-def _with_whole(table: pa.Table, missing: list[tuple[FrameHead, bytes]], lane: Lane, rows: LogRows) -> pa.Table:
+def _with_whole(
+    table: pa.Table, missing: list[tuple[FrameHead, bytes]], target: TableTarget, rows: LogRows
+) -> pa.Table:
     """The same rows, and these frames whole: in their first row, or in one of their own where they have none."""
     offsets, batches = table["offset"].to_pylist(), table["batch"].to_pylist()
     pieces, done = list[pa.Table](), 0
@@ -149,7 +153,7 @@ def _with_whole(table: pa.Table, missing: list[tuple[FrameHead, bytes]], lane: L
             whole[at] = frame
         else:
             behind = next((n for n, offset in enumerate(offsets) if offset >= head.base_offset), len(offsets))
-            row = unreadable_row(frame, head.base_offset, lane.row, rows.decoded)
+            row = unreadable_row(frame, head.base_offset, target.row, rows.decoded)
             alone.append((behind, rows.table_batch(row)))
     if whole:
         field = table.schema.get_field_index("batch")

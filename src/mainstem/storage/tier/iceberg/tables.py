@@ -42,12 +42,12 @@ OFFSET_MAX = (1 << 63) - 1
 FIX = "undo it, or leave the table to itself: mainstem topic alter TOPIC --set tier=s3"
 
 
-class Lane(NamedTuple):
-    """Whose records a log holds: all of them."""
+class TableTarget(NamedTuple):
+    """Whose records all of a log's are, and the table that its parts go to."""
 
     topic: bytes
     partition: int
-    table: str  # that its parts go to
+    table: str
 
     @property
     def row(self) -> TopicRow:
