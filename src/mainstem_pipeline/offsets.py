@@ -21,7 +21,7 @@ def copied(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def pairs(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
-    """(topic, partition, offset) of each lane."""
+    """(topic, partition, offset) of each partition."""
     for topic, parts in offsets.items():
         if topic != IDS:
             for partition, offset in parts.items():

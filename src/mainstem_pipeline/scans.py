@@ -1,4 +1,4 @@
-"""A scan as the driver sees it: where its lanes stand, how far the next batch goes, and the plan for its tasks."""
+"""A scan as the driver sees it: where its partitions stand, how far the next batch goes, and the plan for its tasks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LOST_SHOWN = 3
 
 
 def _kafka_spelled(given: Mapping[str, Mapping[str, int]], known: Offsets) -> Mapping[str, Mapping[str, int]]:
-    """By the lanes' names: a topic may be given as MQTT spells it."""
+    """By the partitions' names: a topic may be given as MQTT spells it."""
     return {
         topic if topic in known or "/" not in topic else kafka_name(topic.encode()): parts
         for topic, parts in given.items()
     }
 
 
-def _offsets(lanes: list[dict[str, Any]], offset_of: Callable[[dict[str, Any]], int]) -> Offsets:
+def _offsets(partitions: list[dict[str, Any]], offset_of: Callable[[dict[str, Any]], int]) -> Offsets:
     found: Offsets = {}
-    for lane in lanes:
-        found.setdefault(lane["topic"], {})[str(lane["partition"])] = offset_of(lane)
-        if lane["topic_id"] is not None:
-            found.setdefault(IDS, {})[lane["topic"]] = lane["topic_id"]
+    for one in partitions:
+        found.setdefault(one["topic"], {})[str(one["partition"])] = offset_of(one)
+        if one["topic_id"] is not None:
+            found.setdefault(IDS, {})[one["topic"]] = one["topic_id"]
     return found
 
 
@@ -54,14 +54,14 @@ class Scan:
 
     # -- positions
 
-    def _lanes(self, **at: int) -> list[dict[str, Any]]:
-        lanes: list[dict[str, Any]] = self._client.post(
+    def _partitions(self, **at: int) -> list[dict[str, Any]]:
+        partitions: list[dict[str, Any]] = self._client.post(
             "/v1/scan/lanes", {"select": dict(self._options.select), "at": at}
         )["lanes"]
-        return lanes
+        return partitions
 
     def _all(self, field: str, **at: int) -> Offsets:
-        return _offsets(self._lanes(**at), lambda lane: lane[field])
+        return _offsets(self._partitions(**at), lambda one: one[field])
 
     def latest_offsets(self) -> Offsets:
         return self._all("end")
@@ -92,11 +92,11 @@ class Scan:
 
     def _pass_older(self, start: Offsets) -> None:
         """Begin no earlier than the first record of the time that a pushed-down filter asks for."""
-        for lane in self._lanes(time_ms=self._options.clip.time_ms):
-            topic, partition = lane["topic"], str(lane["partition"])
+        for one in self._partitions(time_ms=self._options.clip.time_ms):
+            topic, partition = one["topic"], str(one["partition"])
             known = start.get(topic, {}).get(partition)
             if known is not None:
-                start[topic][partition] = max(known, lane["end"] if lane["at"] is None else lane["at"])
+                start[topic][partition] = max(known, one["end"] if one["at"] is None else one["at"])
 
     def _at(self, position: Position, *, starting: bool) -> Offsets:
         if position.time_ms is not None:
@@ -122,27 +122,27 @@ class Scan:
         return self._all("start" if position.word == "earliest" else "end")
 
     def _at_time(self, time_ms: int, starting: bool) -> Offsets:
-        return _offsets(self._lanes(time_ms=time_ms), lambda lane: self._offset_at(lane, time_ms, starting))
+        return _offsets(self._partitions(time_ms=time_ms), lambda one: self._offset_at(one, time_ms, starting))
 
-    def _offset_at(self, lane: Mapping[str, Any], time_ms: int, starting: bool) -> int:
-        if lane["at"] is None and starting and not self._options.latest_if_no_time:
+    def _offset_at(self, one: Mapping[str, Any], time_ms: int, starting: bool) -> int:
+        if one["at"] is None and starting and not self._options.latest_if_no_time:
             raise InvalidArgument(
-                f"topic {lane['topic']} partition {lane['partition']} has no record at or after {time_ms}",
+                f"topic {one['topic']} partition {one['partition']} has no record at or after {time_ms}",
                 fix='.option("startingOffsetsByTimestampStrategy", "latest")',
             )
-        return int(lane["end"] if lane["at"] is None else lane["at"])
+        return int(one["end"] if one["at"] is None else one["at"])
 
     def _at_times(self, times: Mapping[str, Mapping[str, int]], starting: bool) -> Offsets:
         found = self._all("start" if starting else "end")
         times = _kafka_spelled(times, found)
-        lanes: dict[int, list[dict[str, Any]]] = {}
+        partitions: dict[int, list[dict[str, Any]]] = {}
         for topic, partition, time_ms in pairs(times):
             self._check_known(found, topic, partition)
-            if time_ms not in lanes:
-                lanes[time_ms] = self._lanes(time_ms=time_ms)
-            for lane in lanes[time_ms]:
-                if (lane["topic"], str(lane["partition"])) == (topic, partition):
-                    found[topic][partition] = self._offset_at(lane, time_ms, starting)
+            if time_ms not in partitions:
+                partitions[time_ms] = self._partitions(time_ms=time_ms)
+            for one in partitions[time_ms]:
+                if (one["topic"], str(one["partition"])) == (topic, partition):
+                    found[topic][partition] = self._offset_at(one, time_ms, starting)
         return found
 
     def _at_given(self, given: Mapping[str, Mapping[str, int]], starting: bool, *, rest: int | None = None) -> Offsets:
@@ -173,7 +173,7 @@ class Scan:
     # -- how far the next batch goes
 
     def advanced(self, start: Offsets, latest: Offsets) -> Offsets:
-        """The ends for a batch that starts at `start`: new lanes from their beginning, no lane backwards.
+        """The ends for a batch that starts at `start`: new partitions from their beginning, no partition backwards.
 
         But one that was made anew, if its loss may be passed over: it goes to its beginning, to be read from there.
         """
@@ -191,7 +191,7 @@ class Scan:
         return end
 
     def _made_anew(self, known: Offsets, latest: Offsets) -> set[tuple[str, str]]:
-        """Lanes whose topic was deleted and is there again: another id, or an end before where it is known to have been.
+        """Partitions whose topic was deleted and recreated: another id, or an end before where it is known to have been.
 
         DataLoss, if that is to be told: what it held is gone, and its new records have the old ones' offsets.
         """
@@ -212,7 +212,7 @@ class Scan:
     def limited(
         self, start: Offsets, end: Offsets, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> tuple[Offsets, int]:
-        """Ends so that at most about so many rows are meant, shared out by how much each lane has; and how many there are.
+        """Ends so that at most about so many rows are meant, shared out by what each partition has; and how many there are.
 
         Rows are counted where the log knows its topics, offsets elsewhere, as Kafka counts.
         """
@@ -231,7 +231,7 @@ class Scan:
         return limited, told["rows"]
 
     def _ranges(self, start: Offsets, end: Offsets) -> list[list[Any]]:
-        """[topic, partition, start, end] of every lane with something in it; a lane new since starts at its beginning."""
+        """[topic, partition, start, end] of every partition with something in it; one new since starts at its beginning."""
         unknown = [(t, p) for t, p, _ in pairs(end) if p not in start.get(t, {})]
         firsts = self._all("start") if unknown else {}
         ranges = []

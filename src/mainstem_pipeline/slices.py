@@ -280,23 +280,23 @@ class TopicRows:
         self._filter = wanted.encode() if wanted is not None else None
         self._low_marks, self._aliases = selection.get("low_marks", {}), selection.get("aliases", {})
         self._ids: dict[int, bytes] = {int(number): name.encode() for number, name in selection.get("ids", {}).items()}
-        self._lanes = {canonical.encode(): (topic, partition) for topic, partition, canonical in piece["lanes"]}
+        self._partitions = {canonical.encode(): (topic, partition) for topic, partition, canonical in piece["lanes"]}
         self._view = selection.get("view")  # that who may not consume everything reads through
         self._client = client
 
     def __call__(self, topic: bytes | int) -> TopicRow | None:
         name = self._name(topic) if isinstance(topic, int) else topic
-        lane = self._lanes.get(name)
-        if lane is None and (self._filter is None or not matches(self._filter, name)):
+        known = self._partitions.get(name)
+        if known is None and (self._filter is None or not matches(self._filter, name)):
             return None
         canonical = name.decode("utf-8", "replace")
-        kafka = lane[0] if lane is not None else self._aliases.get(canonical) or kafka_name(name)
+        kafka = known[0] if known is not None else self._aliases.get(canonical) or kafka_name(name)
         start = int(self._low_marks.get(canonical, 0))
         return (
             kafka.encode(),
             canonical.encode(),
             _levels(name),
-            lane[1] if lane is not None else 0,
+            known[1] if known is not None else 0,
             start,
             OFFSET_MAX,
         )

@@ -277,7 +277,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _back(start: Offsets, end: Offsets) -> bool:
-    """Whether a lane goes back, because its topic was made anew: that must be written down, although it has no rows."""
+    """Whether a partition goes back, because its topic was recreated: that must be written down, although it has no rows."""
     return any(
         end.get(topic, {}).get(partition, offset) < offset or is_another(topic, start, end)
         for topic, partition, offset in pairs(start)

@@ -50,17 +50,17 @@ def broker() -> Iterator[Broker]:
 
 
 class Scan:
-    """What a task does: lanes, a plan, and frames for each slice."""
+    """What a task does: asks for partitions, a plan, and frames for each slice."""
 
     def __init__(self, broker: Broker, user: tuple[str, str]) -> None:
         self.http = httpx.Client(base_url=broker.http_url, auth=user, timeout=20)
 
-    def lanes(self, select: dict[str, Any], **at: int) -> httpx.Response:
+    def partitions(self, select: dict[str, Any], **at: int) -> httpx.Response:
         return self.http.post("/v1/scan/lanes", json={"select": select, "at": at})
 
     def plan(self, select: dict[str, Any], **options: Any) -> dict[str, Any]:
-        lanes = self.lanes(select).raise_for_status().json()["lanes"]
-        ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in lanes]
+        found = self.partitions(select).raise_for_status().json()["lanes"]
+        ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in found]
         answer = self.http.post("/v1/scan/plan", json={"select": select, "ranges": ranges, **options})
         return dict(answer.raise_for_status().json())
 
@@ -122,12 +122,14 @@ def test_what_is_named_and_denied_is_refused_with_the_command_that_allows_it(bro
     missing = [named("b/none"), {"kind": "view", "view": "nothing"}, {"kind": "view", "view": "odd"}]
     partitions = {"kind": "partitions", "partitions": {"own.b": [0]}}
     for select in (named("a/secret"), named("a/1", "b/1"), partitions, filtered("b/#"), *missing):
-        answer = scan.lanes(select)
+        answer = scan.partitions(select)
         assert answer.status_code == 403, select
         assert answer.json()["fix"].startswith("mainstem user allow ann consume '"), select
-    assert scan.lanes(named("a/secret")).json()["fix"] == "mainstem user allow ann consume 'a/secret'"
-    assert scan.lanes(named("a/none")).status_code == 404, "what it may consume it may know of"
-    assert scan.lanes(named("$audit")).status_code == Scan(broker, EVE).lanes(named("$audit")).status_code == 403
+    assert scan.partitions(named("a/secret")).json()["fix"] == "mainstem user allow ann consume 'a/secret'"
+    assert scan.partitions(named("a/none")).status_code == 404, "what it may consume it may know of"
+    assert (
+        scan.partitions(named("$audit")).status_code == Scan(broker, EVE).partitions(named("$audit")).status_code == 403
+    )
 
 
 def test_a_plan_tells_of_no_file_and_of_no_other_topic(broker: Broker) -> None:
@@ -170,7 +172,7 @@ def test_a_right_that_is_taken_away_counts_at_once(broker: Broker) -> None:
     root.http.post("/v1/users/ben/rules", json=rule("b/1", allow=False)).raise_for_status()
     try:
         assert ben.values(filtered("b/#")) == of("b/declared")
-        assert ben.lanes(named("b/1")).status_code == 403
+        assert ben.partitions(named("b/1")).status_code == 403
     finally:
         root.http.request("DELETE", "/v1/users/ben/rules", params={"filter": "b/1"}).raise_for_status()
     assert b"b/1 0" in ben.values(filtered("b/#"))

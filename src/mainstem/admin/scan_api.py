@@ -2,7 +2,7 @@
 
 | | |
 |---|---|
-| `POST /v1/scan/lanes` | where the lanes of a selection start and end; with `at`, the offset of a time or stamp |
+| `POST /v1/scan/lanes` | where the partitions of a selection start and end; with `at`, the offset of a time or stamp |
 | `POST /v1/scan/limit` | ends of ranges so that about so many rows are meant |
 | `POST /v1/scan/plan` | slices over ranges, and a lease on their files; of very much, ranges to be cut |
 | `GET /v1/scan/plans/{plan}/slices?log=&start=&end=&slice_bytes=` | a range of a plan, cut into slices |
@@ -64,7 +64,7 @@ BODY_BYTES_MAX = 8 << 20
 def spark_routes(broker: Broker) -> list[Route]:
     scan, stage, told = _ScanApi(broker), _StageApi(broker), _ToldApi(broker)
     table: tuple[tuple[str, str, Handler, str], ...] = (
-        ("POST", "/v1/scan/lanes", scan.lanes, "scan.read"),
+        ("POST", "/v1/scan/lanes", scan.partitions, "scan.read"),
         ("POST", "/v1/scan/limit", scan.limit, "scan.read"),
         ("POST", "/v1/scan/plan", scan.plan, "scan.read"),
         ("GET", "/v1/scan/plans/{plan}/slices", scan.cut, "scan.read"),
@@ -170,10 +170,12 @@ class _ScanApi(_Api):
             raise NotFound(f"view {name!r} was deleted", fix="mainstem view ls")
         return reader.through(view) if view is not None else reader
 
-    async def lanes(self, request: Request, namespace: Namespace) -> Response:
+    async def partitions(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
         reader = self._reader(request)
-        return JSONResponse(await self._plans.lanes(namespace, _field(body, "select"), body.get("at") or {}, reader))
+        return JSONResponse(
+            await self._plans.partitions(namespace, _field(body, "select"), body.get("at") or {}, reader)
+        )
 
     async def limit(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)

@@ -101,15 +101,13 @@ class HotLog:
             name = topic_of_kafka(bounds.topic)
         if name is None or not matches(str(options.select["filter"]).encode(), name):
             return None
-        lanes = {
-            lane[0] for task in tasks for piece in task.slices for lane in piece["lanes"] if lane[2] == name.decode()
-        }
+        names = {one[0] for task in tasks for piece in task.slices for one in piece["lanes"] if one[2] == name.decode()}
         narrow = {"kind": "filter", "filter": literal_filter(name).decode()}
-        return replace(options, select=narrow, clip=replace(options.clip, topics=frozenset({*lanes, STEM})))
+        return replace(options, select=narrow, clip=replace(options.clip, topics=frozenset({*names, STEM})))
 
 
 def _only_of(end: Offsets, clip: Clip) -> Offsets:
-    """The lanes that a narrower selection has as well."""
+    """The partitions that a narrower selection has as well."""
     assert clip.topics is not None
     return {topic: parts for topic, parts in end.items() if topic in clip.topics}
 

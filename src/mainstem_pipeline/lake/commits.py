@@ -61,7 +61,7 @@ class Fenced(MainstemError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a batch of a raw table starts and ends, by topic and partition; a lane that is new has no start."""
+    """Where a batch of a raw table starts and ends, by topic and partition; a partition that is new has no start."""
 
     starts: Mapping[str, Mapping[str, int]]
     ends: Mapping[str, Mapping[str, int]]

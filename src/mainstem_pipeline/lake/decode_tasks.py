@@ -95,9 +95,9 @@ def decode_slices(task: ScanTask, target: Target) -> Outcome:
 
     def rows() -> Iterator[pa.RecordBatch]:
         for piece in task.slices:
-            lanes = LogRows(piece, task.selection.get("filter") is not None, numbers)
-            for batch in read_task(replace(task, slices=[piece]), lanes.decoded):
-                yield lanes.table_batch(batch)
+            rows = LogRows(piece, task.selection.get("filter") is not None, numbers)
+            for batch in read_task(replace(task, slices=[piece]), rows.decoded):
+                yield rows.table_batch(batch)
 
     return _decode(rows(), target)
 

@@ -50,10 +50,10 @@ def _asked(pipeline: Pipeline, flow: Flow) -> list[str]:
     options = read_options({**pipeline.broker, **source.options(), "retrySeconds": str(RETRY_S)}, streaming=True)
     client = options.connection.client()
     try:
-        lanes = client.post("/v1/scan/lanes", {"select": dict(options.select)})["lanes"]
+        partitions = client.post("/v1/scan/lanes", {"select": dict(options.select)})["lanes"]
     finally:
         client.close()
-    if not any(lane["end"] > lane["start"] for lane in lanes):
+    if not any(one["end"] > one["start"] for one in partitions):
         return [f"{flow.name}: {source.value} holds no records yet"]
     return []
 

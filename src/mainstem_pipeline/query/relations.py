@@ -72,7 +72,7 @@ class Relations(Names):
         name, snapshot = ".".join(table.name()), table.current_snapshot()
         source = normal_source(table.properties[SOURCE])
         is_exact = source == asked.source
-        # An archive of a filter has a filter's lanes: asked for by filter, the log has the same.
+        # An archive of a filter has a filter's partitions: asked for by filter, the log has the same.
         by_filter = source.startswith("filter:") and "subscribe" in asked.options
         options = {"filter": asked.filter.decode()} if by_filter else asked.options
         if snapshot is None:

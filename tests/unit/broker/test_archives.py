@@ -92,7 +92,7 @@ async def test_a_stem_waits_until_each_of_its_topics_is_archived(tmp_path: Path)
         assert broker.archives.position(stem) == 15
 
 
-async def test_a_stems_lane_without_a_filter_promises_nothing(tmp_path: Path) -> None:
+async def test_a_stems_entry_without_a_filter_promises_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, **KEPT) as broker:
         await publish(broker, b"a", 0)
         stem = stem_of(broker)

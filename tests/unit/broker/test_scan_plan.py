@@ -15,8 +15,8 @@ import pytest
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.scans import plan as plan_module
 from mainstem.broker.scans.gaps import Gaps
-from mainstem.broker.scans.lanes import Lane, Selection
 from mainstem.broker.scans.plan import LEASE_MS, LEASE_MS_MAX
+from mainstem.broker.scans.selection import ScanPartition, Selection
 from mainstem.broker.topics.policy import Policy
 from mainstem.codec.batch import frame_heads
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
@@ -190,10 +190,10 @@ async def test_a_stamp_is_the_place_of_its_very_record(tmp_path: Path) -> None:
     stem = next(iter(namespace.stems.values()))
 
     async def offset_at(stamp: int) -> int:
-        lanes = (await broker.scans.lanes(namespace, SELECT, {"stamp": stamp}))["lanes"]
-        (found,) = [lane["at"] for lane in lanes if lane["partition"] == stem.id]
-        assert isinstance(found, int)
-        return found
+        found = (await broker.scans.partitions(namespace, SELECT, {"stamp": stamp}))["lanes"]
+        (offset,) = [one["at"] for one in found if one["partition"] == stem.id]
+        assert isinstance(offset, int)
+        return offset
 
     piece = stem.read_now(0, 1 << 20)
     assert piece is not None
@@ -270,16 +270,16 @@ async def test_ranges_of_a_large_plan_are_cut_by_who_reads_them_and_hold_every_r
 
 
 async def test_ten_terabytes_are_planned_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated catalog: 160,000 segments of 64 MiB, in a log that has none of them."""
+    """A simulated list of parts: 160,000 segments of 64 MiB, in a log that has none of them."""
     segments, size, records = 160_000, 64 << 20, 100_000
     broker = await opened(tmp_path)
     topic = broker.create_topic(broker.namespace("/"), b"big", Policy(layout="dedicated"))
     log = topic.partitions[0].log
     parts = tuple(Part(f"{n}.log", 0, n * records, (n + 1) * records, n, n, size, sealed=True) for n in range(segments))
     stat = replace(log.engine.stat(), parts=parts, size_bytes=segments * size, end_offset=segments * records)
-    lane = Lane("big", 0, b"big", 0, segments * records, [(log, 0, segments * records)], topic.id)
+    whole = ScanPartition("big", 0, b"big", 0, segments * records, [(log, 0, segments * records)], topic.id)
     monkeypatch.setattr(type(log.engine), "stat", lambda _: stat)
-    monkeypatch.setattr(broker.scans, "_select", lambda *_: Selection([lane]))
+    monkeypatch.setattr(broker.scans, "_select", lambda *_: Selection([whole]))
     monkeypatch.setattr(broker.scans, "_gaps", Gaps())
     monkeypatch.setattr(Gaps, "load", lambda *_: None)
     tracemalloc.start()

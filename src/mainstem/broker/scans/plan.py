@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.scans.gaps import Gaps
-from mainstem.broker.scans.lanes import Lane, Selection, select
 from mainstem.broker.scans.readers import Reader, Readers
+from mainstem.broker.scans.selection import ScanPartition, Selection, select
 from mainstem.broker.scans.slices import LogSlice, ranges_of, slices_of
 from mainstem.broker.scans.times import TimeFinder
 from mainstem.codec.batch import KIND_STATE, frame_heads
@@ -61,9 +61,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets [start, end) of a lane that a plan is asked for."""
+    """Offsets [start, end) of a partition that a plan is asked for."""
 
-    lane: Lane
+    partition: ScanPartition
     start: int
     end: int  # what is there of it
     asked_end: int
@@ -80,39 +80,45 @@ class ScanPlans:
         self.producers = broker.coordinator.producers
 
     def _select(self, namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
-        """The selection, its lanes ending before the first transaction that is still open."""
+        """The selection, its partitions ending before the first transaction that is still open."""
         selection = select(namespace, wanted, reader)
-        for lane in selection.lanes:
-            lane.end = min(lane.end, self.producers.committed_end(lane.spans[-1][0])) if lane.spans else lane.end
+        for partition in selection.partitions:
+            partition.end = (
+                min(partition.end, self.producers.committed_end(partition.spans[-1][0]))
+                if partition.spans
+                else partition.end
+            )
         return selection
 
     async def _to_count(self, namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
         selection = self._select(namespace, wanted, reader)
         if selection.filter is not None and not reader.whole:  # many rules, many topics: not on the loop
-            for log in [log for lane in selection.lanes for log, *_ in lane.spans if log.index is not None]:
+            for log in [
+                log for partition in selection.partitions for log, *_ in partition.spans if log.index is not None
+            ]:
                 await asyncio.to_thread(selection.bits, log)
         return selection
 
-    # -- where lanes begin and end
+    # -- where partitions begin and end
 
-    async def lanes(
+    async def partitions(
         self, namespace: Namespace, wanted: Mapping[str, Any], at: Mapping[str, Any], reader: Reader = EVERYTHING
     ) -> dict[str, Any]:
-        """Start, end and topic of each lane, and with a time or stamp in `at` the offset that is meant (null: none yet)."""
+        """Start, end and topic of each partition; with a time or stamp in `at` also the offset meant (null: none yet)."""
         selection = self._select(namespace, wanted, reader)
         found = []
-        for lane in selection.lanes:
+        for partition in selection.partitions:
             told: dict[str, Any] = {
-                "topic": lane.topic,
-                "partition": lane.partition,
-                "start": lane.start,
-                "end": lane.end,
-                "topic_id": lane.topic_id,
+                "topic": partition.topic,
+                "partition": partition.number,
+                "start": partition.start,
+                "end": partition.end,
+                "topic_id": partition.topic_id,
             }
             if "time_ms" in at:
-                told["at"] = await asyncio.to_thread(self._times.find, selection, lane, int(at["time_ms"]))
+                told["at"] = await asyncio.to_thread(self._times.find, selection, partition, int(at["time_ms"]))
             elif "stamp" in at:
-                told["at"] = await asyncio.to_thread(_offset_of_stamp, lane, int(at["stamp"]))
+                told["at"] = await asyncio.to_thread(_offset_of_stamp, partition, int(at["stamp"]))
             found.append(told)
         return {"lanes": found}
 
@@ -124,7 +130,7 @@ class ScanPlans:
         rows: int,
         reader: Reader = EVERYTHING,
     ) -> dict[str, Any]:
-        """Ends of the ranges so that about `rows` rows are meant, shared out by how much each lane has."""
+        """Ends of the ranges so that about `rows` rows are meant, shared out by how much each partition has."""
         selection = await self._to_count(namespace, wanted, reader)
         asked = [_range(selection, one) for one in ranges]
         chosen = [await when_local(partial(self._without_gap, one)) for one in asked]
@@ -136,46 +142,46 @@ class ScanPlans:
         else:
             shares = _shares(counts, rows)
             ends = [await self._end_after(selection, one, share) for one, share in zip(chosen, shares, strict=True)]
-        kept = [[*one.lane.key, end] for one, end in zip(chosen, ends, strict=True)]
+        kept = [[*one.partition.key, end] for one, end in zip(chosen, ends, strict=True)]
         return {"ends": kept, "rows": total}
 
     async def _find_gaps(self, chosen: Sequence[Range]) -> None:
         """Of the logs that are counted by offsets."""
-        logs = {log for one in chosen for log, *_ in _stretches(one.lane, one.start, one.end) if log.index is None}
+        logs = {log for one in chosen for log, *_ in _stretches(one.partition, one.start, one.end) if log.index is None}
         for log in logs:
             await asyncio.to_thread(self._gaps.load, log)
 
     @staticmethod
     def _without_gap(one: Range) -> Range:
         """The range from its first stored record on: an unclean stop may leave many offsets unused, which are no rows."""
-        for log, start, end in _stretches(one.lane, one.start, one.end):
+        for log, start, end in _stretches(one.partition, one.start, one.end):
             if log.index is not None:  # the topic index counts
                 return one
             piece = log.read_now(start, 1, end)
             if piece is not None:
-                return Range(one.lane, max(start, piece.base_offset), one.end, one.asked_end)
+                return Range(one.partition, max(start, piece.base_offset), one.end, one.asked_end)
         return one
 
     async def _count(self, selection: Selection, one: Range) -> int:
         """Records in the range; exact for shared logs (they count topics), by offsets less the gaps for the others."""
         total = 0
-        for log, start, end in _stretches(one.lane, one.start, one.end):
+        for log, start, end in _stretches(one.partition, one.start, one.end):
             for first, last in _steps(log, start, end):
-                total += self._rows(selection, [one.lane], log, first, last)
+                total += self._rows(selection, [one.partition], log, first, last)
                 await asyncio.sleep(0)  # each step is a chunk of the topic index; others get their turn between them
         return total
 
-    def _rows(self, selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int) -> int:
-        """Of lanes that all lie in the log."""
+    def _rows(self, selection: Selection, partitions: Sequence[ScanPartition], log: Log, start: int, end: int) -> int:
+        """Of partitions that all lie in the log."""
         start = max(start, log.start_offset)
         if start >= end:
             return 0
         if log.index is None:
             return self._gaps.count(log, start, end)
         total = 0
-        for lane in lanes:
-            if lane.canonical is not None:
-                number = log.index.topics.find(lane.canonical)
+        for partition in partitions:
+            if partition.canonical is not None:
+                number = log.index.topics.find(partition.canonical)
                 total += log.index.count_one(number, start, end) if number else 0
             else:
                 total += log.index.count(selection.bits(log), start, end)
@@ -183,25 +189,25 @@ class ScanPlans:
 
     async def _end_after(self, selection: Selection, one: Range, rows: int) -> int:
         """The furthest end of the range with at most `rows` rows before it, but at least one offset on."""
-        for log, start, end in _stretches(one.lane, one.start, one.end):
+        for log, start, end in _stretches(one.partition, one.start, one.end):
             for first, last in _steps(log, start, end):
-                count = self._rows(selection, [one.lane], log, first, last)
+                count = self._rows(selection, [one.partition], log, first, last)
                 if count > rows:
-                    found = self._end_within(selection, [one.lane], log, first, last, rows)
+                    found = self._end_within(selection, [one.partition], log, first, last, rows)
                     return max(found, min(one.start + 1, one.end))
                 rows -= count
                 await asyncio.sleep(0)
         return one.end
 
     def _end_within(
-        self, selection: Selection, lanes: Sequence[Lane], log: Log, start: int, end: int, rows: int
+        self, selection: Selection, partitions: Sequence[ScanPartition], log: Log, start: int, end: int, rows: int
     ) -> int:
         if log.index is None:
             return self._gaps.end_after(log, max(start, log.start_offset), end, rows)
         low, high = start, end
         while low + 1 < high:
             middle = (low + high) // 2
-            if self._rows(selection, lanes, log, start, middle) <= rows:
+            if self._rows(selection, partitions, log, start, middle) <= rows:
                 low = middle
             else:
                 high = middle
@@ -242,11 +248,13 @@ class ScanPlans:
         room = rows_max
         stretches = self._by_log(chosen, lost)
         range_bytes = _range_bytes(stretches, slice_bytes) if ranged and not rows_max else 0
-        for (log, start, end), lanes in stretches.items():
-            read_by = [[lane.topic, lane.partition, (lane.canonical or b"").decode()] for lane in lanes]
+        for (log, start, end), partitions in stretches.items():
+            read_by = [
+                [partition.topic, partition.number, (partition.canonical or b"").decode()] for partition in partitions
+            ]
             path = log.engine.stat().path
             for piece in self._cut(lease, log, start, end, slice_bytes, files, range_bytes):
-                for part, rows in self._by_rows(selection, lanes, log, piece, room, rows_max):
+                for part, rows in self._by_rows(selection, partitions, log, piece, room, rows_max):
                     told = _described(log, part, path) | (self._far(log, part) if files and not range_bytes else {})
                     if range_bytes:
                         told["ranged"] = True
@@ -260,17 +268,25 @@ class ScanPlans:
             "slices": slices,
             "lost": lost,
             "aborted": self._aborted(slices),
-            "topic_ids": {one.lane.topic: one.lane.topic_id for one in chosen if one.lane.topic_id is not None},
+            "topic_ids": {
+                one.partition.topic: one.partition.topic_id for one in chosen if one.partition.topic_id is not None
+            },
             "selection": _selection_document(selection),
         }
 
     def _by_rows(
-        self, selection: Selection, lanes: Sequence[Lane], log: Log, piece: LogSlice, room: int, rows_max: int
+        self,
+        selection: Selection,
+        partitions: Sequence[ScanPartition],
+        log: Log,
+        piece: LogSlice,
+        room: int,
+        rows_max: int,
     ) -> Iterator[tuple[LogSlice, int]]:
         """The slice with its rows, if it has any; with `rows_max` cut after `room` of them, then after each so many."""
-        rows = self._rows(selection, lanes, log, piece.start, piece.end)
+        rows = self._rows(selection, partitions, log, piece.start, piece.end)
         while rows_max and rows > room:
-            cut = max(self._end_within(selection, lanes, log, piece.start, piece.end, room), piece.start + 1)
+            cut = max(self._end_within(selection, partitions, log, piece.start, piece.end, room), piece.start + 1)
             yield replace(piece, end=cut), min(room, rows)
             piece, rows, room = replace(piece, start=cut), rows - room, rows_max
         if rows > 0:
@@ -290,23 +306,23 @@ class ScanPlans:
             return slice_bytes
         total = 0.0
         for one in chosen:
-            for log, start, end in _stretches(one.lane, one.start, one.end):
+            for log, start, end in _stretches(one.partition, one.start, one.end):
                 stat = log.engine.stat()
                 stored = max(stat.end_offset - stat.start_offset, 1)
                 total += stat.size_bytes * (end - start) / stored
         return min(slice_bytes, max(int(total / slices_min), 1))
 
     @staticmethod
-    def _by_log(chosen: Sequence[Range], lost: list[list[Any]]) -> dict[tuple[Log, int, int], list[Lane]]:
-        """Stretches of logs to read, each once for all the lanes that lie in it; what is gone is told in `lost`."""
-        found: dict[tuple[Log, int, int], list[Lane]] = {}
+    def _by_log(chosen: Sequence[Range], lost: list[list[Any]]) -> dict[tuple[Log, int, int], list[ScanPartition]]:
+        """Stretches of logs to read, each once for all the partitions that lie in it; what is gone is told in `lost`."""
+        found: dict[tuple[Log, int, int], list[ScanPartition]] = {}
         for one in chosen:
-            if one.start < one.lane.start:
-                lost.append([*one.lane.key, one.start, min(one.lane.start, one.asked_end)])
-            if one.asked_end > one.lane.end:
-                lost.append([*one.lane.key, max(one.start, one.lane.end), one.asked_end])
-            for log, start, end in _stretches(one.lane, max(one.start, one.lane.start), one.end):
-                found.setdefault((log, start, end), []).append(one.lane)
+            if one.start < one.partition.start:
+                lost.append([*one.partition.key, one.start, min(one.partition.start, one.asked_end)])
+            if one.asked_end > one.partition.end:
+                lost.append([*one.partition.key, max(one.start, one.partition.end), one.asked_end])
+            for log, start, end in _stretches(one.partition, max(one.start, one.partition.start), one.end):
+                found.setdefault((log, start, end), []).append(one.partition)
         return found
 
     def cut(
@@ -499,13 +515,13 @@ def _without_state(data: bytes | memoryview, log: Log) -> bytes:
     return b"".join(view[head.pos : head.pos + head.size] for head in heads if head.kind != KIND_STATE)
 
 
-def _offset_of_stamp(lane: Lane, stamp: int) -> int:
-    """Of the lane's first record with that stamp or a later one."""
-    for log, first, end in lane.spans:
+def _offset_of_stamp(partition: ScanPartition, stamp: int) -> int:
+    """Of the partition's first record with that stamp or a later one."""
+    for log, first, end in partition.spans:
         offset = max(_offset_in(log, stamp), first) if log.last_stamp >= stamp else end
         if offset < end:
-            return max(offset, lane.start)
-    return lane.end
+            return max(offset, partition.start)
+    return partition.end
 
 
 def _offset_in(log: Log, stamp: int) -> int:
@@ -519,16 +535,16 @@ def _offset_in(log: Log, stamp: int) -> int:
 
 
 def _range(selection: Selection, asked: Sequence[Any]) -> Range:
-    topic, partition, start, end = asked
-    lane = selection.lane(str(topic), int(partition))
+    topic, number, start, end = asked
+    partition = selection.partition(str(topic), int(number))
     if int(start) > int(end):
-        raise InvalidArgument(f"{topic} {partition}: the range {start} to {end} runs backwards")
-    return Range(lane, int(start), min(int(end), lane.end), int(end))
+        raise InvalidArgument(f"{topic} {number}: the range {start} to {end} runs backwards")
+    return Range(partition, int(start), min(int(end), partition.end), int(end))
 
 
-def _stretches(lane: Lane, start: int, end: int) -> list[tuple[Log, int, int]]:
+def _stretches(partition: ScanPartition, start: int, end: int) -> list[tuple[Log, int, int]]:
     found = []
-    for log, first, last in lane.spans:
+    for log, first, last in partition.spans:
         low, high = max(start, first), min(end, last)
         if low < high:
             found.append((log, low, high))
@@ -546,7 +562,7 @@ def _steps(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _shares(counts: Sequence[int], rows: int) -> list[int]:
-    """Proportional, rounded down, at least one where there is anything, so that no lane starves."""
+    """Proportional, rounded down, at least one where there is anything, so that no partition starves."""
     total = sum(counts)
     return [max(count * rows // total, 1) if count else 0 for count in counts]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 
-from mainstem.broker.scans.lanes import Lane, Selection
+from mainstem.broker.scans.selection import ScanPartition, Selection
 from mainstem.codec.columns import Column, ColumnDecoder, TopicRow
 from mainstem.codec.compression import inflate
 from mainstem.log.log import Log
@@ -31,14 +31,14 @@ class TimeFinder:
     def __init__(self) -> None:
         self._newest_us: dict[_PartKey, int] = {}
 
-    def find(self, selection: Selection, lane: Lane, time_ms: int) -> int | None:
-        """The offset of the lane's first record at or after `time_ms`; None when all are older."""
-        for log, first, end in lane.spans:
+    def find(self, selection: Selection, partition: ScanPartition, time_ms: int) -> int | None:
+        """The offset of the partition's first record at or after `time_ms`; None when all are older."""
+        for log, first, end in partition.spans:
             for part in log.engine.stat().parts:
-                start, stop = max(part.base_offset, first, lane.start), min(part.end_offset, end)
+                start, stop = max(part.base_offset, first, partition.start), min(part.end_offset, end)
                 if start >= stop or self._is_older(log, part, time_ms * 1000):
                     continue
-                for times, offsets in _columns(log, start, stop, _Wanted(selection, lane)):
+                for times, offsets in _columns(log, start, stop, _Wanted(selection, partition)):
                     for row, time_us in enumerate(times):
                         if time_us >= time_ms * 1000:
                             return offsets[row]
@@ -63,10 +63,10 @@ def _anything(topic: bytes | int) -> TopicRow | None:
 
 
 class _Wanted:
-    """Which records of a shared log are the lane's."""
+    """Which records of a shared log are the partition's."""
 
-    def __init__(self, selection: Selection, lane: Lane) -> None:
-        self._selection, self._lane = selection, lane
+    def __init__(self, selection: Selection, partition: ScanPartition) -> None:
+        self._selection, self._partition = selection, partition
 
     def __call__(self, topic: bytes | int) -> TopicRow | None:
         name = self._selection.ids.get(topic) if isinstance(topic, int) else topic
@@ -74,8 +74,8 @@ class _Wanted:
             return None
         if name == _ITS_TOPIC:
             return _anything(name)
-        if self._lane.canonical is not None:
-            return _anything(name) if name == self._lane.canonical else None
+        if self._partition.canonical is not None:
+            return _anything(name) if name == self._partition.canonical else None
         wanted = self._selection.filter is None or matches(self._selection.filter, name)
         wanted = wanted and self._selection.reader.may(name)
         return _anything(name) if wanted else None

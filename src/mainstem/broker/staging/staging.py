@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mainstem.broker.rights.decisions import SCHEMAS_TOPIC
-from mainstem.broker.scans.lanes import canonical_topic, kafka_topic
+from mainstem.broker.scans.selection import canonical_topic, kafka_topic
 from mainstem.broker.schemas.enforcement import invalid_record, misfits_of
 from mainstem.broker.staging.staged_append import append_staged, appended_already, durable
 from mainstem.broker.staging.writers import Writer

@@ -1,6 +1,6 @@
 """How far archives have got: what retention must wait for where a topic is to be kept until it is archived.
 
-An archive reports, per lane, the offset up to which its table holds everything. A log whose policy says
+An archive reports, per partition, the offset up to which its table holds everything. A log whose policy says
 `keep_until_archived` loses a segment only below the lowest position that an archive of it has reported, and none at all
 before one has. A stem holds many topics: it waits until each of them is covered by some archive's filter or name. An
 archive that is given up must be forgotten, or the log waits for it for ever.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.broker.scans.lanes import STEM, canonical_topic
+from mainstem.broker.scans.selection import STEM, canonical_topic
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.retention import Holds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KIND = "archive"
 ARCHIVES_MAX = 10_000
-LANES_MAX = 10_000  # of one archive
+PARTITIONS_MAX = 10_000  # of one archive
 WAITING_NS = 1_000_000_000  # how long the answer which logs wait is good for
 
 
@@ -69,7 +69,7 @@ class Archives:
     ) -> Ticket:
         """An archive holds everything below these offsets ({topic: {partition: offset}}).
 
-        The lane of a stem (`#`) counts for the topics of `topic_filter`, and for nothing without one.
+        The entry of a stem (`#`) counts for the topics of `topic_filter`, and for nothing without one.
         """
         if not name or len(name) > 256 or "\0" in name:
             raise InvalidArgument("an archive needs a name of at most 256 characters, without U+0000")
@@ -78,8 +78,8 @@ class Archives:
             raise Overloaded(
                 f"{ARCHIVES_MAX} archives report already", fix="forget old ones: mainstem lake forget NAME"
             )
-        if sum(map(len, ends.values())) > LANES_MAX:
-            raise InvalidArgument(f"an archive reports at most {LANES_MAX} lanes")
+        if sum(map(len, ends.values())) > PARTITIONS_MAX:
+            raise InvalidArgument(f"an archive reports at most {PARTITIONS_MAX} partitions")
         wanted = topic_filter.encode() if topic_filter else None
         if wanted is not None:
             check_filter(wanted)

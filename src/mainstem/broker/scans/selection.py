@@ -1,8 +1,8 @@
-"""What a scan reads: a selection of topics becomes lanes, each an ordered run of offsets with a start and an end.
+"""What a scan reads: a selection of topics becomes partitions, each an ordered run of offsets with a start and an end.
 
-A topic-partition is a lane, with the offsets its Kafka consumers see, through all the spans it ever lay in. A filter or a
-view has one lane per stem (topic `#`, partition = the log's number) and one per partition of each matching topic that has
-logs of its own: new ones appear as such topics are made, and are read from their beginning.
+A topic's partition has the offsets its Kafka consumers see, through all the spans it ever lay in. A filter or a view has
+one partition per stem (topic `#`, number = the log's) and one per partition of each matching topic that has logs of its
+own: new ones appear as such topics are made, and are read from their beginning. The scan API calls them `lanes`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mainstem.model.topic import kafka_name, topic_of_kafka
 from mainstem.model.topic_filter import check_filter, matches
 
 STEM = "#"
-LANES_MAX = 10_000
+PARTITIONS_MAX = 10_000
 ALIASES_MAX = 100_000
 
 
 @dataclass(slots=True)
-class Lane:
+class ScanPartition:
     topic: str  # in Kafka's spelling; STEM for a shared log seen through a filter
-    partition: int
+    number: int
     canonical: bytes | None  # None: many topics
     start: int
     end: int  # the last stable offset
@@ -40,14 +40,14 @@ class Lane:
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.topic, self.partition
+        return self.topic, self.number
 
 
 @dataclass(slots=True)
 class Selection:
-    """A scan's topics, resolved: its lanes, and what readers need to know a wanted record."""
+    """A scan's topics, resolved: its partitions, and what readers need to know a wanted record."""
 
-    lanes: list[Lane]
+    partitions: list[ScanPartition]
     filter: bytes | None = None
     condition: Condition | None = None
     low_marks: dict[bytes, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Selection:
     ids: dict[int, bytes] = field(default_factory=dict)  # topics that frames of shared logs name by number
     reader: Reader = field(default_factory=Reader)
     _bits: dict[int, bytes | bytearray] = field(default_factory=dict)
-    _by_key: dict[tuple[str, int], Lane] = field(default_factory=dict)
+    _by_key: dict[tuple[str, int], ScanPartition] = field(default_factory=dict)
 
     def bits(self, log: Log) -> bytes | bytearray:
         """The topics of a shared log that the filter means to its reader."""
@@ -64,13 +64,13 @@ class Selection:
             self._bits[log.id] = self.reader.bits(log, self.filter)
         return self._bits[log.id]
 
-    def lane(self, topic: str, partition: int) -> Lane:
-        if len(self._by_key) != len(self.lanes):
-            self._by_key = {lane.key: lane for lane in reversed(self.lanes)}
-        found = self._by_key.get((topic, partition))
+    def partition(self, topic: str, number: int) -> ScanPartition:
+        if len(self._by_key) != len(self.partitions):
+            self._by_key = {one.key: one for one in reversed(self.partitions)}
+        found = self._by_key.get((topic, number))
         if found is not None:
             return found
-        raise NotFound(f"partition {partition} of {topic!r} is not part of this scan", fix="mainstem topic ls")
+        raise NotFound(f"partition {number} of {topic!r} is not part of this scan", fix="mainstem topic ls")
 
 
 def select(namespace: Namespace, wanted: Mapping[str, Any], reader: Reader) -> Selection:
@@ -142,14 +142,14 @@ def _by_pattern(namespace: Namespace, pattern: str, reader: Reader) -> list[Topi
                 if topic is None:  # deleted; its records are still stored
                     continue
                 found[name] = topic
-                if len(found) > LANES_MAX:
+                if len(found) > PARTITIONS_MAX:
                     raise _too_many(len(found))
     return list(found.values())
 
 
 def _too_many(count: int) -> Overloaded:
     return Overloaded(
-        f"{count} topics or more are meant, at most {LANES_MAX} can be read one by one",
+        f"{count} topics or more are meant, at most {PARTITIONS_MAX} can be read one by one",
         fix="use the option filter (any number of topics), for example filter=sensors/#",
     )
 
@@ -166,19 +166,19 @@ def _of_partitions(namespace: Namespace, wanted: Mapping[str, Iterable[int]], re
 
 
 def _selected(reader: Reader, chosen: list[tuple[Topic, Partition]]) -> Selection:
-    if len(chosen) > LANES_MAX:
+    if len(chosen) > PARTITIONS_MAX:
         raise _too_many(len(chosen))
-    selection = Selection([_lane(topic, partition) for topic, partition in chosen], reader=reader)
+    selection = Selection([_scan_partition(topic, partition) for topic, partition in chosen], reader=reader)
     for topic, _ in chosen:
         _describe(selection, topic)
     return selection
 
 
-def _lane(topic: Topic, partition: Partition) -> Lane:
+def _scan_partition(topic: Topic, partition: Partition) -> ScanPartition:
     spans = [(span.log, span.first, span.end_offset) for span in partition.spans]
     start, end = partition.start_offset, partition.stable_offset
     topic_id = None if topic.declared and partition.spans[-1].shared else topic.id
-    return Lane(kafka_topic(topic), partition.index, topic.name, start, end, spans, topic_id)
+    return ScanPartition(kafka_topic(topic), partition.index, topic.name, start, end, spans, topic_id)
 
 
 def _describe(selection: Selection, topic: Topic) -> None:
@@ -195,7 +195,7 @@ def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition |
     selection = Selection([], topic_filter, condition, reader=reader)
     for stem in namespace.stems.values():
         span = (stem, stem.start_offset, stem.stable)
-        selection.lanes.append(Lane(STEM, stem.id, None, stem.start_offset, stem.stable, [span]))
+        selection.partitions.append(ScanPartition(STEM, stem.id, None, stem.start_offset, stem.stable, [span]))
     for topic in namespace.topics.values():
         if not matches(topic_filter, topic.name) or not reader.may(topic.name):
             continue
@@ -204,6 +204,6 @@ def _of_filter(namespace: Namespace, topic_filter: bytes, condition: Condition |
             own = [(span.log, span.first, span.end_offset) for span in partition.spans if not span.shared]
             if own:  # what lies in a stem is read with the stem
                 start = max(partition.low_mark, own[0][1], own[0][0].start_offset)
-                lane = Lane(kafka_topic(topic), partition.index, topic.name, start, own[-1][2], own, topic.id)
-                selection.lanes.append(lane)
+                found = ScanPartition(kafka_topic(topic), partition.index, topic.name, start, own[-1][2], own, topic.id)
+                selection.partitions.append(found)
     return selection
