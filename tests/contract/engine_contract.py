@@ -10,7 +10,7 @@ import pytest
 
 from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import Overloaded, StorageFault
-from mainstem.storage.engine import CopiedEngine, Engine, FileParts, LineEngine
+from mainstem.storage.engine import CopiedEngine, Engine, FileParts, FlushableEngine
 from mainstem.storage.flusher import Flusher
 from mainstem.testing.frames import Writer, make_test_frame, read_everything, values_of
 
@@ -296,17 +296,17 @@ class EngineContract(ABC):
 
     def test_an_engine_that_syncs_by_a_line_says_how_far_it_is_durable(self, writer: Writer) -> None:
         engine = writer.engine
-        if not isinstance(engine, LineEngine):
+        if not isinstance(engine, FlushableEngine):
             pytest.skip("it syncs by `sync` alone")
         flusher = Flusher(1)
-        line = flusher.line(self)
+        handle = flusher.handle(self)
         writer.append([b"first"])
         engine.sync()
         writer.append([b"a"], [b"b"])
-        number = engine.begin_sync(line)
+        number = engine.begin_sync(handle)
         assert number > 0
-        line.wait()
-        assert engine.end_sync(line) >= number
+        handle.wait()
+        assert engine.end_sync(handle) >= number
         assert engine.durable_offset == writer.next_offset
         flusher.close()
 

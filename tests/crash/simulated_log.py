@@ -9,7 +9,7 @@ from typing import cast
 
 from mainstem.codec.batch import frame_heads
 from mainstem.storage.engine import Part
-from mainstem.storage.flusher import FlushLine
+from mainstem.storage.flusher import FlushHandle
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.index_cache import IndexCache
@@ -22,8 +22,8 @@ DIRECTORY = Path("/log")
 RESERVED_OFFSETS = 8
 
 
-class SimulatedLine:
-    """A `FlushLine` on the simulated disk: what is requested is synced when the simulation says so, and told later."""
+class SimulatedHandle:
+    """A `FlushHandle` on the simulated disk: what is requested is synced when the simulation says so, and told later."""
 
     def __init__(self, disk: FaultyDisk) -> None:
         self._disk = disk
@@ -55,7 +55,7 @@ class SimulatedLog:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.disk = FaultyDisk(seed, short_write_chance=self.rng.choice((0.0, 0.2)))
-        self.disk.lines = True
+        self.disk.flushable = True
         self.now_ns = 0
         self.written: dict[int, bytes] = {}  # every offset ever given to a value, by history
         self.present: dict[int, bytes] = {}  # what a reader must see while the process lives
@@ -125,15 +125,15 @@ class SimulatedLog:
 
     def begin_sync(self) -> None:
         before = set(self.present)
-        number = self.engine.begin_sync(cast(FlushLine, self.line))
+        number = self.engine.begin_sync(cast(FlushHandle, self.handle))
         if number:
             self.asked.append((number, before))
 
     def work(self) -> None:
-        self.line.work()
+        self.handle.work()
 
     def end_sync(self) -> None:
-        completed = self.engine.end_sync(cast(FlushLine, self.line))
+        completed = self.engine.end_sync(cast(FlushHandle, self.handle))
         while self.asked and self.asked[0][0] <= completed:
             self.durable |= self.asked.popleft()[1] & self.present.keys()
 
@@ -215,8 +215,8 @@ class SimulatedLog:
         self.reservation = Reservation.open(DIRECTORY, self.disk)
         stat = engine.stat()
         self.engine = engine
-        self.line = SimulatedLine(self.disk)
-        self.asked: deque[tuple[int, set[int]]] = deque()  # syncs of the line that were not told: number, offsets
+        self.handle = SimulatedHandle(self.disk)
+        self.asked: deque[tuple[int, set[int]]] = deque()  # syncs of the handle that were not told: number, offsets
         found = dict(read_everything(engine, LOG_ID, bytes_max=self.rng.choice((1, 700, 1 << 16))))
         self.check_recovered(found, clean=stat.clean)
         if stat.clean:  # then an append that the power cut interrupted had not begun to write: its offsets are free

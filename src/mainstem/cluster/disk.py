@@ -41,7 +41,7 @@ def is_recorded(name: str) -> bool:
 class CellDisk(RealDisk):
     """`files` is what replaying the log left under `root`. Any thread may call."""
 
-    lines = False  # syncs are ours
+    flushable = False  # syncs are ours
 
     def __init__(self, root: Path, wal: CellWal, objects: CellObjects, files: dict[str, File]) -> None:
         super().__init__()

@@ -132,7 +132,7 @@ class Committer:
             while log in self._busy:
                 self._done.wait()
         if self._flusher is not None:
-            log.syncing.await_line()
+            log.syncing.await_flusher()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the threads."""
@@ -157,11 +157,11 @@ class Committer:
 
     def _collect(self, flusher: Flusher, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
         done: list[tuple[Log, int]] = []
-        for line in flusher.finished():
-            log: Log = line.owner
-            syncs, sync_ns = line.take_times()  # first: what these made durable is among what `end` tells
+        for handle in flusher.finished():
+            log: Log = handle.owner
+            syncs, sync_ns = handle.take_times()  # first: what these made durable is among what `end` tells
             try:
-                end = log.syncing.end(line)
+                end = log.syncing.end(handle)
             except BaseException as error:
                 self._on_failure(log, error)
                 continue

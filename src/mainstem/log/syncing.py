@@ -1,4 +1,4 @@
-"""How what a log has written becomes durable: by a `FlushLine`, by an engine that says so itself, or by a thread's `sync`.
+"""How what a log has written becomes durable: by a `FlushHandle`, by an engine that says so itself, or by a thread's `sync`.
 
 Whoever begins a sync notes what the log had written by then; when the sync has ended, that is how far the log is durable.
 A promise (the metadata that names the log) must be durable first, so while there is one only a thread may sync.
@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mainstem.storage.engine import Engine, LineEngine, PushedEngine
+from mainstem.storage.engine import Engine, FlushableEngine, PushedEngine
 
 if TYPE_CHECKING:
     from mainstem.log.log import Log
-    from mainstem.storage.flusher import Flusher, FlushLine
+    from mainstem.storage.flusher import Flusher, FlushHandle
 
 
 class Promise(Protocol):
@@ -29,18 +29,18 @@ class Promise(Protocol):
 class Syncing:
     """Of one log; belongs to the loop's thread, but for what says otherwise."""
 
-    __slots__ = ("_asked", "_line", "_line_engine", "_log", "_promises", "_pushed_engine")
+    __slots__ = ("_asked", "_flushable_engine", "_handle", "_log", "_promises", "_pushed_engine")
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._promises: deque[Promise] = deque()
-        self._line: FlushLine | None = None
-        self._line_engine: LineEngine | None = None
+        self._handle: FlushHandle | None = None
+        self._flushable_engine: FlushableEngine | None = None
         self._pushed_engine: PushedEngine | None = None
         self._asked: deque[tuple[int, int]] = deque()  # syncs under way: number, end offset
 
     def use_engine(self, engine: Engine) -> None:
-        self._line_engine = engine if isinstance(engine, LineEngine) else None
+        self._flushable_engine = engine if isinstance(engine, FlushableEngine) else None
         self._pushed_engine = engine if isinstance(engine, PushedEngine) else None
 
     def promise(self, written: Promise) -> None:
@@ -56,28 +56,28 @@ class Syncing:
 
     def begin(self, flusher: Flusher) -> bool:
         """Have everything written so far synced without a committer's thread; False where `Log.sync` must be called."""
-        engine = self._line_engine
+        engine = self._flushable_engine
         if engine is None or self._promises:
             return False
-        if self._line is None:
-            self._line = flusher.line(self._log)
-        number = engine.begin_sync(self._line)
+        if self._handle is None:
+            self._handle = flusher.handle(self._log)
+        number = engine.begin_sync(self._handle)
         if number:
             self._asked.append((number, self._log.written))
         return number > 0
 
-    def end(self, line: FlushLine) -> int:
-        """When the line has news, on the loop: up to where the log is durable by it. Raises if it failed."""
-        assert self._line_engine is not None
-        completed, end = self._line_engine.end_sync(line), 0
+    def end(self, handle: FlushHandle) -> int:
+        """When the handle has news, on the loop: up to where the log is durable by it. Raises if it failed."""
+        assert self._flushable_engine is not None
+        completed, end = self._flushable_engine.end_sync(handle), 0
         while self._asked and self._asked[0][0] <= completed:
             end = self._asked.popleft()[1]
         return end
 
-    def await_line(self) -> None:
+    def await_flusher(self) -> None:
         """Until nothing that was begun is under way. Not on the loop."""
-        if self._line is not None:
-            self._line.wait()
+        if self._handle is not None:
+            self._handle.wait()
 
     def await_push(self, told: Callable[[Log, int], None]) -> bool:
         """Where the engine says by itself when something is durable: `told(log, number)` in a thread; `end_push` follows, on

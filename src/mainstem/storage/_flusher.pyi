@@ -1,16 +1,16 @@
 from typing import Any
 
-class FlushLine:
+class FlushHandle:
     flusher: Flusher
     owner: Any
     def __init__(self, flusher: Flusher, owner: Any) -> None: ...
     def outcome(self) -> tuple[int, int]:
-        """The last request that is done, and the line's error, 0 if it has none."""
+        """The last request that is done, and the handle's error, 0 if it has none."""
     def request(self, fd: int) -> int:
-        """Sync what was written to `fd` so far. The request's number; 0 if it is not taken: the line failed, another
+        """Sync what was written to `fd` so far. The request's number; 0 if it is not taken: the handle failed, another
         file's sync is under way, or the flusher is closed."""
     def wait(self) -> int:
-        """Until all that was requested is done. The line's error, 0 if it has none."""
+        """Until all that was requested is done. The handle's error, 0 if it has none."""
     def take_times(self) -> tuple[int, int]:
         """How many syncs there were since it was last asked, and their nanoseconds together."""
 
@@ -18,8 +18,8 @@ class Flusher:
     def __init__(self, threads: int) -> None: ...
     def fileno(self) -> int:
         """Becomes readable when `finished` has something to tell."""
-    def line(self, owner: Any) -> FlushLine: ...
-    def finished(self) -> list[FlushLine]:
-        """The lines on which anything was done or failed since it was last asked."""
+    def handle(self, owner: Any) -> FlushHandle: ...
+    def finished(self) -> list[FlushHandle]:
+        """The handles on which anything was done or failed since it was last asked."""
     def close(self) -> None:
         """Finish what was requested and end the threads; `finished` tells of it. What is requested later is not taken."""

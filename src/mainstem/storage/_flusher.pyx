@@ -55,7 +55,7 @@ cdef extern from *:
     ssize_t write(int fd, const void* data, size_t size) nogil
 
 
-cdef struct Line:
+cdef struct Handle:
     int fd
     int error
     bint running
@@ -65,54 +65,54 @@ cdef struct Line:
     int64_t completed
     int64_t syncs  # since they were last taken, and how long they took together
     int64_t sync_ns
-    Line* next_queued
-    Line* next_news
-    void* owner  # the FlushLine, kept alive by its flusher while anything is under way
+    Handle* next_queued
+    Handle* next_news
+    void* owner  # the FlushHandle, kept alive by its flusher while anything is under way
 
 
 cdef struct Shared:
     pthread_mutex_t lock
     pthread_cond_t wake
     pthread_cond_t done
-    Line* queue_first
-    Line* queue_last
-    Line* news
+    Handle* queue_first
+    Handle* queue_last
+    Handle* news
     int waiting
     bint stopping
     int notice_fd
 
 
-cdef void _enqueue(Shared* shared, Line* line) noexcept nogil:
-    line.queued = True
-    line.next_queued = NULL
+cdef void _enqueue(Shared* shared, Handle* handle) noexcept nogil:
+    handle.queued = True
+    handle.next_queued = NULL
     if shared.queue_last == NULL:
-        shared.queue_first = line
+        shared.queue_first = handle
     else:
-        shared.queue_last.next_queued = line
-    shared.queue_last = line
+        shared.queue_last.next_queued = handle
+    shared.queue_last = handle
 
 
-cdef bint _finish(Shared* shared, Line* line, int64_t target, int failed, int64_t took_ns) noexcept nogil:
+cdef bint _finish(Shared* shared, Handle* handle, int64_t target, int failed, int64_t took_ns) noexcept nogil:
     """Whether the loop must be told: it was not yet of anything else."""
     cdef bint quiet = shared.news == NULL
-    line.running = False
-    line.syncs += 1
-    line.sync_ns += took_ns
-    line.error = failed
-    line.completed = line.requested if failed else target  # what was asked for since is not tried: see `flusher.py`
-    if line.requested > line.completed:
-        _enqueue(shared, line)
-    if not line.told:
-        line.told = True
-        line.next_news = shared.news
-        shared.news = line
+    handle.running = False
+    handle.syncs += 1
+    handle.sync_ns += took_ns
+    handle.error = failed
+    handle.completed = handle.requested if failed else target  # what was asked for since is not tried: see `flusher.py`
+    if handle.requested > handle.completed:
+        _enqueue(shared, handle)
+    if not handle.told:
+        handle.told = True
+        handle.next_news = shared.news
+        shared.news = handle
     if shared.waiting:
         pthread_cond_broadcast(&shared.done)
     return quiet
 
 
 cdef void _work(Shared* shared) noexcept nogil:
-    cdef Line* line
+    cdef Handle* handle
     cdef int64_t target, began_ns
     cdef uint64_t one = 1
     cdef int fd, failed
@@ -120,77 +120,77 @@ cdef void _work(Shared* shared) noexcept nogil:
     while True:
         while shared.queue_first == NULL and not shared.stopping:
             pthread_cond_wait(&shared.wake, &shared.lock)
-        line = shared.queue_first
-        if line == NULL:
+        handle = shared.queue_first
+        if handle == NULL:
             break
-        shared.queue_first = line.next_queued
+        shared.queue_first = handle.next_queued
         if shared.queue_first == NULL:
             shared.queue_last = NULL
-        line.queued, line.running = False, True
-        target, fd = line.requested, line.fd
+        handle.queued, handle.running = False, True
+        target, fd = handle.requested, handle.fd
         pthread_mutex_unlock(&shared.lock)
         began_ns = monotonic_ns()
         failed = sync_descriptor(fd)
         began_ns = monotonic_ns() - began_ns
         pthread_mutex_lock(&shared.lock)
-        if _finish(shared, line, target, failed, began_ns):
+        if _finish(shared, handle, target, failed, began_ns):
             pthread_mutex_unlock(&shared.lock)  # whom this wakes would only wait for the lock
             write(shared.notice_fd, &one, sizeof(one))
             pthread_mutex_lock(&shared.lock)
     pthread_mutex_unlock(&shared.lock)
 
 
-cdef class FlushLine:
-    cdef Line line
+cdef class FlushHandle:
+    cdef Handle handle
     cdef readonly Flusher flusher
     cdef readonly object owner
 
     def __cinit__(self, Flusher flusher, owner):
         self.flusher = flusher
         self.owner = owner
-        self.line.owner = <void*>self
+        self.handle.owner = <void*>self
 
     def outcome(self):
         cdef Shared* shared = self.flusher.shared
         cdef int64_t completed
         cdef int error
         pthread_mutex_lock(&shared.lock)  # a sync that ends just now is seen with its error or not at all
-        completed, error = self.line.completed, self.line.error
+        completed, error = self.handle.completed, self.handle.error
         pthread_mutex_unlock(&shared.lock)
         return completed, error
 
     def request(self, int fd):
         cdef Shared* shared = self.flusher.shared
-        cdef Line* line = &self.line
+        cdef Handle* handle = &self.handle
         cdef bint wake = False
         cdef int64_t number = 0
         self.flusher.busy.add(self)  # nothing of the interpreter's runs while the lock is held
         pthread_mutex_lock(&shared.lock)
-        if not line.error and not shared.stopping and (line.requested == line.completed or line.fd == fd):
-            line.fd = fd
-            line.requested += 1
-            number = line.requested
-            wake = not line.queued and not line.running
+        if not handle.error and not shared.stopping and (handle.requested == handle.completed or handle.fd == fd):
+            handle.fd = fd
+            handle.requested += 1
+            number = handle.requested
+            wake = not handle.queued and not handle.running
             if wake:
-                _enqueue(shared, line)
+                _enqueue(shared, handle)
         pthread_mutex_unlock(&shared.lock)
         if wake:
             pthread_cond_signal(&shared.wake)
-        elif not number and line.requested == line.completed:
+        elif not number and handle.requested == handle.completed:
             self.flusher.busy.discard(self)
         return number
 
     def wait(self):
         cdef Shared* shared = self.flusher.shared
-        cdef Line* line = &self.line
+        cdef Handle* handle = &self.handle
         cdef int error
         with nogil:
             pthread_mutex_lock(&shared.lock)
             shared.waiting += 1
-            while line.completed < line.requested:
+            while handle.completed < handle.requested:
                 pthread_cond_wait(&shared.done, &shared.lock)
             shared.waiting -= 1
-            error = line.error
+            error = handle.error
             pthread_mutex_unlock(&shared.lock)
         return error
 
@@ -198,8 +198,8 @@ cdef class FlushLine:
         cdef Shared* shared = self.flusher.shared
         cdef int64_t syncs, sync_ns
         pthread_mutex_lock(&shared.lock)
-        syncs, sync_ns = self.line.syncs, self.line.sync_ns
-        self.line.syncs = self.line.sync_ns = 0
+        syncs, sync_ns = self.handle.syncs, self.handle.sync_ns
+        self.handle.syncs = self.handle.sync_ns = 0
         pthread_mutex_unlock(&shared.lock)
         return syncs, sync_ns
 
@@ -243,12 +243,12 @@ cdef class Flusher:
     def fileno(self):
         return self._reading_fd
 
-    def line(self, owner):
-        return FlushLine(self, owner)
+    def handle(self, owner):
+        return FlushHandle(self, owner)
 
     def finished(self):
         cdef Shared* shared = self.shared
-        cdef Line* line
+        cdef Handle* handle
         cdef list found = []
         if self._threads:
             try:
@@ -256,14 +256,14 @@ cdef class Flusher:
             except BlockingIOError:
                 pass
         pthread_mutex_lock(&shared.lock)
-        line, shared.news = shared.news, NULL
-        while line != NULL:
-            line.told = False
-            owner = <object>line.owner
+        handle, shared.news = shared.news, NULL
+        while handle != NULL:
+            handle.told = False
+            owner = <object>handle.owner
             found.append(owner)
-            if line.requested == line.completed:
+            if handle.requested == handle.completed:
                 self.busy.discard(owner)
-            line = line.next_news
+            handle = handle.next_news
         pthread_mutex_unlock(&shared.lock)
         found.reverse()
         return found

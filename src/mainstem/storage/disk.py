@@ -30,7 +30,7 @@ class Readable(Protocol):
 class Disk(Protocol):
     """Files by path and descriptor. Every method raises OSError as the system call would."""
 
-    lines: bool  # its descriptors are the operating system's, which a `FlushLine` may sync
+    flushable: bool  # its descriptors are the operating system's, which a `Flusher` may sync
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         """A descriptor. With `create` the file must not exist yet."""
@@ -97,7 +97,7 @@ sync_data = choose_sync()
 class RealDisk:
     """The operating system's. Stateless: one instance serves everyone."""
 
-    lines = True
+    flushable = True
 
     def __init__(self) -> None:
         self._fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
-    from mainstem.storage.flusher import FlushLine
+    from mainstem.storage.flusher import FlushHandle
 
 Buffer = bytes | bytearray | memoryview
 
@@ -160,15 +160,15 @@ class CopiedEngine(Protocol):
 
 
 @runtime_checkable
-class LineEngine(Protocol):
+class FlushableEngine(Protocol):
     """An engine whose common sync is one descriptor's: a thread can do it that never waits for the interpreter."""
 
-    def begin_sync(self, line: FlushLine) -> int:
-        """Ask `line` for what `sync` would do now: the request's number; 0 where it takes more, then call `sync`.
+    def begin_sync(self, handle: FlushHandle) -> int:
+        """Ask `handle` for what `sync` would do now: the request's number; 0 where it takes more, then call `sync`.
         Never waits; on the thread that appends."""
 
-    def end_sync(self, line: FlushLine) -> int:
-        """On the same thread, when `line` has news: what was asked for up to this number survives a power cut.
+    def end_sync(self, handle: FlushHandle) -> int:
+        """On the same thread, when `handle` has news: what was asked for up to this number survives a power cut.
         StorageFault if it failed."""
 
 

@@ -76,7 +76,7 @@ class FaultyDisk:
 
     def __init__(self, seed: int, *, capacity_bytes: int = UNLIMITED, short_write_chance: float = 0.0) -> None:
         self._rng = random.Random(seed)
-        self.lines = False  # a simulation that has lines of its own says so
+        self.flushable = False  # a simulation that has a flusher of its own says so
         self._capacity_bytes = capacity_bytes
         self._short_write_chance = short_write_chance
         self._names: dict[Path, _File] = {}

@@ -13,7 +13,7 @@ import pytest
 
 from mainstem.model.errors import StorageFault
 from mainstem.storage.engines import EngineOptions, open_engine
-from mainstem.storage.flusher import Flusher, FlushLine
+from mainstem.storage.flusher import Flusher, FlushHandle
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.testing.frames import Writer, read_everything
 
@@ -28,7 +28,7 @@ def flusher() -> Iterator[Flusher]:
     made.close()
 
 
-def told(flusher: Flusher) -> list[FlushLine]:
+def told(flusher: Flusher) -> list[FlushHandle]:
     ready, _, _ = select.select([flusher.fileno()], [], [], WAIT_S)
     assert ready, "nothing was told"
     return flusher.finished()
@@ -39,55 +39,55 @@ def open_file(path: Path) -> int:
 
 
 def test_a_sync_is_told_once_with_its_number(flusher: Flusher, tmp_path: Path) -> None:
-    fd, line = open_file(tmp_path / "a"), flusher.line("me")
+    fd, handle = open_file(tmp_path / "a"), flusher.handle("me")
     os.write(fd, b"x")
-    assert line.request(fd) == 1
-    assert told(flusher) == [line]
-    assert line.owner == "me"
-    assert line.outcome() == (1, 0)
-    syncs, sync_ns = line.take_times()
+    assert handle.request(fd) == 1
+    assert told(flusher) == [handle]
+    assert handle.owner == "me"
+    assert handle.outcome() == (1, 0)
+    syncs, sync_ns = handle.take_times()
     assert syncs == 1
     assert sync_ns > 0
-    assert line.take_times() == (0, 0)
+    assert handle.take_times() == (0, 0)
     assert flusher.finished() == []
     os.close(fd)
 
 
 def test_requests_during_a_sync_are_all_completed(flusher: Flusher, tmp_path: Path) -> None:
-    fd, line = open_file(tmp_path / "a"), flusher.line(None)
+    fd, handle = open_file(tmp_path / "a"), flusher.handle(None)
     for number in range(1, 501):
         os.write(fd, b"x" * 100)
-        assert line.request(fd) == number
-    assert line.wait() == 0
-    assert line.outcome() == (500, 0)
-    assert line.take_times()[0] <= 500
+        assert handle.request(fd) == number
+    assert handle.wait() == 0
+    assert handle.outcome() == (500, 0)
+    assert handle.take_times()[0] <= 500
     os.close(fd)
 
 
 def test_another_file_waits_until_the_line_is_free(flusher: Flusher, tmp_path: Path) -> None:
-    fds, line = [open_file(tmp_path / name) for name in "ab"], flusher.line(None)
+    fds, handle = [open_file(tmp_path / name) for name in "ab"], flusher.handle(None)
     for _ in range(200):
-        first = line.request(fds[0])
-        second = line.request(fds[1])
+        first = handle.request(fds[0])
+        second = handle.request(fds[1])
         assert first
-        line.wait()
-        assert line.outcome() == (max(first, second), 0)
-        assert line.request(fds[1])
-        line.wait()
+        handle.wait()
+        assert handle.outcome() == (max(first, second), 0)
+        assert handle.request(fds[1])
+        handle.wait()
     for fd in fds:
         os.close(fd)
 
 
 def test_a_line_that_failed_is_never_synced_again(flusher: Flusher, tmp_path: Path) -> None:
-    good, line = open_file(tmp_path / "a"), flusher.line(None)
+    good, handle = open_file(tmp_path / "a"), flusher.handle(None)
     reading, writing = os.pipe()  # cannot be synced
-    assert line.request(writing) == 1
-    assert line.wait() == errno.EINVAL
-    assert line in told(flusher)
-    assert line.outcome()[1] == errno.EINVAL
-    assert line.request(good) == 0
-    assert line.outcome()[1] == errno.EINVAL
-    other = flusher.line(None)
+    assert handle.request(writing) == 1
+    assert handle.wait() == errno.EINVAL
+    assert handle in told(flusher)
+    assert handle.outcome()[1] == errno.EINVAL
+    assert handle.request(good) == 0
+    assert handle.outcome()[1] == errno.EINVAL
+    other = flusher.handle(None)
     assert other.request(good) == 1
     assert other.wait() == 0
     for fd in (good, reading, writing):
@@ -97,14 +97,14 @@ def test_a_line_that_failed_is_never_synced_again(flusher: Flusher, tmp_path: Pa
 def test_closing_finishes_what_was_requested_and_takes_no_more(tmp_path: Path) -> None:
     flusher = Flusher(2)
     fds = [open_file(tmp_path / str(n)) for n in range(20)]
-    lines = [flusher.line(n) for n in range(20)]
-    for line, fd in zip(lines, fds, strict=True):
+    handles = [flusher.handle(n) for n in range(20)]
+    for handle, fd in zip(handles, fds, strict=True):
         os.write(fd, b"x" * 10_000)
-        assert line.request(fd) == 1
+        assert handle.request(fd) == 1
     flusher.close()
-    assert {line.owner for line in flusher.finished()} == set(range(20))
-    assert all(line.outcome() == (1, 0) for line in lines)
-    assert lines[0].request(fds[0]) == 0
+    assert {handle.owner for handle in flusher.finished()} == set(range(20))
+    assert all(handle.outcome() == (1, 0) for handle in handles)
+    assert handles[0].request(fds[0]) == 0
     flusher.close()
     for fd in fds:
         os.close(fd)
@@ -112,8 +112,8 @@ def test_closing_finishes_what_was_requested_and_takes_no_more(tmp_path: Path) -
 
 def test_a_line_nobody_keeps_is_told_all_the_same(flusher: Flusher, tmp_path: Path) -> None:
     fd = open_file(tmp_path / "a")
-    assert flusher.line("forgotten").request(fd) == 1
-    assert [line.owner for line in told(flusher)] == ["forgotten"]
+    assert flusher.handle("forgotten").request(fd) == 1
+    assert [handle.owner for handle in told(flusher)] == ["forgotten"]
     os.close(fd)
 
 
@@ -132,15 +132,15 @@ def grown(path: Path) -> tuple[SegmentEngine, Writer]:
 
 def test_a_file_that_grew_is_synced_by_the_line(flusher: Flusher, tmp_path: Path) -> None:
     engine, writer = grown(tmp_path / "log")
-    line = flusher.line(engine)
-    assert engine.begin_sync(line) == 0, "nothing is new"
+    handle = flusher.handle(engine)
+    assert engine.begin_sync(handle) == 0, "nothing is new"
     writer.append([b"second"])
-    assert engine.begin_sync(line) == 1
+    assert engine.begin_sync(handle) == 1
     writer.append([b"third"])
-    assert engine.begin_sync(line) == 2
-    line.wait()
+    assert engine.begin_sync(handle) == 2
+    handle.wait()
     assert engine.durable_offset == 1, "nobody was told yet"
-    assert engine.end_sync(line) == 2
+    assert engine.end_sync(handle) == 2
     assert engine.durable_offset == 3
     engine.close()
     again = open_engine("segment", tmp_path / "log", LOG_ID, options=EngineOptions())
@@ -151,37 +151,37 @@ def test_a_file_that_grew_is_synced_by_the_line(flusher: Flusher, tmp_path: Path
 def test_what_takes_more_than_one_file_is_left_to_sync(flusher: Flusher, tmp_path: Path) -> None:
     engine = open_engine("segment", tmp_path / "log", LOG_ID, options=EngineOptions())
     assert isinstance(engine, SegmentEngine)
-    line, writer = flusher.line(engine), Writer(engine, LOG_ID)
-    assert engine.begin_sync(line) == 0, "an empty log"
+    handle, writer = flusher.handle(engine), Writer(engine, LOG_ID)
+    assert engine.begin_sync(handle) == 0, "an empty log"
     writer.append([b"a"])
-    assert engine.begin_sync(line) == 0, "the file's name is not durable"
+    assert engine.begin_sync(handle) == 0, "the file's name is not durable"
     engine.sync()
     engine.roll()
     writer.append([b"b"])
-    assert engine.begin_sync(line) == 0, "a sealed one and a new one"
+    assert engine.begin_sync(handle) == 0, "a sealed one and a new one"
     engine.sync()
     writer.append([b"c"])
-    assert engine.begin_sync(line) == 1
+    assert engine.begin_sync(handle) == 1
     engine.close()
-    assert engine.begin_sync(line) == 0, "closed"
+    assert engine.begin_sync(handle) == 0, "closed"
 
 
 def test_every_other_sync_waits_for_the_line(flusher: Flusher, tmp_path: Path) -> None:
     engine, writer = grown(tmp_path / "log")
-    line = flusher.line(engine)
+    handle = flusher.handle(engine)
     for n in range(50):
         writer.append([b"%d" % n])
-        assert engine.begin_sync(line)
+        assert engine.begin_sync(handle)
         engine.sync()
-        assert line.outcome()[0] == n + 1
-        engine.end_sync(line)
+        assert handle.outcome()[0] == n + 1
+        engine.end_sync(handle)
     assert engine.durable_offset == 51
     engine.close()
 
 
 def test_while_another_thread_syncs_the_line_is_not_asked(flusher: Flusher, tmp_path: Path) -> None:
     engine, writer = grown(tmp_path / "log")
-    line, held, go = flusher.line(engine), threading.Event(), threading.Event()
+    handle, held, go = flusher.handle(engine), threading.Event(), threading.Event()
 
     def hold() -> None:
         with engine._sync_lock:
@@ -192,47 +192,47 @@ def test_while_another_thread_syncs_the_line_is_not_asked(flusher: Flusher, tmp_
     thread.start()
     assert held.wait(WAIT_S)
     writer.append([b"x"])
-    assert engine.begin_sync(line) == 0
+    assert engine.begin_sync(handle) == 0
     go.set()
     thread.join()
-    assert engine.begin_sync(line) == 1
+    assert engine.begin_sync(handle) == 1
     engine.close()
 
 
 @pytest.mark.parametrize("told_by", ["end_sync", "sync", "close"])
 def test_a_failed_sync_of_the_line_breaks_the_log(flusher: Flusher, tmp_path: Path, told_by: str) -> None:
     engine, writer = grown(tmp_path / "log")
-    line = flusher.line(engine)
+    handle = flusher.handle(engine)
     reading, writing = os.pipe()
     writer.append([b"x"])
     with engine._files.use(engine._segments[-1].path) as fd:
         kept = os.dup(fd)
         os.dup2(writing, fd)  # a pipe cannot be synced
-        assert engine.begin_sync(line) == 1
-        line.wait()
+        assert engine.begin_sync(handle) == 1
+        handle.wait()
         os.dup2(kept, fd)  # the disk would do again: nobody may find out
     with pytest.raises(StorageFault, match="cannot sync"):
-        engine.end_sync(line) if told_by == "end_sync" else engine.sync() if told_by == "sync" else engine.close()
+        engine.end_sync(handle) if told_by == "end_sync" else engine.sync() if told_by == "sync" else engine.close()
     assert engine.durable_offset == 1
     if told_by != "close":
         with pytest.raises(StorageFault, match="cannot sync"):
             engine.sync()
         with pytest.raises(StorageFault, match="cannot sync"):
             writer.append([b"y"])
-    assert engine.begin_sync(line) == 0
+    assert engine.begin_sync(handle) == 0
     for descriptor in (kept, reading, writing):
         os.close(descriptor)
 
 
 def test_a_trim_beside_a_line_keeps_the_rest(flusher: Flusher, tmp_path: Path) -> None:
     engine, writer = grown(tmp_path / "log")
-    line = flusher.line(engine)
+    handle = flusher.handle(engine)
     writer.append([b"second"])
-    assert engine.begin_sync(line) == 1
+    assert engine.begin_sync(handle) == 1
     engine.roll()
     writer.append([b"third"])
     assert engine.trim(2) == 2
-    assert engine.end_sync(line) == 1
+    assert engine.end_sync(handle) == 1
     assert engine.durable_offset == 3
     assert read_everything(engine, LOG_ID) == [(2, b"third")]
     engine.close()

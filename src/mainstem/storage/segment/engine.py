@@ -2,7 +2,7 @@
 
 Threads: `append`, `roll`, `trim`, `replace` change things under `_lock`, which is never held during a sync; `sync` runs
 in a committer thread under `_sync_lock`; readers take no lock: they see an immutable tuple of segments. The common
-sync, of one file that grew, may be asked of a `FlushLine` instead (`begin_sync`); every other sync waits for it first.
+sync, of one file that grew, may be asked of a `FlushHandle` instead (`begin_sync`); every other sync waits for it first.
 A directory without writes stays as it was: the clean marker goes, durably, just before the first change.
 """
 
@@ -21,7 +21,7 @@ from mainstem.codec.batch import frame_heads
 from mainstem.model.errors import DiskFull, InvalidArgument, StorageFault
 from mainstem.storage.disk import is_full, write_all
 from mainstem.storage.engine import Buffer, FrameRef, Part, Slice, Stat
-from mainstem.storage.flusher import FlushLine
+from mainstem.storage.flusher import FlushHandle
 from mainstem.storage.health import Health
 from mainstem.storage.segment.index import OFFSET_SPAN_MAX, SparseIndex
 from mainstem.storage.segment.index_cache import IndexCache
@@ -71,7 +71,7 @@ class SegmentEngine:
         self._health = Health(directory)
         self._names_changed = False  # the directory needs an fsync
         self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
-        self._line: FlushLine | None = None
+        self._handle: FlushHandle | None = None
         self._asked: deque[SyncAsked] = deque()
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
@@ -141,8 +141,8 @@ class SegmentEngine:
         with self._sync_lock:
             self._sync()
 
-    def begin_sync(self, line: FlushLine) -> int:
-        if not self._disk.lines or not self._sync_lock.acquire(blocking=False):
+    def begin_sync(self, handle: FlushHandle) -> int:
+        if not self._disk.flushable or not self._sync_lock.acquire(blocking=False):
             return 0
         try:
             with self._lock, contextlib.suppress(OSError):  # `sync` will meet it again, and tell
@@ -150,9 +150,9 @@ class SegmentEngine:
                 if segment is None:
                     return 0
                 file = self._take_file(segment)
-                number = line.request(file.fd)
+                number = handle.request(file.fd)
                 if number:
-                    self._line = line
+                    self._handle = handle
                     self._asked.append(SyncAsked(number, segment, file, segment.size, self._end_offset))
                 else:
                     self._files.give_back(file)
@@ -161,8 +161,8 @@ class SegmentEngine:
         finally:
             self._sync_lock.release()
 
-    def end_sync(self, line: FlushLine) -> int:
-        completed, error = line.outcome()
+    def end_sync(self, handle: FlushHandle) -> int:
+        completed, error = handle.outcome()
         if error:
             self._health.fail_by_code(error)
         while self._asked and self._asked[0].number <= completed:
@@ -432,13 +432,13 @@ class SegmentEngine:
             return None
         return None if self._checkpoints.is_due(self._end_offset) else active
 
-    def _await_line(self) -> None:
+    def _await_flusher(self) -> None:
         """Two syncs of one file at once could each take the other's failure for its own, or for none."""
-        if self._asked and self._line is not None and (error := self._line.wait()):
+        if self._asked and self._handle is not None and (error := self._handle.wait()):
             self._health.fail_by_code(error)
 
     def _sync(self, *, start_offset: int | None = None, checkpoint: bool = False) -> None:
-        self._await_line()
+        self._await_flusher()
         with self._lock:
             self._health.check()
             active = self._segments[-1] if self._segments else None

@@ -36,7 +36,7 @@ class OpenFile:
 
 
 class SyncAsked(NamedTuple):
-    """A sync under way on a line: what is durable once it is done."""
+    """A sync that the flusher has under way: what is durable once it is done."""
 
     number: int
     segment: Segment
