@@ -59,7 +59,7 @@ from mainstem.log.away import reads_may_wait
 from mainstem.log.log import Log
 from mainstem.log.logs import LogLimits, Logs, rebuild_index
 from mainstem.log.stamps import Stamps
-from mainstem.metadata.rows import Catalog, NamespaceRow, Sequence, SpanRow
+from mainstem.metadata.rows import Facts, NamespaceRow, Sequence, SpanRow
 from mainstem.metadata.sqlite import SqliteStore
 from mainstem.metadata.store import MetadataStore
 from mainstem.model.clock import Clock, SystemClock
@@ -147,12 +147,12 @@ class Broker(Declaring):
         self.ballast.check_start()
         keep_before_upgrade(data)
         self.store: MetadataStore = self._store or SqliteStore(data / "metadata.sqlite", self.ballast)
-        catalog = self.store.load()
-        users = catalog.items if self._users is None else self._users.load()
+        facts = self.store.load()
+        users = facts.items if self._users is None else self._users.load()
         self.access = Access(self._users or self.store, users, clock=self.clock, namespaces=self.placement)
         self.identity = Identity(self.access, self.options.identity, clock=self.clock)
         self.audit = Audit(self, self.options.audit)
-        self.owners = Owners(self.store, self.access, catalog.items)
+        self.owners = Owners(self.store, self.access, facts.items)
         self.ticker = Ticker(loop, self.dispatcher, self._make_committer)
         self.turns = Turns(self._share_of)
         self.pump = Pump(self.dispatcher, self.ticker, self.turns)
@@ -172,10 +172,10 @@ class Broker(Declaring):
         self.search_indexing = SearchIndexing(self)
         self.deletion = Deletion(self)
         self.removal = NamespaceRemoval(self)
-        self.removal.load(catalog.kv)
+        self.removal.load(facts.kv)
         self.quotas = Quotas(self)
         self.access.listeners.append(self.quotas.users_changed)
-        self._open_namespaces(catalog)
+        self._open_namespaces(facts)
         CUT_NAMES.sources.append(self._names)
         default = self.namespace(DEFAULT_NAMESPACE)
         self.maintenance = Maintenance(self)
@@ -195,9 +195,9 @@ class Broker(Declaring):
         self.stamps.next = max(self.stamps.next, newest + 1)
         self.ticker.head_stamp = self.stamps.next
         self.queues = QueueService(self)
-        self.queues.load(catalog.items)
+        self.queues.load(facts.items)
         self.streams = StreamService(self)
-        self.streams.load(catalog.items)
+        self.streams.load(facts.items)
         self.delayed = Delayed(self)
         self.tracer = Tracer(self)
         self.works = Works()
@@ -412,16 +412,16 @@ class Broker(Declaring):
         namespace.rules = {f.encode(): dict(changes) for f, changes in self.options.rules.items()}
         return namespace
 
-    def _open_namespaces(self, catalog: Catalog) -> None:
-        for row in catalog.namespaces:
+    def _open_namespaces(self, facts: Facts) -> None:
+        for row in facts.namespaces:
             settings = NamespaceSettings.of_document(row.options)
             self.namespaces[row.name] = self._new_namespace(row.name, settings, row.created)
         if DEFAULT_NAMESPACE not in self.namespaces:
             self.create_namespace(DEFAULT_NAMESPACE)
-        used, known = {span.log_id for span in catalog.spans}, set[int]()
-        first = {span.log_id: span.first_offset for span in reversed(catalog.spans)}
-        self.logs.lost.bring_back(log_row.id for log_row in catalog.logs)
-        for log_row in catalog.logs:
+        used, known = {span.log_id for span in facts.spans}, set[int]()
+        first = {span.log_id: span.first_offset for span in reversed(facts.spans)}
+        self.logs.lost.bring_back(log_row.id for log_row in facts.logs)
+        for log_row in facts.logs:
             if log_row.kind == "partition" and log_row.id not in used:
                 self.logs.unlink(log_row.id)  # its topic was deleted, and a crash kept its files
                 self.store.delete_log(log_row.id)
@@ -446,20 +446,20 @@ class Broker(Declaring):
         self.logs.sweep(known, now_ms=self.clock.now_ns() // 1_000_000, lost_kept_ms=self.options.lost_kept_ms)
         while self.logs.lost.highest_id() and self.store.next_id(Sequence.LOG) <= self.logs.lost.highest_id():
             pass  # an old copy of the metadata does not know which numbers were given
-        self.deletion.load(catalog.kv)
-        self._open_topics(catalog)
+        self.deletion.load(facts.kv)
+        self._open_topics(facts)
         for namespace in self.namespaces.values():
             for stem in namespace.stems.values():
                 if not stem.is_asleep:
                     assert stem.index is not None
                     rebuild_index(stem, stem.index, namespace.topic_of)
-        self._open_views(catalog)
+        self._open_views(facts)
 
-    def _open_topics(self, catalog: Catalog) -> None:
+    def _open_topics(self, facts: Facts) -> None:
         spans: dict[tuple[int, int], list[SpanRow]] = {}
-        for span in catalog.spans:
+        for span in facts.spans:
             spans.setdefault((span.topic_id, span.partition), []).append(span)
-        for row in catalog.topics:
+        for row in facts.topics:
             namespace = self.namespace(row.namespace)
             policy = Policy.of_document(row.config.get("policy", {}))
             topic = Topic(row.id, row.name, policy, [], row.config.get("kafka", {}), row.kafka_alias, row.created)
@@ -479,11 +479,11 @@ class Broker(Declaring):
                         one.log.move_start(one.log.low_mark)
             namespace.add_topic(topic)
 
-    def _open_views(self, catalog: Catalog) -> None:
+    def _open_views(self, facts: Facts) -> None:
         slots: dict[int, dict[int, int | None]] = {}
-        for slot in catalog.view_slots:
+        for slot in facts.view_slots:
             slots.setdefault(slot.view_id, {})[slot.slot] = slot.log_id
-        for row in catalog.views:
+        for row in facts.views:
             namespace = self.namespace(row.namespace)
             view = View(
                 namespace, row.id, row.name, row.filter, parse_condition(row.condition), row.options, row.created

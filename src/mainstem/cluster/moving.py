@@ -160,11 +160,11 @@ def _store_image(
 def _copy_metadata(source: Path, target: CellStore) -> None:
     origin = SqliteStore(source)
     try:
-        catalog = origin.load()
-        rows = [row for table in TABLES.values() if table.name != "kv" for row in getattr(catalog, table.name)]
+        facts = origin.load()
+        rows = [row for table in TABLES.values() if table.name != "kv" for row in getattr(facts, table.name)]
         for first in range(0, len(rows), ROWS_AT_ONCE):
             target.transact([Put(row) for row in rows[first : first + ROWS_AT_ONCE]]).result()
-        for key, value in catalog.kv.items():
+        for key, value in facts.kv.items():
             target.put_value(key, value)
         target.flush().result()
         for kind, reserved in _sequences(source):

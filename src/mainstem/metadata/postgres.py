@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.metadata.postgres_session import PostgresSession, check_server
 from mainstem.metadata.rounds import RETRY_S, RoundStore, Write
-from mainstem.metadata.rows import Catalog
+from mainstem.metadata.rows import Facts
 from mainstem.metadata.sqlite import VERSION, changes_of
 from mainstem.metadata.store import Absent, Changes, Clear, Delete, Operation, Precondition, Put
 from mainstem.metadata.tables import CHANGES_KEPT, TABLES, Table, clear_namespace, fill, key_text
@@ -138,13 +138,13 @@ class PostgresStore(RoundStore):
 
     # -- the rest
 
-    def _load(self) -> Catalog:
-        async def load(connection: asyncpg.Connection[Any]) -> Catalog:
-            catalog = Catalog()
+    def _load(self) -> Facts:
+        async def load(connection: asyncpg.Connection[Any]) -> Facts:
+            facts = Facts()
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 for table in TABLES.values():
-                    fill(catalog, table, [tuple(row) for row in await connection.fetch(table.select())])
-            return catalog
+                    fill(facts, table, [tuple(row) for row in await connection.fetch(table.select())])
+            return facts
 
         return self._use(load)
 
@@ -181,12 +181,12 @@ class PostgresStore(RoundStore):
         """As an SQLite file: what a backup holds is the same wherever the metadata lived."""
         from mainstem.metadata.sqlite import SqliteStore
 
-        catalog = self._load()
-        rows = [row for table in TABLES.values() if table.name != "kv" for row in getattr(catalog, table.name)]
+        facts = self._load()
+        rows = [row for table in TABLES.values() if table.name != "kv" for row in getattr(facts, table.name)]
         copy = SqliteStore(path)
         try:
             copy.transact([Put(row) for row in rows])
-            for key, value in catalog.kv.items():
+            for key, value in facts.kv.items():
                 copy.put_value(key, value)
             copy.flush().result()
             for kind, reserved in self._use(lambda c: c.fetch("SELECT kind, reserved FROM sequences")):

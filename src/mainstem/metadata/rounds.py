@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mainstem.metadata.rows import Catalog
+from mainstem.metadata.rows import Facts
 from mainstem.metadata.store import Changes, MetadataStore, Operation, Pending, Precondition, Room, Written
 from mainstem.model.errors import MainstemError, Overloaded, StorageFault
 
@@ -74,7 +74,7 @@ class RoundStore(MetadataStore):
         """One transaction; the outcome of each. Raises Overloaded where none was kept and trying again may help."""
 
     @abstractmethod
-    def _load(self) -> Catalog: ...
+    def _load(self) -> Facts: ...
 
     @abstractmethod
     def _changes_since(self, last: int) -> Changes: ...
@@ -95,7 +95,7 @@ class RoundStore(MetadataStore):
 
     # -- the interface
 
-    def load(self) -> Catalog:
+    def load(self) -> Facts:
         """Reads through the writer's thread, so it sees everything put before."""
         return self._call(self._load).result()
 

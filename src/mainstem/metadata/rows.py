@@ -1,4 +1,4 @@
-"""The facts as they are kept: one dataclass per table, and the Catalog that holds them all at start."""
+"""The facts as they are kept: one dataclass per table, and the Facts that holds them all at start."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ Row = NamespaceRow | TopicRow | LogRow | SpanRow | ViewRow | SlotRow | Item | Va
 
 
 @dataclass(slots=True)
-class Catalog:
+class Facts:
     """Everything, as it was when the store was opened. Lists are in key order."""
 
     namespaces: list[NamespaceRow] = field(default_factory=list)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mainstem.metadata.rounds import RoundStore, Write
-from mainstem.metadata.rows import Catalog
+from mainstem.metadata.rows import Facts
 from mainstem.metadata.store import Absent, Changes, Clear, Delete, Operation, Precondition, Put, Room
 from mainstem.metadata.tables import CHANGES_KEPT, TABLES, clear_namespace, fill, key_text
 from mainstem.model.errors import AlreadyExists, ConfigError, Conflict, DiskFull, MainstemError, StorageFault
@@ -71,11 +71,11 @@ class SqliteStore(RoundStore):
             raise _fault(error, self.path) from error
         return done
 
-    def _load(self) -> Catalog:
-        catalog = Catalog()
+    def _load(self) -> Facts:
+        facts = Facts()
         for table in TABLES.values():
-            fill(catalog, table, self._connection.execute(table.select()).fetchall())
-        return catalog
+            fill(facts, table, self._connection.execute(table.select()).fetchall())
+        return facts
 
     def _changes_since(self, last: int) -> Changes:
         rows = self._connection.execute('SELECT seq, "table", "key" FROM changes WHERE seq > ? ORDER BY seq', (last,))

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mainstem.metadata.rows import (
-    Catalog,
     Document,
+    Facts,
     Item,
     LogRow,
     NamespaceRow,
@@ -131,7 +131,7 @@ class MetadataStore(ABC):
     _group: list[Operation] | None = None
 
     @abstractmethod
-    def load(self) -> Catalog:
+    def load(self) -> Facts:
         """Everything stored, once, at start."""
 
     @abstractmethod

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mainstem.metadata.rows import (
-    Catalog,
     Document,
+    Facts,
     Item,
     LogRow,
     NamespaceRow,
@@ -97,12 +97,12 @@ TABLES: dict[type[Row], Table] = {
 }
 
 
-def fill(catalog: Catalog, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-    """The rows of one table, as they were selected, into the catalog."""
+def fill(facts: Facts, table: Table, rows: Sequence[Sequence[Any]]) -> None:
+    """The rows of one table, as they were selected, into the facts."""
     if table.row is Value:
-        catalog.kv = {key: bytes(value) for key, value in rows}
+        facts.kv = {key: bytes(value) for key, value in rows}
     else:
-        getattr(catalog, table.name).extend(table.row_of(row) for row in rows)
+        getattr(facts, table.name).extend(table.row_of(row) for row in rows)
 
 
 def clear_namespace(mark: Mark) -> tuple[str, ...]:

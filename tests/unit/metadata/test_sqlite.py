@@ -57,11 +57,11 @@ def test_every_fact_survives_reopening(path: Path) -> None:
     store.put_value("cluster", b"\x00\x01")
     store.close()
 
-    catalog = SqliteStore(path).load()
-    assert (catalog.namespaces, catalog.topics, catalog.logs) == ([rows[0]], [rows[1]], [rows[2]])
-    assert (catalog.spans, catalog.views, catalog.view_slots) == ([rows[3]], [rows[4]], [rows[5]])
-    assert [(item.name, item.body) for item in catalog.items_of("queue")] == [("jobs", {"durable": True})]
-    assert catalog.kv == {"cluster": b"\x00\x01"}
+    facts = SqliteStore(path).load()
+    assert (facts.namespaces, facts.topics, facts.logs) == ([rows[0]], [rows[1]], [rows[2]])
+    assert (facts.spans, facts.views, facts.view_slots) == ([rows[3]], [rows[4]], [rows[5]])
+    assert [(item.name, item.body) for item in facts.items_of("queue")] == [("jobs", {"durable": True})]
+    assert facts.kv == {"cluster": b"\x00\x01"}
 
 
 def test_putting_again_replaces(store: SqliteStore) -> None:
@@ -69,9 +69,9 @@ def test_putting_again_replaces(store: SqliteStore) -> None:
     store.put_span(SpanRow(1, 0, 0, 4, 0, 77))
     store.put_item("user", "default", "ann", {"hash": "a"})
     store.put_item("user", "default", "ann", {"hash": "b"})
-    catalog = store.load()
-    assert catalog.spans == [SpanRow(1, 0, 0, 4, 0, 77)]
-    assert [item.body for item in catalog.items] == [{"hash": "b"}]
+    facts = store.load()
+    assert facts.spans == [SpanRow(1, 0, 0, 4, 0, 77)]
+    assert [item.body for item in facts.items] == [{"hash": "b"}]
 
 
 def test_deleting_a_topic_takes_its_spans_and_leaves_its_log(store: SqliteStore) -> None:
@@ -79,8 +79,8 @@ def test_deleting_a_topic_takes_its_spans_and_leaves_its_log(store: SqliteStore)
     store.put_span(SpanRow(1, 0, 0, 4, 0, None))
     store.put_log(LogRow(4, "default", "partition", "segment", {}))
     store.delete_topic(1)
-    catalog = store.load()
-    assert (catalog.topics, catalog.spans, len(catalog.logs)) == ([], [], 1)
+    facts = store.load()
+    assert (facts.topics, facts.spans, len(facts.logs)) == ([], [], 1)
 
 
 def test_deleting_a_namespace_takes_everything_in_it(store: SqliteStore) -> None:
@@ -92,9 +92,9 @@ def test_deleting_a_namespace_takes_everything_in_it(store: SqliteStore) -> None
     store.put_item("queue", "default", "q", {})
     store.put_item("queue", "other", "q", {})
     store.delete_namespace("default")
-    catalog = store.load()
-    assert [item.namespace for item in catalog.items] == ["other"]
-    assert not (catalog.namespaces or catalog.topics or catalog.spans or catalog.views or catalog.view_slots)
+    facts = store.load()
+    assert [item.namespace for item in facts.items] == ["other"]
+    assert not (facts.namespaces or facts.topics or facts.spans or facts.views or facts.view_slots)
 
 
 def test_a_taken_name_fails_alone(store: SqliteStore) -> None:

@@ -20,8 +20,8 @@ from mainstem.broker.queues.settings import QueueSettings
 from mainstem.codec.batch import rebuild_batches
 from mainstem.model.crossing import kafka_record
 from mainstem.model.topic_filter import literal_filter
-from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.config_table import GROUP_SETTINGS
+from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 
 if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace

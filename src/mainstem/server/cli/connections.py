@@ -141,9 +141,9 @@ def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -
     from mainstem.broker.rights.access import Access
 
     try:
-        catalog = store.load()
-        namespaces = {"/", *(row.name for row in catalog.namespaces)}  # the default one is made at the first start
-        access = Access(store, catalog.items, namespaces=namespaces)
+        facts = store.load()
+        namespaces = {"/", *(row.name for row in facts.namespaces)}  # the default one is made at the first start
+        access = Access(store, facts.items, namespaces=namespaces)
         access.add_user(name, password, **more).result()
     finally:
         store.close()

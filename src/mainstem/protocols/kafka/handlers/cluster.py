@@ -33,7 +33,7 @@ def describe_log_dirs(request: Request) -> Any:
     result = DescribeLogDirsResponse.DescribeLogDirsResult(
         log_dir=str(directory), total_bytes=usage.total, usable_bytes=usage.free
     )
-    for topic in request.catalog.listed():
+    for topic in request.topics.listed():
         if topic.topic is None or not may_see(request, topic.canonical):
             continue
         if wanted is not None and topic.name not in wanted:
@@ -70,7 +70,7 @@ def _log_dir_code(request: Request, name: str, index: int, *, is_ours: bool) -> 
     if not is_ours:
         return ErrorCode.LOG_DIR_NOT_FOUND
     try:
-        topic = request.catalog.find(name)
+        topic = request.topics.find(name)
     except MainstemError:
         topic = None
     known = topic is not None and topic.partition(index) is not None
@@ -112,7 +112,7 @@ def describe_quorum(request: Request) -> Any:
 
 def _has(request: Request, name: str, index: int) -> bool:
     try:
-        topic = request.catalog.find(name)
+        topic = request.topics.find(name)
     except MainstemError:
         return False
     return topic is not None and 0 <= index < topic.count and may_see(request, topic.canonical)

@@ -126,7 +126,7 @@ def _shown(request: Request, setting: Setting, value: str, origin: Origin, read_
 
 
 def _topic(request: Request, name: str) -> Any:
-    topic = request.catalog.find(name)
+    topic = request.topics.find(name)
     if topic is None:
         raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     if not may_see(request, topic.canonical):
@@ -231,7 +231,7 @@ async def _change_topic(request: Request, name: str, change: Any) -> None:
     policy = policy_for(base, new)
     if request.body.validate_only:
         return
-    topic = request.catalog.declare(found).topic
+    topic = request.topics.declare(found).topic
     assert topic is not None
     old = topic.policy
     moves = policy.engine != old.engine or policy.dedicated != old.dedicated
@@ -265,7 +265,7 @@ def list_config_resources(request: Request) -> Any:
     if request.version == 0:  # client metrics only
         return answer
     if TOPIC in wanted:
-        seen = (topic for topic in request.catalog.listed() if may_see(request, topic.canonical))
+        seen = (topic for topic in request.topics.listed() if may_see(request, topic.canonical))
         answer.config_resources += [kind(resource_name=topic.name, resource_type=TOPIC) for topic in seen]
     if BROKER in wanted:
         answer.config_resources.append(kind(resource_name=NODE_NAME, resource_type=BROKER))

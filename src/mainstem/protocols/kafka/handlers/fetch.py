@@ -24,9 +24,9 @@ from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
 from mainstem.log.away import bring, large_by_thread
 from mainstem.model.errors import MainstemError
-from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import denied, must
+from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 from mainstem.protocols.kafka.messages import FetchResponse
 from mainstem.protocols.kafka.sessions import CLOSE_EPOCH, FULL_EPOCH, FetchSession, Watched
 from mainstem.storage.engine import NotLocal
@@ -101,7 +101,7 @@ def _continue_session(request: Request) -> tuple[ErrorCode, FetchSession | None]
         _forget_session(request, body.session_id)
         return ErrorCode.NONE, None
     session = request.service.fetch_sessions.find(body.session_id)
-    if session is None or body.session_id not in request.connection.sessions:
+    if session is None or body.session_id not in request.connection.fetch_sessions:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None
     if session.epoch != body.session_epoch:
         return ErrorCode.INVALID_FETCH_SESSION_EPOCH, None
@@ -126,7 +126,7 @@ def _new_session(request: Request, asked: list[Asked]) -> FetchSession | None:
     session = request.service.fetch_sessions.make(len(asked))
     if session is None:
         return None
-    request.connection.sessions.add(session.id)
+    request.connection.fetch_sessions.add(session.id)
     session.by_id = request.version >= IDS_VERSION_MIN
     for topic in request.body.topics:
         for part in topic.partitions:
@@ -137,8 +137,8 @@ def _new_session(request: Request, asked: list[Asked]) -> FetchSession | None:
 
 
 def _forget_session(request: Request, session_id: int) -> None:
-    if session_id in request.connection.sessions:
-        request.connection.sessions.discard(session_id)
+    if session_id in request.connection.fetch_sessions:
+        request.connection.fetch_sessions.discard(session_id)
         request.service.fetch_sessions.close(session_id)
 
 
@@ -167,7 +167,7 @@ def _asked_partitions(request: Request, session: FetchSession | None) -> list[As
 def _find(request: Request, name: TopicName, known: dict[TopicName, KafkaTopic | None]) -> KafkaTopic | None:
     if name not in known:
         try:
-            known[name] = request.catalog.shown(name)
+            known[name] = request.topics.shown(name)
         except MainstemError:
             known[name] = None
     return known[name]

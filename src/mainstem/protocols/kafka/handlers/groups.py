@@ -11,10 +11,10 @@ from mainstem.broker.groups.registry import METADATA_BYTES_MAX, Commit, Groups
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers import mixed_groups
 from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see, of_group
+from mainstem.protocols.kafka.kafka_topics import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     ConsumerGroupHeartbeatResponse,
     HeartbeatResponse,
@@ -210,7 +210,7 @@ def consumer_group_heartbeat(request: Request) -> Any:
         request.host,
         request.principal.name,
     )
-    answer = group.heartbeat(beat, GroupTopics(request.catalog), service.monotonic_ms())
+    answer = group.heartbeat(beat, GroupTopics(request.topics), service.monotonic_ms())
     service.groups.keep(group)
     return beat_response(ConsumerGroupHeartbeatResponse, answer)
 
@@ -313,9 +313,9 @@ def _commit_topic(request: Request, asked: Any) -> tuple[KafkaTopic | None, Erro
     by_id = request.key == 8 and request.version >= IDS_VERSION_MIN
     try:
         if by_id:
-            topic = request.catalog.by_id(asked.topic_id)
+            topic = request.topics.by_id(asked.topic_id)
         else:
-            topic = request.catalog.find(asked.name)
+            topic = request.topics.find(asked.name)
     except MainstemError as fault:
         return None, code_of(fault)
     if topic is None:
@@ -373,7 +373,7 @@ def _fetch_topics(request: Request, group_id: str, topics: list[Any] | None, kin
     for asked in topics or ():
         name, topic_id, code = asked.name, getattr(asked, "topic_id", bytes(16)), ErrorCode.NONE
         if request.version >= IDS_VERSION_MIN:
-            topic = request.catalog.by_id(topic_id)
+            topic = request.topics.by_id(topic_id)
             name, code = (topic.name, code) if topic is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
         wanted.append((name, topic_id, asked.partition_indexes, code))
     answers = []
@@ -395,7 +395,7 @@ def _fetch_topics(request: Request, group_id: str, topics: list[Any] | None, kin
 
 def _topic_id(request: Request, name: str) -> bytes:
     try:
-        topic = request.catalog.find(name)
+        topic = request.topics.find(name)
     except MainstemError:
         return bytes(16)
     return topic.id if topic is not None else bytes(16)
@@ -431,7 +431,7 @@ def offset_delete(request: Request) -> Any:
 def _deletion_refusal(request: Request, name: str, index: int, *, held: bool) -> ErrorCode:
     """What was committed may be forgotten, also of a topic that is gone."""
     try:
-        topic, canonical = request.catalog.find(name), topic_of_kafka(name)
+        topic, canonical = request.topics.find(name), topic_of_kafka(name)
     except MainstemError as fault:
         return code_of(fault)
     if not held and (topic is None or not 0 <= index < topic.count):

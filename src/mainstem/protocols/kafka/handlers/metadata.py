@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import (
     CLUSTER_BITS,
@@ -21,6 +20,7 @@ from mainstem.protocols.kafka.handlers.permission import (
     tell_refused,
     topic_operations,
 )
+from mainstem.protocols.kafka.kafka_topics import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     ApiVersionsResponse,
     DescribeClusterResponse,
@@ -101,7 +101,7 @@ def metadata(request: Request) -> Any:
 
 async def _list_all(request: Request, answer: Any) -> Any:
     work = request.service.broker.turns.slices(request.namespace.name)
-    for topic in request.catalog.listed():
+    for topic in request.topics.listed():
         if work.over:
             await work.next()
         if may_see(request, topic.canonical):
@@ -119,9 +119,9 @@ async def _make_missing(request: Request, answer: Any) -> Any:
         if not any(may(request, action, canonical) for action in (Action.CREATE, Action.PUBLISH)):
             continue
         try:
-            if request.catalog.find(asked.name) is not None:
+            if request.topics.find(asked.name) is not None:
                 answer.topics[index] = _asked_topic(request, asked)
-            elif request.catalog.make(asked.name) is not None:
+            elif request.topics.make(asked.name) is not None:
                 made.append((index, asked))
         except MainstemError as fault:
             answer.topics[index].error_code = code_of(fault)
@@ -142,7 +142,7 @@ def _asked_topic(request: Request, asked: Any) -> Any:
     if name is None:
         return kind(error_code=ErrorCode.INVALID_REQUEST, name="")
     try:
-        canonical, topic = topic_of_kafka(name), request.catalog.shown(name)
+        canonical, topic = topic_of_kafka(name), request.topics.shown(name)
     except MainstemError as fault:
         return kind(error_code=code_of(fault), name=name)
     if not may_see(request, canonical):
@@ -155,7 +155,7 @@ def _asked_topic(request: Request, asked: Any) -> Any:
 
 def _topic_by_id(request: Request, topic_id: bytes) -> Any:
     """Who may not see the topic is not told its name."""
-    topic = request.catalog.shown(topic_id)
+    topic = request.topics.shown(topic_id)
     if topic is not None and may_see(request, topic.canonical):
         return _topic_answer(request, topic)
     code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -208,7 +208,7 @@ def describe_cluster(request: Request) -> Any:
 
 def describe_topic_partitions(request: Request) -> Any:
     body = request.body
-    seen = (topic.name for topic in request.catalog.listed() if may_see(request, topic.canonical))
+    seen = (topic.name for topic in request.topics.listed() if may_see(request, topic.canonical))
     names = [asked.name for asked in body.topics] or list(seen)
     names = sorted(set(names))
     answer = DescribeTopicPartitionsResponse()
@@ -236,7 +236,7 @@ def describe_topic_partitions(request: Request) -> Any:
 def _described_topic(request: Request, name: str, first: int, room: int) -> tuple[Any, bool]:
     kind = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
     try:
-        topic = request.catalog.find(name)
+        topic = request.topics.find(name)
     except MainstemError as fault:
         return kind(error_code=code_of(fault), name=name), False
     if topic is None or not may_see(request, topic.canonical):

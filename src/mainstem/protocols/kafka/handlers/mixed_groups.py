@@ -8,8 +8,8 @@ from mainstem.broker.groups import classic_members
 from mainstem.broker.groups.classic import ClassicGroup, Join, Joined
 from mainstem.broker.groups.consumer import ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
-from mainstem.protocols.kafka.catalog import GroupTopics
 from mainstem.protocols.kafka.errors import code_of_fault
+from mainstem.protocols.kafka.kafka_topics import GroupTopics
 from mainstem.protocols.kafka.messages import SyncGroupResponse
 from mainstem.protocols.kafka.subscription import read_assignment, read_subscription, write_assignment
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def upgraded(request: Request, key: str) -> ConsumerGroup | None:
     """The group of a KIP-848 member that comes where classic ones are; None if these are no consumers."""
-    lookup, now_ms = GroupTopics(request.catalog), request.service.monotonic_ms()
+    lookup, now_ms = GroupTopics(request.topics), request.service.monotonic_ms()
 
     def take_over(classic: ClassicGroup, group: ConsumerGroup) -> bool:
         return classic_members.upgrade(
@@ -38,7 +38,7 @@ def join(request: Request, group: ConsumerGroup, ask: Join) -> Joined:
     if not limits.session_ms_min <= ask.session_ms <= limits.session_ms_max:
         return Joined(GroupFault.INVALID_SESSION_TIMEOUT, ask.member_id)
     joined = classic_members.join(
-        group, ask, said, GroupTopics(request.catalog), service.groups.make_id, service.monotonic_ms()
+        group, ask, said, GroupTopics(request.topics), service.groups.make_id, service.monotonic_ms()
     )
     service.groups.keep(group)
     return joined
@@ -57,9 +57,9 @@ def sync(request: Request, group: ConsumerGroup) -> Any:
 
 def heartbeat(request: Request, group: ConsumerGroup) -> GroupFault:
     body, now_ms = request.body, request.service.monotonic_ms()
-    lookup = GroupTopics(request.catalog)
+    lookup = GroupTopics(request.topics)
     return classic_members.heartbeat(group, body.member_id, body.group_instance_id, body.generation_id, lookup, now_ms)
 
 
 def leave(request: Request, group: ConsumerGroup, member_id: str, instance_id: str | None) -> GroupFault:
-    return classic_members.leave(group, member_id, instance_id, GroupTopics(request.catalog))
+    return classic_members.leave(group, member_id, instance_id, GroupTopics(request.topics))

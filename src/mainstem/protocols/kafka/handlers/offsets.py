@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
-from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import denied, may, may_see
+from mainstem.protocols.kafka.kafka_topics import KafkaTopic, Source
 from mainstem.protocols.kafka.messages import (
     DeleteRecordsResponse,
     ListOffsetsResponse,
@@ -47,7 +47,7 @@ async def list_offsets(request: Request) -> Any:
 
 def _find(request: Request, name: str) -> KafkaTopic | ErrorCode:
     try:
-        topic = request.catalog.shown(name)
+        topic = request.topics.shown(name)
     except MainstemError as fault:
         return code_of(fault)
     if topic is None:

@@ -11,7 +11,7 @@ from mainstem.protocols.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
-    from mainstem.protocols.kafka.catalog import KafkaTopic
+    from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 
 Handler = Callable[["Request"], Any]
 NOT_ASKED = -(1 << 31)

@@ -20,9 +20,9 @@ from mainstem.log.live_log import not_stored
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.catalog import KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import may_transact, must, tell_refused
+from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 from mainstem.protocols.kafka.messages import ProduceResponse
 from mainstem.protocols.kafka.rules import Refused, TopicRules
 
@@ -80,7 +80,7 @@ def _to_open(request: Request) -> list[Opened]:
     large = waits
     for data in request.body.topic_data:
         try:
-            topic = request.catalog.shown(data.topic_id) if request.version >= 13 else request.catalog.find(data.name)
+            topic = request.topics.shown(data.topic_id) if request.version >= 13 else request.topics.find(data.name)
             name = topic_of_kafka(data.name) if topic is None else topic.canonical
             listened = request.namespace.has_live(name)
         except MainstemError:
@@ -228,7 +228,7 @@ class Production:
         request = self._request
         try:
             if request.version >= 13:
-                shown = request.catalog.shown(data.topic_id)
+                shown = request.topics.shown(data.topic_id)
                 if shown is None:
                     return ErrorCode.UNKNOWN_TOPIC_ID, None, ""
                 name = shown.name
@@ -236,17 +236,17 @@ class Production:
                 name = data.name
             if not must(request, Action.PUBLISH, topic_of_kafka(name)):
                 return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, ""
-            topic = request.catalog.find(name)
+            topic = request.topics.find(name)
             if why := self._of_stream(name, topic):
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None, why
             if topic is None:
-                topic = request.catalog.make(name)
+                topic = request.topics.make(name)
                 self.service.refresh_groups()
             if topic is None:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
             if topic.view is not None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None, "a view is read-only"
-            declared = request.catalog.declare(topic)
+            declared = request.topics.declare(topic)
             if declared.topic is not None and not declared.topic.policy.store:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None, not_stored(declared.topic.name).message
             return ErrorCode.NONE, declared, ""

@@ -12,10 +12,10 @@ from mainstem.broker.groups.share import ShareGroup
 from mainstem.broker.queues.opening import may_queue
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
-from mainstem.protocols.kafka.catalog import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import beat_response
 from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may, may_group, of_group, tell_refused
+from mainstem.protocols.kafka.kafka_topics import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     ShareAcknowledgeResponse,
     ShareFetchResponse,
@@ -39,7 +39,7 @@ class ShareTopics(GroupTopics):
     """As other groups see topics; and a queue's name is a topic for the group that joins it."""
 
     def __init__(self, request: Request, group_id: str) -> None:
-        super().__init__(request.catalog)
+        super().__init__(request.topics)
         self._request = request
         self._group_id = group_id
 
@@ -51,9 +51,9 @@ class ShareTopics(GroupTopics):
 def find_topic(request: Request, group_id: str, name: str) -> KafkaTopic | None:
     queues = request.service.broker.queues.of(request.namespace)
     if name == group_id and queues.find(name) is not None:
-        return request.catalog.joined_queue(name)
+        return request.topics.joined_queue(name)
     try:
-        return request.catalog.find(name)
+        return request.topics.find(name)
     except MainstemError:
         return None
 
@@ -239,7 +239,7 @@ def _remember_topics(request: Request, session: ShareSession) -> None:
     for asked in body.topics:
         if asked.topic_id in session.topics:
             continue
-        name = request.catalog.name_of(asked.topic_id)
+        name = request.topics.name_of(asked.topic_id)
         topic = find_topic(request, body.group_id, name) if name is not None else None
         if topic is not None and topic.id == asked.topic_id and _may_take(request, topic):
             session.topics[asked.topic_id] = request.service.shares.source(request.namespace, body.group_id, topic)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action
-from mainstem.protocols.kafka.catalog import KafkaTopic, Source
 from mainstem.protocols.kafka.errors import ErrorCode
 from mainstem.protocols.kafka.handlers.permission import may_group, of_group
 from mainstem.protocols.kafka.handlers.share import find_topic
+from mainstem.protocols.kafka.kafka_topics import KafkaTopic, Source
 from mainstem.protocols.kafka.messages import (
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponse,

@@ -10,10 +10,10 @@ from mainstem.broker.rights.access import Action
 from mainstem.broker.topics.policy import PARTITIONS_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.catalog import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.kafka_topics import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
@@ -60,7 +60,7 @@ def _create_one(
     canonical = topic_of_kafka(asked.name)
     if not may(request, Action.CREATE, canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not create {asked.name}"
-    found = request.catalog.find(asked.name)
+    found = request.topics.find(asked.name)
     if found is not None and (found.view is not None or (found.topic is not None and found.topic.declared)):
         return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{asked.name}' already exists."
     if request.namespace.creation(canonical) is not None:
@@ -135,7 +135,7 @@ async def delete_topics(request: Request) -> Any:
 def _delete_one(
     request: Request, name: str | None, topic_id: bytes, answer: Any, written: list[Awaitable[object]]
 ) -> tuple[ErrorCode, str | None]:
-    topic = request.catalog.find(name) if name is not None else request.catalog.by_id(topic_id)
+    topic = request.topics.find(name) if name is not None else request.topics.by_id(topic_id)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
         return code, "This server does not host this topic-partition."
@@ -178,7 +178,7 @@ async def create_partitions(request: Request) -> Any:
 
 
 async def _grow_one(request: Request, asked: Any) -> tuple[ErrorCode, str | None]:
-    topic = request.catalog.find(asked.name)
+    topic = request.topics.find(asked.name)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
     if not may(request, Action.CONFIGURE, topic.canonical):
@@ -198,7 +198,7 @@ async def _grow_one(request: Request, asked: Any) -> tuple[ErrorCode, str | None
             f"node {request.service.node_id} for each new partition: there is no other",
         )
     if not request.body.validate_only:
-        declared = request.catalog.declare(topic).topic
+        declared = request.topics.declare(topic).topic
         assert declared is not None
         await request.service.broker.add_partitions(request.namespace, declared, asked.count)
     return ErrorCode.NONE, None

@@ -149,12 +149,12 @@ def _writable(request: Request, transaction_id: str, name: str, index: int) -> E
     try:
         if not must(request, Action.PUBLISH, topic_of_kafka(name)):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        topic = request.catalog.find(name) or request.catalog.make(name)
+        topic = request.topics.find(name) or request.topics.make(name)
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.view is not None:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        topic = request.catalog.declare(topic)
+        topic = request.topics.declare(topic)
         if topic.topic is None or not 0 <= index < topic.count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not request.service.coordinator.may_begin(transaction_id, topic.topic):
@@ -313,7 +313,7 @@ def describe_producers(request: Request) -> Any:
         line = DescribeProducersResponse.TopicResponse(name=asked.name)
         answer.topics.append(line)
         try:
-            topic = request.catalog.find(asked.name)
+            topic = request.topics.find(asked.name)
         except MainstemError:
             topic = None
         for index in asked.partition_indexes:

@@ -124,7 +124,7 @@ def _id_of(namespace: Namespace, name: str, topic: Topic | None, view: View | No
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-class Catalog:
+class KafkaTopics:
     """The topics of one namespace by Kafka name and by topic id."""
 
     def __init__(self, broker: Broker, namespace: Namespace, *, auto_create: bool) -> None:
@@ -242,19 +242,19 @@ class Catalog:
 class GroupTopics:
     """What the broker's own assignors need to know of topics."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, topics: KafkaTopics) -> None:
+        self._topics = topics
 
     def find(self, name: str) -> tuple[bytes, int] | None:
         try:
-            topic = self._catalog.find(name)
+            topic = self._topics.find(name)
         except MainstemError:
             return None
         return (topic.id, topic.count) if topic is not None else None
 
     def names(self, user: str) -> list[str]:
         """Who may read or write a topic may also know of it; nobody else learns its name by a pattern."""
-        namespace, access = self._catalog.namespace, self._catalog.access
+        namespace, access = self._topics.namespace, self._topics.access
         known = access.users.get(user)
         topics = [topic.name for topic in namespace.topics.values() if topic.policy.dedicated]
         topics += namespace.views
