@@ -19,9 +19,9 @@ from fuzz.driver import main
 from mainstem.codec.batch import BatchBuilder
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka import wire
+from mainstem.protocols.kafka.request_channel import RequestChannel
 from mainstem.protocols.kafka.rules import Refused, TopicRules
 from mainstem.protocols.kafka.schema import APIS, Field
-from mainstem.protocols.kafka.session import KafkaSession
 
 REQUEST_BYTES_MAX = 1 << 20
 MEMORY_PER_BYTE_MAX = 400  # objects are larger than the bytes they come from, but not without bound
@@ -97,9 +97,9 @@ def one_input(rng: random.Random) -> bytes:
 def feed(data: bytes) -> None:
     """What a connection does with bytes, up to the handlers; only MainstemError may come out."""
     cut = data[0] * len(data) // 256 if data else 0
-    session = KafkaSession(request_bytes_max=REQUEST_BYTES_MAX)
+    channel = RequestChannel(request_bytes_max=REQUEST_BYTES_MAX)
     for piece in (data[:cut], data[cut:]):
-        for request in session.feed(piece):
+        for request in channel.feed(piece):
             head = wire.decode_head(request)
             api = APIS.get(head.key)
             if api is None or not api.first <= head.version <= api.last:

@@ -178,7 +178,7 @@ def connections(running: Running, vhosts: set[str]) -> list[dict[str, Any]]:
 
 def connection(one: Any) -> dict[str, Any]:
     peer, own = _addresses(one)
-    properties = one.session.client_properties
+    properties = one.lifecycle.client_properties
     return {
         "name": _connection_name(one),
         "user": one.principal.name,
@@ -188,11 +188,11 @@ def connection(one: Any) -> dict[str, Any]:
         "type": "network",
         "node": NODE,
         "ssl": False,
-        "auth_mechanism": one.session.mechanism,
+        "auth_mechanism": one.lifecycle.mechanism,
         "channels": len(one.channels),
-        "channel_max": one.session.channel_max,
-        "frame_max": one.session.frame_max,
-        "timeout": one.session.heartbeat_s,
+        "channel_max": one.lifecycle.channel_max,
+        "frame_max": one.lifecycle.frame_max,
+        "timeout": one.lifecycle.heartbeat_s,
         "connected_at": one.connected_ms,
         "host": own[0],
         "port": own[1],

@@ -23,9 +23,9 @@ from mainstem.protocols.amqp.consuming import StreamConsumer
 from mainstem.protocols.amqp.durable_answers import DurableAnswers
 from mainstem.protocols.amqp.events import METHODS_FROM, Event, LargePublishEvent, MethodEvent
 from mainstem.protocols.amqp.faults import EXPECTED, AccessRefused, Fault, bad_frame, fault_of
+from mainstem.protocols.amqp.lifecycle import CAPABILITIES, PROTOCOL_HEADER, Lifecycle, State
 from mainstem.protocols.amqp.login import log_in, mechanisms_of, renew
 from mainstem.protocols.amqp.methods import BY_NAME, decode, encode, name_of
-from mainstem.protocols.amqp.session import CAPABILITIES, PROTOCOL_HEADER, Session, State
 from mainstem.protocols.amqp.vhosts import Publisher, Replies, Vhost
 from mainstem.protocols.amqp.wire import ChannelWire, Inbound, Outbound
 from mainstem.protocols.connection import HOLD_LOG, HOLD_TURN, OUT_BYTES_MAX, Connection, Server
@@ -196,11 +196,11 @@ class AmqpConnection(Connection):
         "draining",
         "header",
         "inbound",
+        "lifecycle",
         "outbound",
         "own_queues",
         "principal",
         "publisher",
-        "session",
         "to_confirm",
         "to_resume",
         "vhost",
@@ -212,7 +212,7 @@ class AmqpConnection(Connection):
     def __init__(self, server: AmqpServer) -> None:
         super().__init__(server)
         amqp = server.config.amqp
-        self.session = Session(
+        self.lifecycle = Lifecycle(
             self,
             server.properties,
             channel_max=amqp.channels_max,
@@ -247,7 +247,7 @@ class AmqpConnection(Connection):
         self.server.deadlines.watch(self, self.server.handshake_s, however=True)
 
     def on_data(self, data: bytes) -> None:
-        if self.session.state is State.HEADER:
+        if self.lifecycle.state is State.HEADER:
             data = self._read_header(data)
             if not data:
                 return
@@ -267,7 +267,7 @@ class AmqpConnection(Connection):
         self.header += data[:missing]
         if len(self.header) < 8 and PROTOCOL_HEADER.startswith(self.header):
             return b""
-        if not self.session.on_header(self.header):
+        if not self.lifecycle.on_header(self.header):
             self.outbound.write(PROTOCOL_HEADER)
             self.close(f"spoke {self.header!r} instead of AMQP 0-9-1", linger=True)
             return b""
@@ -347,7 +347,7 @@ class AmqpConnection(Connection):
             if channel is not None:
                 channel.publish_large(event) if isinstance(event, LargePublishEvent) else channel.publish(event)
             return
-        state = self.session.state
+        state = self.lifecycle.state
         if state is State.CLOSING and event.number not in (
             BY_NAME["connection.close"].number,
             BY_NAME["connection.close-ok"].number,
@@ -356,7 +356,7 @@ class AmqpConnection(Connection):
         if self.answers.wait_for_acks(event):
             return
         if event.channel == 0 and event.number >= METHODS_FROM:
-            self.session.handle(name_of(event.number), decode(event.number, event.payload))
+            self.lifecycle.handle(name_of(event.number), decode(event.number, event.payload))
         else:
             self._handle_channel(event)
         if self.publisher is not None:
@@ -374,10 +374,10 @@ class AmqpConnection(Connection):
                 self.closing_channels.discard(number)
         elif event.number < METHODS_FROM:
             raise Fault(505, EXPECTED[0])
-        elif self.session.state is not State.RUNNING:
+        elif self.lifecycle.state is not State.RUNNING:
             raise bad_frame(FRAME_METHOD, event.number.to_bytes(4, "big") + event.payload)
         elif event.number == CHANNEL_OPEN:
-            self.session.check_channel(number, len(self.channels))
+            self.lifecycle.check_channel(number, len(self.channels))
             self.channels[number] = opened = Channel(self, number)
             self.inbound.open(opened.wire)
             opened.send("channel.open-ok")
@@ -389,9 +389,9 @@ class AmqpConnection(Connection):
         number = self.inbound.channel_number
         failed = self.inbound.method_number
         if fault.hard or number not in self.channels:
-            if self.session.state not in (State.CLOSING, State.CLOSED):
+            if self.lifecycle.state not in (State.CLOSING, State.CLOSED):
                 logger.info("%s: %s", self.label(), fault)
-                self.session.close(fault, failed)
+                self.lifecycle.close(fault, failed)
                 self._close_channels()
                 self.server.deadlines.watch(self, self.server.handshake_s, however=True)
             if fault.code == 501:
@@ -425,7 +425,7 @@ class AmqpConnection(Connection):
         for number in list(self.channels):
             self.drop_channel(number)
 
-    # -- what the session asks
+    # -- what the lifecycle asks
 
     def send_method(self, channel: int, payload: bytes) -> None:
         self.outbound.write_frame(FRAME_METHOD, channel, payload)
@@ -442,7 +442,7 @@ class AmqpConnection(Connection):
     def let_in(self, principal: Principal) -> None:
         self.principal = principal
         keep_login(self, principal)
-        self.session.logged_in()
+        self.lifecycle.logged_in()
 
     def logged_in(self) -> Principal | None:
         return self.principal if self.vhost is not None else None
@@ -500,13 +500,13 @@ class AmqpConnection(Connection):
         """Half an interval is over: say that we live, unless something was said."""
         if self.transport is None or self.closing:
             return
-        half = max(1, self.session.heartbeat_s // 2)
+        half = max(1, self.lifecycle.heartbeat_s // 2)
         if self.server.deadlines.second - self.written_second >= half:
             self.outbound.write(HEARTBEAT)
         self.server.plan_beat(self, half)
 
     def on_silence(self) -> None:
-        self.close("missed heartbeats from client" if self.session.state is State.RUNNING else "handshake_timeout")
+        self.close("missed heartbeats from client" if self.lifecycle.state is State.RUNNING else "handshake_timeout")
 
     def on_blocked(self) -> None:
         self.outbound.blocked = True
@@ -538,8 +538,8 @@ class AmqpConnection(Connection):
     # -- the end
 
     def close(self, reason: str = "", *, linger: bool = False) -> None:
-        if not self.closing and self.session.state is State.RUNNING and reason:
-            self.session.close(Fault(320, reason, hard=True))
+        if not self.closing and self.lifecycle.state is State.RUNNING and reason:
+            self.lifecycle.close(Fault(320, reason, hard=True))
         super().close(reason, linger=linger)
 
     def finish(self) -> None:

@@ -27,9 +27,9 @@ class Blocking:
         """Read no more of it until `release`, and say so to a client that understands it."""
         connection = self._connection
         connection.hold(why)
-        if connection.session.can("connection.blocked") and not self.told:
+        if connection.lifecycle.can("connection.blocked") and not self.told:
             self.told = True
-            connection.session.send("connection.blocked", reason=reason)
+            connection.lifecycle.send("connection.blocked", reason=reason)
 
     def hold_for_space(self) -> None:
         self.hold(HOLD_SPACE, "low on disk")
@@ -39,7 +39,7 @@ class Blocking:
         connection.release(why)
         if self.told and not connection.held & (HOLD_LOG | HOLD_SPACE | HOLD_QUOTA):
             self.told = False
-            connection.session.send("connection.unblocked")
+            connection.lifecycle.send("connection.unblocked")
         if not connection.closing:
             connection.drain()
 

@@ -179,7 +179,9 @@ class Consumes(ChannelCore):
 
     def consumer_lost(self, consumer: Consumer | StreamConsumer) -> None:
         """Its queue was deleted, or the right to it taken away."""
-        if self.consumers.pop(consumer.tag, None) is None or not self.connection.session.can("consumer_cancel_notify"):
+        if self.consumers.pop(consumer.tag, None) is None or not self.connection.lifecycle.can(
+            "consumer_cancel_notify"
+        ):
             return
         if self.deleting is not None:
             self.deleting.append(consumer.tag)

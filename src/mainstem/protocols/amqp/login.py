@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.rights.access import Principal
 from mainstem.protocols import login
 from mainstem.protocols.amqp.faults import Fault
-from mainstem.protocols.amqp.session import AMQPLAIN, EXTERNAL, OAUTHBEARER, PLAIN
+from mainstem.protocols.amqp.lifecycle import AMQPLAIN, EXTERNAL, OAUTHBEARER, PLAIN
 
 if TYPE_CHECKING:
     from mainstem.protocols.amqp.adapter import AmqpConnection
@@ -27,15 +27,15 @@ def mechanisms_of(connection: AmqpConnection) -> tuple[str, ...]:
 
 def log_in(connection: AmqpConnection, name: str, password: bytes, mechanism: str) -> None:
     shown = login.shown_by(connection, name, password, token_only=mechanism == OAUTHBEARER)
-    identity, refused = connection.server.broker.identity, connection.session.refused
+    identity, refused = connection.server.broker.identity, connection.lifecycle.refused
     login.log_in(connection, identity, shown, connection.let_in, lambda _: refused(), connection.drain)
 
 
 def renew(connection: AmqpConnection, secret: bytes) -> None:
     """Other rights are not taken over halfway: whoever got some connects again."""
-    session, before = connection.session, connection.principal
+    lifecycle, before = connection.lifecycle, connection.principal
     if not before.by_token:
-        session.renewed()
+        lifecycle.renewed()
         return
 
     def let_stay(principal: Principal) -> None:
@@ -43,10 +43,10 @@ def renew(connection: AmqpConnection, secret: bytes) -> None:
             refuse("it says something else of its user: connect again")
             return
         login.keep_login(connection, principal)
-        session.renewed()
+        lifecycle.renewed()
 
     def refuse(why: str) -> None:
-        session.close(Fault(403, f"the new secret was refused: {why}", hard=True))
+        lifecycle.close(Fault(403, f"the new secret was refused: {why}", hard=True))
 
     shown = login.shown_by(connection, before.name, secret, namespace=before.namespace, token_only=True)
     identity = connection.server.broker.identity

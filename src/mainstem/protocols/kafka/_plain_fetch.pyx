@@ -333,7 +333,7 @@ cdef class PlainFetches:
         answer.done = True
         connection = self._connection
         self._service.counters.messages_out += records
-        connection.session.expect(answer)
+        connection.channel.expect(answer)
         self._asked = None  # the buffers are the answer's alone
         if size >= SEND_NOW_BYTES_MIN:
             connection.flush()

@@ -281,7 +281,7 @@ cdef class SingleBatches:
     """The requests of one connection that has logged in."""
 
     cdef object _connection
-    cdef object _session
+    cdef object _channel
     cdef object _service
     cdef object _access
     cdef object _counters
@@ -290,7 +290,7 @@ cdef class SingleBatches:
 
     def __init__(self, connection):
         self._connection = connection
-        self._session = connection.session
+        self._channel = connection.channel
         self._service = connection.service
         self._access = connection.service.access
         self._counters = connection.service.counters
@@ -339,7 +339,7 @@ cdef class SingleBatches:
         self._service.producers.count_bytes(log, place.topic_id, state, head.size)
         self._counters.messages_in += head.count
         single.start_offset = place.partition.start_offset
-        self._session.expect(single)
+        self._channel.expect(single)
         single.wait(ticket, self._connection, state, head)
         if log.unsynced_bytes > log.unsynced_bytes_max:
             self._connection.hold_for(log)

@@ -25,7 +25,6 @@ from mainstem.model.plain_text import hidden_character
 from mainstem.protocols.connection import HOLD_LOG, HOLD_QUEUE, LOOP_READ_BYTES, Connection
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.audited import audited
-from mainstem.protocols.kafka.catalog import Catalog
 from mainstem.protocols.kafka.handlers import (
     acls,
     cluster,
@@ -44,11 +43,12 @@ from mainstem.protocols.kafka.handlers import (
     topics,
     transactions,
 )
+from mainstem.protocols.kafka.kafka_topics import KafkaTopics
 from mainstem.protocols.kafka.lent_pages import LENT_BYTES_MIN, rest_of, send_lent
 from mainstem.protocols.kafka.plain_fetch import PlainFetches
+from mainstem.protocols.kafka.request_channel import RequestChannel, Slot
 from mainstem.protocols.kafka.schema import APIS
 from mainstem.protocols.kafka.service import KafkaService
-from mainstem.protocols.kafka.session import KafkaSession, Slot
 from mainstem.protocols.kafka.single_batch import SingleBatches
 from mainstem.protocols.login import keep_login, shown_by
 from mainstem.protocols.loopback import stop_pacing
@@ -123,8 +123,8 @@ class Request:
         return namespace
 
     @property
-    def catalog(self) -> Catalog:
-        return self.service.catalog(self.namespace)
+    def topics(self) -> KafkaTopics:
+        return self.service.topics_of(self.namespace)
 
     @property
     def host(self) -> str:
@@ -135,7 +135,7 @@ class Request:
 
 
 class Reading(asyncio.BufferedProtocol):
-    """What the transport reads for: bytes go where the session parses them. All else is the connection's."""
+    """What the transport reads for: bytes go where the request channel parses them. All else is the connection's."""
 
     __slots__ = ("_connection",)
 
@@ -143,7 +143,7 @@ class Reading(asyncio.BufferedProtocol):
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.session.room()
+        return self._connection.channel.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.on_read(nbytes)
@@ -184,8 +184,10 @@ class KafkaConnection(Connection):
     metered_by = KafkaMetering
 
     __slots__ = (
+        "channel",
         "client_id",
         "fd",
+        "fetch_sessions",
         "fetches",
         "login",
         "messages",
@@ -196,8 +198,6 @@ class KafkaConnection(Connection):
         "principal",
         "rest",
         "service",
-        "session",
-        "sessions",
         "share_sessions",
         "singles",
         "tasks",
@@ -208,7 +208,7 @@ class KafkaConnection(Connection):
     def __init__(self, service: KafkaService) -> None:
         super().__init__(service)
         self.service = service
-        self.session = KafkaSession(
+        self.channel = RequestChannel(
             request_bytes_max=service.config.limits.frame_bytes_max_before_login,
             shared=service.read_buffer,
             buffers=service.buffers,
@@ -223,7 +223,7 @@ class KafkaConnection(Connection):
         self.throttled_until = 0  # monotonic ms: until when its quotas keep it from being read or written to
         self.moving: Principal | None = None  # let in, and its namespace is another cell's: it goes with the answer
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
-        self.sessions: set[int] = set()  # fetch sessions to forget with the connection
+        self.fetch_sessions: set[int] = set()  # fetch sessions to forget with the connection
         self.share_sessions: set[tuple[str, str]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.parked: deque[Callable[[], None]] = deque()  # requests that wait until the peer reads; PENDING_MAX at most
@@ -262,12 +262,12 @@ class KafkaConnection(Connection):
         self.namespace = namespace
         self.principal = principal
         keep_login(self, principal)
-        self.session.request_bytes_max = self.service.config.kafka.request_bytes_max
+        self.channel.request_bytes_max = self.service.config.kafka.request_bytes_max
         self.service.deadlines.watch(self, IDLE_S_MAX)
         self.singles, self.fetches = SingleBatches(self), PlainFetches(self)
 
     def on_lost(self) -> None:
-        for session_id in self.sessions:
+        for session_id in self.fetch_sessions:
             self.service.fetch_sessions.close(session_id)
         self.service.shares.close_all(self.share_sessions)
         for task in self.tasks:
@@ -277,7 +277,7 @@ class KafkaConnection(Connection):
         self.waiting.clear()
         self.rest.clear()
         self.parked.clear()
-        self.session.forget()
+        self.channel.forget()
         self.singles = self.fetches = None  # they know us: a large buffer would wait for the collector of cycles
 
     def peer_host(self) -> str:
@@ -304,26 +304,26 @@ class KafkaConnection(Connection):
     # -- requests --------------------------------------------------------------------------------------------------
 
     def on_read(self, size: int) -> None:
-        """So many bytes were put where the session said."""
+        """So many bytes were put where the request channel said."""
         if self.closing:
             return  # said goodbye already; what it still sends is not ours to answer
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
         if self.meter is not None:  # before it is handled: the answers tell for how long it is throttled
             self.meter.read(size)
-        session = self.session
-        large = session.expecting
-        if self._take(self.session.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
+        channel = self.channel
+        large = channel.expecting
+        if self._take(self.channel.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
             self.service.broker.ticker.write_early()
         if self.service.broker.ticker.behind and size >= SHARE_BYTES:
             self.service.broker.ticker.outrun(self)
-        if session.kept_bytes > NOTED_MIN or self.unfinished:
-            self.service.unfinished.note(self, session.kept_bytes)
-        if (large or size >= LOOP_READ_BYTES) and not session.filling and not self.closing:
+        if channel.kept_bytes > NOTED_MIN or self.unfinished:
+            self.service.unfinished.note(self, channel.kept_bytes)
+        if (large or size >= LOOP_READ_BYTES) and not channel.filling and not self.closing:
             self.wait_for_turn()
 
     def on_data(self, data: bytes) -> None:
-        self._take(self.session.feed(data))
+        self._take(self.channel.feed(data))
 
     def _take(self, requests: Iterator[memoryview]) -> int:
         """Returns how many there were."""
@@ -343,7 +343,7 @@ class KafkaConnection(Connection):
         except Exception:
             logger.exception("a request of %s could not be handled", self.label())
             self.close("internal error")
-        if self.session.crowded or self.waiting:
+        if self.channel.crowded or self.waiting:
             self.hold(HOLD_QUEUE)
         return taken
 
@@ -373,7 +373,7 @@ class KafkaConnection(Connection):
         body = wire.decode(f"{api.name}Request", head.version, data, head.body_at, rest_allowed=True)
         slot = Slot(api, head.version, head.correlation)
         if head.key != PRODUCE or body.acks != 0:
-            self.session.expect(slot)
+            self.channel.expect(slot)
         request = Request(self, body, head.version, head.client_id, slot)
         answer = HANDLERS[head.key](request)
         if answer is None:
@@ -414,7 +414,7 @@ class KafkaConnection(Connection):
     def _refuse_api_versions(self, correlation: int) -> None:
         """A version of ours that every client can read, so that it can ask again (KIP-511)."""
         slot = Slot(APIS[API_VERSIONS], 0, correlation)
-        self.session.expect(slot)
+        self.channel.expect(slot)
         self.answer(slot, metadata.unsupported_api_versions())
 
     def answer(self, slot: Slot, response: Any) -> None:
@@ -422,7 +422,7 @@ class KafkaConnection(Connection):
             return
         if self.meter is not None and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = self.throttled_ms()
-        size = self.session.answer(slot, response)
+        size = self.channel.answer(slot, response)
         if size >= SEND_NOW_BYTES_MIN:  # it waits for no log, and the peer can read it while the next one is made
             self.flush()
         else:
@@ -455,7 +455,7 @@ class KafkaConnection(Connection):
             self.server.ticker.mark_dirty(self)
 
     def flush(self) -> None:
-        ready: list[Any] = self.session.ready()  # any buffer will do
+        ready: list[Any] = self.channel.ready()  # any buffer will do
         size = wire.size_of(ready)
         if size >= LENT_BYTES_MIN and self._may_lend():
             taken = send_lent(self.fd, ready)
@@ -497,13 +497,13 @@ class KafkaConnection(Connection):
         return not transport.get_write_buffer_size()
 
     def _go_on(self) -> None:
-        if self.held & HOLD_QUEUE and not self.session.crowded and not self.waiting:
+        if self.held & HOLD_QUEUE and not self.channel.crowded and not self.waiting:
             self.release(HOLD_QUEUE)
 
     def _declared_partition(self, namespace: Namespace, name: bytes, index: int, *, by_id: bool) -> Partition | None:
-        catalog = self.service.catalog(namespace)
+        topics = self.service.topics_of(namespace)
         try:
-            found = catalog.by_id(name) if by_id else catalog.find(name.decode())
+            found = topics.by_id(name) if by_id else topics.find(name.decode())
         except (MainstemError, UnicodeDecodeError):
             return None
         partition = found.partition(index) if found is not None else None

@@ -1,4 +1,4 @@
-"""What all Kafka connections share: the broker's coordinator, catalogs, fetch sessions and buffers."""
+"""What all Kafka connections share: the broker's coordinator, topics, fetch sessions and buffers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mainstem.broker.topics.policy import Policy
 from mainstem.broker.topics.topic import Topic
 from mainstem.protocols.connection import Server
 from mainstem.protocols.kafka.answer_buffers import AnswerBuffers
-from mainstem.protocols.kafka.catalog import Catalog, GroupTopics
+from mainstem.protocols.kafka.kafka_topics import GroupTopics, KafkaTopics
 from mainstem.protocols.kafka.plain_fetch import HEADS_BYTES
+from mainstem.protocols.kafka.request_channel import READ_BYTES, Buffers
 from mainstem.protocols.kafka.rules import TopicRules
-from mainstem.protocols.kafka.session import READ_BYTES, Buffers
 from mainstem.protocols.kafka.sessions import FetchSessions
 from mainstem.protocols.kafka.shares import Shares
 from mainstem.protocols.kafka.subscription import subscribed_topics
@@ -53,7 +53,7 @@ class KafkaService(Server):
         self.monotonic_ms = self.coordinator.monotonic_ms
         self.fetch_sessions = FetchSessions()
         self.shares = Shares(self)
-        self._catalogs: dict[str, Catalog] = {}
+        self._topics: dict[str, KafkaTopics] = {}
         self._rules: dict[int, tuple[Policy, dict[str, Any], TopicRules]] = {}
 
     @property
@@ -70,11 +70,11 @@ class KafkaService(Server):
         """Its own or none: NotFound where that does not exist."""
         return self.broker.namespace(principal.namespace)
 
-    def catalog(self, namespace: Namespace) -> Catalog:
-        known = self._catalogs.get(namespace.name)
+    def topics_of(self, namespace: Namespace) -> KafkaTopics:
+        known = self._topics.get(namespace.name)
         if known is None or known.namespace is not namespace:
-            known = Catalog(self.broker, namespace, auto_create=self.config.topics.auto_create)
-            self._catalogs[namespace.name] = known
+            known = KafkaTopics(self.broker, namespace, auto_create=self.config.topics.auto_create)
+            self._topics[namespace.name] = known
         return known
 
     def group_key(self, namespace: Namespace, group_id: str) -> str:
@@ -117,7 +117,7 @@ class KafkaService(Server):
 
         def lookup(key: str) -> GroupTopics:
             owner, mark, _ = key.rpartition("\x01")
-            return GroupTopics(self.catalog(self.broker.namespace(owner if mark else DEFAULT_NAMESPACE)))
+            return GroupTopics(self.topics_of(self.broker.namespace(owner if mark else DEFAULT_NAMESPACE)))
 
         self.groups.refresh(lookup)
 

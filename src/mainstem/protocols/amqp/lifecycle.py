@@ -47,7 +47,7 @@ class State(Enum):
 
 
 class Port(Protocol):
-    """What a session asks of the adapter."""
+    """What a lifecycle asks of the adapter."""
 
     def send_method(self, channel: int, payload: bytes) -> None: ...
 
@@ -72,7 +72,7 @@ class Port(Protocol):
         """Both sides have said goodbye: the peer closes the socket."""
 
 
-class Session:
+class Lifecycle:
     def __init__(
         self,
         port: Port,

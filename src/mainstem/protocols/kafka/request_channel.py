@@ -3,8 +3,8 @@
 Rules of this file:
 
 - A request's size is checked before a byte of it is buffered; before the login it may be 64 KiB.
-- Bytes are read where they are parsed: into a buffer that all sessions share, or, once a request's size is known and more of
-  it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
+- Bytes are read where they are parsed: into a buffer that all connections share, or, once a request's size is known and
+  more of it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
 - That buffer grows with what has come, twice as large each time: a size that is only announced costs nothing. From a
   megabyte on it is as large as announced, in pages that the system gives when something is put there: no copies.
 - Whoever sent a large request will send another: the next read goes into a buffer of its own from its first byte on.
@@ -85,7 +85,7 @@ class Slot:
         self.done = False
 
 
-class KafkaSession:
+class RequestChannel:
     def __init__(
         self, *, request_bytes_max: int, shared: bytearray | None = None, buffers: Buffers | None = None
     ) -> None:
