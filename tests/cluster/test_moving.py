@@ -10,6 +10,8 @@ import pika
 import pytest
 from confluent_kafka import Producer
 
+from mainstem.cluster.moving import export_directory
+from mainstem.storage.tier.store import StoreSettings
 from mainstem.testing.process import BrokerProcess
 from tests.cluster.kit import Cluster
 from tests.cluster.reading import read_topic
@@ -51,6 +53,7 @@ def test_data_moves_into_a_cluster_and_out_again(tmp_path: Path, postgres: Postg
     places = "--cluster", cluster.dsn, "--store", f"file://{cluster.store}"
     moved = mainstem("cluster", "import", str(tmp_path / "alone"), *places, "--single-postgres")
     assert moved.returncode == 0, moved.stderr
+    assert "import: " in moved.stderr  # the summary of its progress
     again = mainstem("cluster", "import", str(tmp_path / "alone"), *places, "--single-postgres")
     assert "holds data already" in again.stderr
     with cluster:
@@ -62,6 +65,12 @@ def test_data_moves_into_a_cluster_and_out_again(tmp_path: Path, postgres: Postg
         assert cluster["a"].stop() == 0
         out = mainstem("cluster", "export", str(tmp_path / "out"), *places)
         assert out.returncode == 0, out.stderr
+        assert "export: " in out.stderr
+        told = list[tuple[int, int]]()
+        store = StoreSettings(f"file://{cluster.store}")
+        export_directory(cluster.dsn, store, tmp_path / "again", lambda *at: told.append(at))
+    dones, totals = [done for done, _ in told], {total for _, total in told}
+    assert dones == sorted(dones) and totals == {dones[-1]}
     with BrokerProcess(tmp_path / "out") as alone:
         assert read_topic(alone.ports["kafka"], "moved") == after
         assert take(alone) == b"50"

@@ -1,4 +1,4 @@
-"""With 100,000 topics and 10,000 queues every list, and the overview, is answered a page at a time; the loop serves others meanwhile."""
+"""With 100,000 topics and 10,000 queues every list is answered a page at a time, and the loop serves others meanwhile."""
 
 from __future__ import annotations
 

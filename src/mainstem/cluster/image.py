@@ -31,6 +31,7 @@ from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.codec.batch import crc32c
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import CorruptFrame, MainstemError
+from mainstem.storage.backup import Progress
 from mainstem.storage.directory import write_format
 
 if TYPE_CHECKING:
@@ -131,19 +132,22 @@ class Rebuilt:
         self.rows, self.replayed_bytes = rows, size
 
 
-def rebuild(session: PostgresSession, cell_id: int, root: Path, objects: CellObjects) -> Rebuilt:
+def rebuild(
+    session: PostgresSession, cell_id: int, root: Path, objects: CellObjects, progress: Progress | None = None
+) -> Rebuilt:
     """Make the cell's files under `root` of its image and the rows behind it. The epoch must be ours already: from then on
-    nobody adds a row."""
+    nobody adds a row. `progress` is told bytes done, and bytes in all."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(mode=0o700, parents=True)
     lane = session.use(lambda c: c.fetchrow("SELECT * FROM lane WHERE cell_id = $1", cell_id))
     assert lane is not None
     replay = Replay(root, objects.get)
     named: set[str] = set()
-    if lane["image"]:
-        named = {lane["image"], *_unpack(objects.get(lane["image"]), root, replay.files, objects.get)}
-    rows = size = 0
     at, limit = int(lane["flushed_seq"]), ROWS_MIN
+    told = _Told(progress, session.use(lambda c: _rows_bytes(c, cell_id, at)) if progress is not None else 0)
+    if lane["image"]:
+        named = {lane["image"], *_unpack(objects.get(lane["image"]), root, replay.files, objects.get, told)}
+    rows = size = 0
     while found := session.use(lambda c, after=at, count=limit: _rows(c, cell_id, after, count)):  # type: ignore[misc]
         fetched = sum(len(body) for _, _, body in found)
         limit = min(max(ROWS_MIN, len(found) * ROWS_BYTES // max(fetched, 1)), 4 * limit, ROWS_MAX)
@@ -153,12 +157,36 @@ def rebuild(session: PostgresSession, cell_id: int, root: Path, objects: CellObj
             for change in parse_changes(body):
                 replay.apply(change)
             at, rows, size = seq, rows + 1, size + len(body)
+            told.add(len(body))
     if at != lane["wal_seq"]:
         raise CorruptFrame(f"cell {cell_id}: the write-ahead log ends at {at} instead of {lane['wal_seq']}")
     replay.close()
     _drop_removed(session, cell_id, root, replay.files)
     write_format(root)
     return Rebuilt(replay.files, at, int(lane["slot"]), named, rows, size)
+
+
+class _Told:
+    """How many bytes are made, of all that there are to make."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.done, self.total = progress, 0, total
+
+    def add(self, size: int) -> None:
+        self.done += size
+        if self.progress is not None:
+            self.progress(min(self.done, self.total), self.total)
+
+
+async def _rows_bytes(connection: asyncpg.Connection[Any], cell_id: int, after: int) -> int:
+    """Of the rows that the image does not have."""
+    sizes = [
+        await connection.fetchval(
+            f"SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM {wal_table(cell_id, slot)} WHERE seq > $1", after
+        )
+        for slot in range(SLOTS)
+    ]
+    return sum(sizes)
 
 
 async def _rows(
@@ -172,13 +200,16 @@ async def _rows(
     return [(row[0], row[1], row[2]) for row in await connection.fetch(sql, after)]
 
 
-def _unpack(image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], bytes]) -> Iterable[str]:
+def _unpack(
+    image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], bytes], told: _Told
+) -> Iterable[str]:
     """The keys of the objects it names."""
     start = 4 + int.from_bytes(image[:4], "big")
     head = json.loads(image[4:start])
     if head["version"] > VERSION:
         raise CorruptFrame(f"the image has version {head['version']}", fix="start a newer Mainstem")
     at, large = start, list[tuple[str, int, str]]()
+    told.total += sum(size for _, size, _ in head["files"])
     for path, size, key in head["files"]:
         (root / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if key:
@@ -189,9 +220,10 @@ def _unpack(image: bytes, root: Path, files: dict[str, File], fetch: Callable[[s
         at += size
         (root / path).write_bytes(content)
         files[path] = File(size, None if path.endswith(".log") else content)
+        told.add(size)
     with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="rebuild") as pool:
-        for _ in pool.map(lambda one: (root / one[0]).write_bytes(fetch(one[2], one[1])), large):
-            pass
+        for written in pool.map(lambda one: (root / one[0]).write_bytes(fetch(one[2], one[1])), large):
+            told.add(written)
     return [key for _, _, key in large]
 
 

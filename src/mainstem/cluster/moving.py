@@ -53,14 +53,15 @@ def import_directory(dsn: str, store: StoreSettings, data: Path, progress: Progr
         directory.release()
 
 
-def export_directory(dsn: str, store: StoreSettings, target: Path) -> int:
-    """How many files were made. `target` must be empty, and no broker may serve."""
+def export_directory(dsn: str, store: StoreSettings, target: Path, progress: Progress | None = None) -> int:
+    """How many files were made. `target` must be empty, and no broker may serve. `progress` is told bytes that were made,
+    and bytes in all."""
     make_empty(target)
     session = PostgresSession(dsn, SCHEMA)
     try:
         _check_one_cell(session)
         with borrow_cell(dsn, "it was exported") as epoch:
-            found = rebuild(session, FIRST_CELL, target.resolve(), CellObjects(store, FIRST_CELL))
+            found = rebuild(session, FIRST_CELL, target.resolve(), CellObjects(store, FIRST_CELL), progress)
             _check_movable(target)
             metadata = CellStore(dsn, FIRST_CELL, epoch, lambda reason: None)
             try:

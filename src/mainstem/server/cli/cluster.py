@@ -222,7 +222,8 @@ def export_command(directory: Path, url: str | None, file: Path | None, store: s
     from mainstem.cluster.moving import export_directory
 
     config = _config(url, file, store)
-    count = export_directory(config.cluster.postgres, _store(config), directory)
+    with Progress("export", 0, unit="B") as progress:
+        count = export_directory(config.cluster.postgres, _store(config), directory, progress.set)
     click.echo(f"exported {counted(count, 'file')}: mainstem serve --data {directory}")
 
 

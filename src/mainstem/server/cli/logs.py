@@ -267,7 +267,8 @@ def _restore_store(source: str, target: Path, endpoint: str, region: str, as_jso
     from mainstem.storage.tier.manifest import restore as bring_back
     from mainstem.storage.tier.store import StoreSettings
 
-    facts = _report(bring_back(StoreSettings(source, endpoint, region), target))
+    with Progress("restore", 0, unit="pieces") as progress:
+        facts = _report(bring_back(StoreSettings(source, endpoint, region), target, progress.set))
     if as_json:
         print_facts(facts, as_json=True)
         return

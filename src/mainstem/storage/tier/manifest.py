@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainstem.model.errors import ConfigError, StorageFault
-from mainstem.storage.backup import METADATA, STAMPS, STATE, copy_database, make_empty, sync_tree
+from mainstem.storage.backup import METADATA, STAMPS, STATE, Progress, copy_database, make_empty, sync_tree
 from mainstem.storage.directory import write_format
 from mainstem.storage.disk import REAL_DISK
 from mainstem.storage.engines import OBJECT
@@ -88,8 +88,9 @@ def _small_files(data: Path) -> list[Path]:
     return [path for path in found if path.is_file() and _KNOWN.fullmatch(str(path.relative_to(data)))]
 
 
-def restore(settings: StoreSettings, target: Path) -> Restored:
-    """Make a data directory of what is in the bucket. `target` must be empty or not there yet."""
+def restore(settings: StoreSettings, target: Path, progress: Progress = lambda done, total: None) -> Restored:
+    """Make a data directory of what is in the bucket. `target` must be empty or not there yet. `progress` is told how many
+    pieces are done, of how many: the manifest, bundles that are younger than it, logs."""
     store = ObjectStore(settings)
     try:
         packed = store.get_all(MANIFEST)
@@ -103,9 +104,11 @@ def restore(settings: StoreSettings, target: Path) -> Restored:
     registry = Registry(target)
     try:
         logs = sorted(path for path in (target / "logs").glob("*") if path.name.isdigit())
-        caught_up = catch_up(store, registry, {int(log.name) for log in logs})
-        for log in logs:
+        known = {int(log.name) for log in logs}
+        caught_up = catch_up(store, registry, known, lambda done, of: progress(1 + done, 1 + of + len(logs)))
+        for number, log in enumerate(logs, 1):
             _begin_behind(log, registry)
+            progress(1 + caught_up + number, 1 + caught_up + len(logs))
         registry.set_fact("incarnation", uuid.uuid4().hex)
         registry.set_fact("store", store.url)
         store.put(OWNER, owner_document(registry))
