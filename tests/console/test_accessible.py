@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import paho.mqtt.client as paho
+import pika
 import pytest
+from confluent_kafka import Consumer, Producer
+from paho.mqtt.enums import CallbackAPIVersion
 from playwright.sync_api import Browser
 
 from mainstem.admin.console.pages import PAGES
@@ -15,23 +22,22 @@ from mainstem.testing import Broker
 from tests.protocol.kafka.java_clients import CACHE
 
 VERSION = "4.10.3"
+ADMIN = ("root", "secret-of-root")
 NAMES = {
-    "/topic": "name=sensors/kitchen/temp",
-    "/queue": "name=judged",
-    "/exchange": "name=amq.topic",
+    "/topic": "name=orders",
+    "/queue": "name=letterbox",
+    "/exchange": "name=letters",
     "/view": "name=all-sensors",
+    "/group": "name=billing",
+    "/session": "name=historian",
+    "/user": "name=clerk",
+    "/subject": "name=orders-value",
+    "/pipeline": "name=telemetry",
     "/namespace": "name=/",
     "/messages": "topic=sensors/kitchen/temp&field=celsius",
 }
-OTHERS = (
-    "/group",
-    "/session",
-    "/connection",
-    "/user",
-    "/schema",
-    "/subject",
-    "/pipeline",
-)  # of things that are not there
+CUT = """() => [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => one.querySelector("table").outerHTML.slice(0, 200))"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -49,28 +55,91 @@ def axe() -> str:
     return Path(script).read_text()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "dark")])
+@pytest.fixture(scope="module")
+def furnished() -> Iterator[Broker]:
+    """A broker with users and one of everything that has a page, its clients connected."""
+    with Broker() as broker, httpx.Client(base_url=broker.http_url, auth=ADMIN) as http:
+        for name, admin in ((ADMIN[0], True), ("clerk", False)):
+            http.post("/v1/users", json={"name": name, "password": ADMIN[1], "admin": admin}).raise_for_status()
+        rule = {"allow": True, "actions": ["consume", "describe"], "filter": "sensors/#"}
+        http.post("/v1/users/clerk/rules", json=rule).raise_for_status()
+        reading = {"topic": "sensors/kitchen/temp", "value_json": {"celsius": 21.5}, "headers": {"region": "eu"}}
+        for _ in range(20):
+            http.post("/v1/messages", json=reading).raise_for_status()
+        http.post("/v1/views", json={"name": "all-sensors", "filter": "sensors/#"}).raise_for_status()
+        schema = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]})
+        http.post("/subjects/orders-value/versions", json={"schema": schema}).raise_for_status()
+        flows = [{"flow": "archive", "state": "running", "lag": 1_200, "rows": 5_000, "error": "no broker answers"}]
+        http.post("/v1/pipelines/telemetry", json={"flows": flows}).raise_for_status()
+        with clients(broker):
+            yield broker
+
+
+@contextmanager
+def clients(broker: Broker) -> Iterator[None]:
+    session = paho.Client(CallbackAPIVersion.VERSION2, client_id="historian", clean_session=False)
+    session.username_pw_set(*ADMIN)
+    session.connect(broker.host, broker.mqtt_port)
+    session.subscribe("sensors/#", 1)
+    session.loop_start()
+    login = pika.PlainCredentials(*ADMIN)
+    with pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.amqp_port, credentials=login, heartbeat=0)
+    ) as amqp:
+        channel = amqp.channel()
+        channel.exchange_declare("letters", "topic", durable=True)
+        channel.queue_declare("letterbox", durable=True)
+        channel.queue_bind("letterbox", "letters", "north.#")
+        channel.confirm_delivery()
+        for number in range(3):
+            channel.basic_publish("letters", f"north.{number}", b"a letter")
+            method, _, _ = channel.basic_get("letterbox")
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.basic_consume("letterbox", lambda *_: None)
+        kafka = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": ADMIN[0],
+            "sasl.password": ADMIN[1],
+        }
+        producer = Producer(kafka)
+        producer.produce("orders", b"an order")
+        assert producer.flush(30) == 0
+        consumer = Consumer({**kafka, "group.id": "billing", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["orders"])
+        while consumer.poll(1) is None:  # the test's own timeout ends it
+            pass
+        yield
+        consumer.close()
+    session.loop_stop()
+    session.disconnect()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
 def test_axe_finds_nothing_on_any_page_and_nothing_sticks_out(
-    browser: Browser, broker: Broker, width: int, scheme: str
+    browser: Browser, furnished: Broker, width: int, scheme: str
 ) -> None:
-    script = axe()
-    httpx.post(f"{broker.http_url}/v1/queues", json={"name": "judged", "filter": "sensors/#"})
+    script, broker = axe(), furnished
+    [connected, *_] = httpx.get(f"{broker.http_url}/v1/connections", auth=ADMIN).json()["items"]
+    asked = {**NAMES, "/connection": f"id={connected['id']}"}
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         base_url=broker.http_url,
         color_scheme=scheme,  # type: ignore[arg-type]
         bypass_csp=True,  # axe is no script of ours
+        http_credentials={"username": ADMIN[0], "password": ADMIN[1]},
     )
     page = context.new_page()
     found = []
     for one in PAGES:
-        if one.path in OTHERS:
-            continue
-        page.goto(f"{one.path}?{NAMES.get(one.path, '')}")
+        answered = page.goto(f"{one.path}?{asked.get(one.path, '')}")
+        assert answered is not None and answered.status == 200, one.path
         page.add_script_tag(content=script)
         answer = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         found += [(one.path, rule["id"], rule["nodes"][0]["html"]) for rule in answer["violations"]]
         if page.evaluate("document.documentElement.scrollWidth") > width:
             found.append((one.path, "sticks out", ""))
+        found += [(one.path, "is cut", table) for table in page.evaluate(CUT)]
     context.close()
     assert found == []

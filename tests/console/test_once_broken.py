@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import nats
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
@@ -81,3 +84,81 @@ def test_a_list_that_was_empty_says_so_no_longer_once_something_is_there(empty: 
     finally:
         client.loop_stop()
         client.disconnect()
+
+
+def test_charts_of_an_idle_broker_are_drawn_soon_after_its_start(empty: tuple[Page, Broker]) -> None:
+    page, _ = empty
+    page.goto("/")
+    drawn = page.locator(".grid.charts section", has_text="Messages a second").locator("canvas")
+    expect(drawn).to_be_visible(timeout=60_000)  # of a busy machine; two points are there after ten seconds at most
+    expect(page.locator(".grid.charts section", has_text="Publish until ack")).to_contain_text("nothing but zeros")
+
+
+def test_the_overview_counts_clients_as_the_list_of_connections_does(empty: tuple[Page, Broker]) -> None:
+    page, broker = empty
+    page.goto("/")
+    shown = page.locator(".number", has_text="connections").locator("b")
+    expect(shown).to_have_text("0")  # the browser itself is none
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="one")
+    client.connect(broker.host, broker.mqtt_port)
+    client.loop_start()
+    expect(shown).to_have_text("1")
+    client.loop_stop()
+    client.disconnect()
+
+
+def test_commands_of_the_overview_have_a_login_once_users_exist() -> None:
+    with Broker() as broker, httpx.Client(base_url=broker.http_url) as http:
+        before = {one["protocol"]: one["snippet"] for one in http.get("/overview.json").json()["doors"]}
+        assert "guest:guest@" in before["amqp"]
+        assert "-u" not in before["mqtt"].split()
+        http.post("/v1/users", json={"name": "root", "password": "secret-1", "admin": True}).raise_for_status()
+        http.auth = ("root", "secret-1")
+        after = [one["snippet"] for one in http.get("/overview.json").json()["doors"]]
+        assert all("USER" in one for one in after if not one.startswith("ws")), after
+        http.post("/v1/users", json={"name": "clerk", "password": "secret-1"}).raise_for_status()
+        clerk = httpx.get(f"{broker.http_url}/topics.json", auth=("clerk", "secret-1")).json()
+        assert clerk["total"] is None, "who sees few of the topics is not told how many there are"
+
+
+def test_a_schema_is_shown_line_by_line(empty: tuple[Page, Broker]) -> None:
+    page, broker = empty
+    schema = json.dumps({"type": "record", "name": "o", "fields": [{"name": "id", "type": "int"}]})
+    httpx.post(f"{broker.http_url}/subjects/o-value/versions", json={"schema": schema}).raise_for_status()
+    page.goto("/subject?name=o-value")
+    assert len(page.locator("pre").inner_text().splitlines()) > 5
+
+
+def test_a_topic_is_declared_live_only_and_stored_again_by_its_form(empty: tuple[Page, Broker]) -> None:
+    """NATS without a stream keeps nothing: a topic may be so for every protocol."""
+    page, broker = empty
+    page.goto("/topics")
+    form = page.locator("form", has_text="Stored")
+    form.locator("[name=name]").fill("chat/room")
+    form.locator("[name='settings.store']").select_option("false")
+    form.get_by_role("button", name="Create").click()
+    expect(page.locator("h1")).to_have_text("chat/room")  # its own page
+    setting = page.locator("tr", has=page.get_by_role("cell", name="store", exact=True))
+    expect(setting).to_contain_text("no")
+    expect(setting).to_contain_text("topic")
+    assert said_and_kept(broker, b"unheard") == []
+    page.locator("[name='settings.store']").select_option("true")
+    page.locator("form", has=page.locator("[name='settings.store']")).get_by_role("button").click()
+    expect(setting).to_contain_text("yes")
+    assert said_and_kept(broker, b"kept") == ["kept"]
+
+
+def said_and_kept(broker: Broker, value: bytes) -> list[str]:
+    """What the topic holds after a publish by NATS."""
+
+    async def say() -> None:
+        client = await nats.connect(broker.nats_url)
+        await client.publish("chat.room", value)
+        await client.flush()
+        await client.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(say()))  # Playwright's own loop runs in this one
+    thread.start()
+    thread.join()
+    found = httpx.get(f"{broker.http_url}/v1/messages?topic=chat/room&from=earliest").json()["items"]
+    return [one["value"] for one in found]

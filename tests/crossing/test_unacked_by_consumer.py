@@ -41,8 +41,10 @@ def test_four_protocols_hold_different_counts_of_one_queue(
         [(partition, offset, _)] = kafka.take(1)
         settled(broker, jobs, ready=0, unacked=10, consumers=4, unacked_by_others=0)
         assert held(broker, jobs) == {"amqp": 4, "mqtt": 3, "nats": 2, "kafka": 1}
-        member = next(one for one in http(broker, "GET", f"/v1/queues/{jobs}")["clients"] if one["protocol"] == "kafka")
-        assert member["group"] == jobs
+        described = {one["protocol"]: one for one in http(broker, "GET", f"/v1/queues/{jobs}")["clients"]}
+        assert described["kafka"]["group"] == jobs
+        assert described["amqp"]["connection"].startswith("amqp-")
+        assert described["amqp"]["client"].startswith("ctag")  # pika names no connection: the consumer's tag
         table = [line.split() for line in mainstem(broker, "queue", "describe", jobs).splitlines()]
         assert {(line[1], line[-4]) for line in table if len(line) == 7} >= {
             ("nats", "2"),

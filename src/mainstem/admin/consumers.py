@@ -39,9 +39,9 @@ def _clients(running: Running, queue: Queue) -> Iterator[dict[str, Any]]:
     """Those that are handed messages, then those that pull. Where only one consumer may be active, the others wait."""
     for place, taker in enumerate(queue.takers):
         _, name, protocol = describe(taker)
-        connection = getattr(taker, "connection", None) or getattr(getattr(taker, "channel", None), "connection", None)
+        connection = _connection_of(taker)
         yield {
-            "client": (client_name(connection) if connection is not None else "") or name,
+            "client": (client_name(connection) if connection is not None else "") or getattr(taker, "tag", "") or name,
             "protocol": protocol,
             "unacked": taker.unacked,
             "acks": not taker.no_ack,
@@ -52,6 +52,12 @@ def _clients(running: Running, queue: Queue) -> Iterator[dict[str, Any]]:
         }
     held = queue.pulled_by
     yield from sorted((_puller(one, held[one]) for one in queue.pullers), key=lambda row: str(row["client"]))
+
+
+def _connection_of(taker: Any) -> Any:
+    """MQTT's members have one; AMQP's consumers have a channel, whose session does."""
+    channel = getattr(taker, "channel", None)
+    return getattr(taker, "connection", None) or getattr(getattr(channel, "session", None), "connection", None)
 
 
 def _puller(puller: Any, unacked: int) -> dict[str, Any]:

@@ -247,7 +247,10 @@ class App:
             hints = ((door.name, door.hint, False), (door.tls_name, door.tls_hint, True))
             for name, hint, tls in ((name, hint, tls) for name, hint, tls in hints if name in self.ports):
                 port = self.ports[name]
-                snippet = hint.format(port=port, path=self.config.mqtt.ws_path)
+                login = door.login if self.broker.access.users else door.anonymous
+                if tls:
+                    login = login.replace("SASL_PLAINTEXT", "SASL_SSL")
+                snippet = hint.format(port=port, path=self.config.mqtt.ws_path, login=login)
                 found.append({"protocol": self.protocols[door.name], "port": port, "tls": tls, "snippet": snippet})
         return found
 

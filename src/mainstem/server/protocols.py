@@ -25,8 +25,10 @@ class Door:
     tls_port: int
     server: str  # module:class, made with the broker and the configuration
     doc: str
-    hint: str  # a command or an address that works; {port} and {path} are filled in
+    hint: str  # a command or an address that works; {port}, {path} and {login} are filled in
     tls_hint: str
+    login: str = ""  # what stands for {login} once users exist
+    anonymous: str = ""  # and before
 
     @property
     def tls_name(self) -> str:
@@ -65,8 +67,9 @@ PROTOCOLS: tuple[Protocol, ...] = (
                 8883,
                 "mainstem.protocols.mqtt.server:MqttServer",
                 "MQTT 3.1.1 and 5.",
-                "mosquitto_sub -p {port} -t '#' -v",
-                "mosquitto_sub -p {port} --cafile ca.pem -t '#' -v",
+                "mosquitto_sub -p {port}{login} -t '#' -v",
+                "mosquitto_sub -p {port} --cafile ca.pem{login} -t '#' -v",
+                " -u USER -P PASSWORD",
             ),
             Door(
                 "ws",
@@ -96,8 +99,10 @@ PROTOCOLS: tuple[Protocol, ...] = (
                 9093,
                 "mainstem.protocols.kafka.adapter:KafkaServer",
                 "Kafka.",
-                "kcat -b localhost:{port} -L",
-                "kcat -b localhost:{port} -X security.protocol=SSL -X ssl.ca.location=ca.pem -L",
+                "kcat -b localhost:{port}{login} -L",
+                "kcat -b localhost:{port} -X security.protocol=SSL -X ssl.ca.location=ca.pem{login} -L",
+                " -X security.protocol=SASL_PLAINTEXT -X sasl.mechanisms=PLAIN"
+                " -X sasl.username=USER -X sasl.password=PASSWORD",
             ),
         ),
         kafka_name,
@@ -117,8 +122,10 @@ PROTOCOLS: tuple[Protocol, ...] = (
                 5671,
                 "mainstem.protocols.amqp.adapter:AmqpServer",
                 "AMQP 0-9-1.",
-                "amqp://guest:guest@localhost:{port}/",
-                "amqps://guest:guest@localhost:{port}/",
+                "amqp://{login}@localhost:{port}/",
+                "amqps://{login}@localhost:{port}/",
+                "USER:PASSWORD",
+                "guest:guest",
             ),
         ),
         lambda name: amqp_key(name).decode(errors="replace"),
@@ -138,8 +145,9 @@ PROTOCOLS: tuple[Protocol, ...] = (
                 4223,
                 "mainstem.protocols.nats.adapter:NatsServer",
                 "NATS.",
-                "nats -s localhost:{port} sub '>'",
-                "nats -s tls://localhost:{port} --tlsfirst --tlsca ca.pem sub '>'",
+                "nats -s localhost:{port}{login} sub '>'",
+                "nats -s tls://localhost:{port} --tlsfirst --tlsca ca.pem{login} sub '>'",
+                " --user USER --password PASSWORD",
             ),
         ),
         lambda name: nats_subject(name).decode(errors="replace"),
@@ -159,8 +167,9 @@ HTTP = Door(
     7443,
     "mainstem.admin.server:AdminServer",
     "HTTP API, metrics and console.",
-    "curl http://localhost:{port}/v1/overview",
-    "curl --cacert ca.pem https://localhost:{port}/v1/overview",
+    "curl{login} http://localhost:{port}/v1/overview",
+    "curl --cacert ca.pem{login} https://localhost:{port}/v1/overview",
+    " -u USER",
 )
 
 

@@ -115,6 +115,21 @@ def test_a_restart_keeps_the_history(tmp_path: Path) -> None:
         assert most(after["series"]["in.http"]) > 0
 
 
+def test_a_new_broker_has_two_points_within_twenty_seconds_and_figures_without_traffic_are_zero() -> None:
+    with Broker() as broker:
+        deadline = time.monotonic() + 60  # of a busy machine; the next ten seconds begin sooner
+        while len((found := history(broker, figures="in,queue_ready,ack_p99"))["time"]) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert set(found["series"]["in"]) == set(found["series"]["queue_ready"]) == {0.0}
+        assert "ack_p99" not in found["series"], "of what was not measured there is no percentile"
+        app = _app(broker)
+        while FINE_TOPIC not in app.broker.namespace("/").topics:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert httpx.get(f"{broker.http_url}/topics.json").json()["total"] == 0, "the broker's own are not counted"
+
+
 def test_one_topic_queue_and_group_have_a_history_of_their_own() -> None:
     with Broker() as broker:
         http = httpx.Client(base_url=broker.http_url)

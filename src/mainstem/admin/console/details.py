@@ -15,10 +15,19 @@ from mainstem.admin.api.views import view_facts
 from mainstem.admin.calls import Call
 from mainstem.admin.connections import connection_row, find_connection, seen_by
 from mainstem.admin.consumers import any_queue_facts
-from mainstem.admin.cursors import dead_row, group_facts, queues_of, session_facts, sessions_of
+from mainstem.admin.cursors import (
+    dead_row,
+    group_facts,
+    queues_of,
+    session_facts,
+    sessions_of,
+    stream_consumer_name,
+    stream_consumers,
+)
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.pipelines import flow_rows
 from mainstem.admin.rights import admit
+from mainstem.admin.running import Running
 from mainstem.admin.way import way_of
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.namespaces.quotas import NAMESPACE
@@ -30,6 +39,7 @@ from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
+from mainstem.model.topic_filter import matches
 
 DEAD_SHOWN = 50
 BINDINGS_SHOWN = 500
@@ -49,6 +59,7 @@ async def queue_page(call: Call) -> dict[str, Any]:
     facts["links_connections"] = _opens(call, "connection.describe")
     if isinstance(found, Consumer):
         require_stream_consumer(call, found)
+        facts["settings"] = {name: _shown_setting(name, value) for name, value in facts["settings"].items()}
         return {**facts, "dead_letters": [], "bindings": [], "stream": found.stream.name}
     dead: list[dict[str, Any]] = []
     try:
@@ -61,6 +72,12 @@ async def queue_page(call: Call) -> dict[str, Any]:
         for one in found.queues.exchanges.bindings_to(found.name, to_queue=True)
     ]
     return {**facts, "dead_letters": dead, "bindings": bindings, "stream": None}
+
+
+def _shown_setting(name: str, value: Any) -> Any:
+    """JetStream's durations are nanoseconds, which nobody reads."""
+    is_duration = name in ("ack_wait", "idle_heartbeat", "inactive_threshold") and isinstance(value, int)
+    return f"{value / 1e9:g} s" if is_duration else value
 
 
 def _opens(call: Call, operation: str) -> bool:
@@ -114,13 +131,22 @@ async def api_page(_call: Call) -> dict[str, Any]:
     return {"groups": groups}
 
 
-def topic_readers(namespace: Namespace, topic: bytes) -> list[dict[str, str]]:
-    """Queues, sessions and groups that take a topic."""
+def topic_readers(running: Running, namespace: Namespace, topic: bytes) -> list[dict[str, str]]:
+    """Queues, JetStream consumers, sessions and groups that read a topic."""
     now = namespace.broker.stamps.next
     queues = [("queue", one.name) for one in queues_of_record(namespace, topic, now)]
     sessions = [("session", _text(one.client_id)) for one in sessions_of_record(namespace, topic, now)]
     groups = [("group", one.name) for one in groups_of_record(namespace, topic, 0, 0)]
-    return [{"kind": kind, "name": name} for kind, name in islice((*queues, *sessions, *groups), READERS_SHOWN)]
+    consumers = [
+        ("queue", stream_consumer_name(one)) for one in stream_consumers(running, namespace) if _reads(one, topic)
+    ]
+    found = islice((*queues, *consumers, *sessions, *groups), READERS_SHOWN)
+    return [{"kind": kind, "name": name} for kind, name in found]
+
+
+def _reads(consumer: Consumer, topic: bytes) -> bool:
+    filters = consumer.settings.filters or consumer.stream.settings.filters
+    return any(matches(one, topic) for one in filters)
 
 
 def _text(value: bytes) -> str:

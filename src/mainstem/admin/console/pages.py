@@ -74,7 +74,15 @@ def overview_facts(call: Call) -> dict[str, Any]:
     syncs = call.running.broker.ticker.committer.sync_ns
     sync_ms = syncs.total / max(1, sum(syncs.counts)) / 1e6
     lag_max = call.running.rates.lag_max() if only is None else 0
-    return {**facts, "totals": totals, "stored_bytes": stored, "lag_max": lag_max, "sync_ms": round(sync_ms, 2)}
+    clients = sum(count for protocol, count in facts["connections"].items() if protocol != "http")  # these come and go
+    return {
+        **facts,
+        "totals": totals,
+        "clients": clients,
+        "stored_bytes": stored,
+        "lag_max": lag_max,
+        "sync_ms": round(sync_ms, 2),
+    }
 
 
 async def overview_page(call: Call) -> dict[str, Any]:
@@ -93,7 +101,9 @@ async def topics_page(call: Call) -> dict[str, Any]:
         "mode": mode,
         "search": search,
         "filter": topic_filter,
-        "total": topic_count(namespace),
+        "total": topic_count(namespace)
+        if call.running.broker.access.allows_all(call.principal, Action.DESCRIBE, b"#")
+        else None,
         "crumbs": [],
         "complete": True,
     }
@@ -155,7 +165,7 @@ async def topic_page_facts(call: Call) -> dict[str, Any]:
     oldest_ms = await oldest_time_ms(call, facts["name"])
     keeps_ms = facts["settings"]["retention_ms"]["value"]
     leaves_ms = oldest_ms + keeps_ms if oldest_ms is not None and keeps_ms >= 0 else None
-    readers = topic_readers(call.namespace, name)
+    readers = topic_readers(call.running, call.namespace, name)
     return {**facts, "shares": shares, "oldest_ms": oldest_ms, "leaves_ms": leaves_ms, "readers": readers}
 
 

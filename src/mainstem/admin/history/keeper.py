@@ -33,6 +33,8 @@ KEPT_MS = {FINE_TOPIC: DAY_MS, COARSE_TOPIC: 8 * DAY_MS}
 SEGMENT_BYTES, SEGMENT_MS = 4 << 20, 6 * 3_600_000
 RESTORE_RECORDS, RESTORE_BYTES = 50, 1 << 20  # at once
 POINTS_SHOWN_MAX = 720
+COUNTED = ("in", "out", "bytes_in", "bytes_out", "connections", "stall_ms", "lag_max", "queue_ready", "queue_unacked",
+           "queue_dead")  # fmt: skip
 WEEK_S = 7 * 86_400
 SPAN_S_MIN = 3_600  # of less nobody can tell where it leads
 
@@ -52,24 +54,33 @@ class History:
     async def run(self) -> None:
         """Restore what there is, then a point each ten seconds, for ever."""
         await self.restore()
+        await self._begin()
         while True:
             await asyncio.sleep(FINE_S - time.time() % FINE_S)
             await self.sample()
+
+    async def _begin(self) -> None:
+        """Counters begin here. The point is only shown, so that a chart has two when the next one comes."""
+        try:
+            values = await self.figures.take()
+            self._rings.put(time.time(), {name: value for name, value in values.items() if value})
+        except Exception:
+            logger.exception("a point of the history could not be taken")
 
     async def sample(self) -> None:
         try:
             values = {name: value for name, value in (await self.figures.take()).items() if value}
             now_s = time.time()
             ended = self._rings.put(now_s, values)
-            self._write(FINE_TOPIC, now_s, values)
+            await self._write(FINE_TOPIC, now_s, values)
             if ended is not None:
-                self._write(COARSE_TOPIC, *ended)
+                await self._write(COARSE_TOPIC, *ended)
         except MainstemError as error:  # no room, or a quota: the chart has a gap
             logger.debug("a point of the history was not kept: %s", error)
         except Exception:
             logger.exception("a point of the history could not be taken")
 
-    def _write(self, name: bytes, time_s: float, values: dict[str, float]) -> None:
+    async def _write(self, name: bytes, time_s: float, values: dict[str, float]) -> None:
         namespace = self._running.broker.namespace(DEFAULT_NAMESPACE)
         if name not in namespace.topics:
             policy = namespace.defaults.with_changes(
@@ -86,7 +97,7 @@ class History:
                     "keep_until_archived": False,
                 }
             )
-            self._running.broker.begin_topic(namespace, name, policy)
+            await self._running.broker.begin_topic(namespace, name, policy)  # before, the stem would have the record
         rounded = {name: round(value, 3) for name, value in values.items()}
         namespace.publish(name, msgspec.json.encode(_Point(round(time_s, 1), rounded)))
 
@@ -132,7 +143,12 @@ class History:
             figure, _, _ = name.partition(".")
             return None if MARK in name or (figures and figure not in figures) else name
 
-        return self._select(wanted, range_s)
+        found = self._select(wanted, range_s)
+        drawn = {name.partition(".")[0] for name in found["series"]}
+        for figure in figures:  # always followed, so what no record names was zero; of percentiles there was none
+            if figure in COUNTED and figure not in drawn and found["time"]:
+                found["series"][figure] = [0.0] * len(found["time"])
+        return found
 
     def of_object(
         self, kind: str, namespace: str, name: str, range_s: int, figures: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import { inUtc, timeText } from "./times.js";
 
 const RANGE_KEY = "mainstem-range";
 const HEIGHT = 200;
+const SOON_MS = 2000; // between two looks while there is nothing to draw
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const PLAIN = ["stem", "warn", "http", "mqtt", "amqp", "bad"];
 
@@ -56,7 +57,7 @@ function draw(box, data) {
   if (none) {
     box.plot?.destroy();
     box.plot = null;
-    box.textContent = "nothing measured yet";
+    box.textContent = data.time.length < 2 ? "the first points come within 20 seconds" : "nothing but zeros since it is followed";
     return;
   }
   if (!box.plot) box.textContent = "";
@@ -126,7 +127,12 @@ for (const select of $$("select[data-range]")) {
 
 for (const box of $$(".chart[data-chart]")) {
   load(box);
-  if (box.dataset.every) setInterval(() => document.hidden || load(box), Number(box.dataset.every));
+  if (!box.dataset.every) continue;
+  setInterval(() => document.hidden || load(box), Number(box.dataset.every));
+  const soon = setInterval(() => {
+    if (box.plot || box.data?.time.length > 1) clearInterval(soon);
+    else if (!document.hidden) load(box);
+  }, SOON_MS);
 }
 
 addEventListener("resize", () => {
