@@ -217,6 +217,18 @@ def test_a_kill_during_commits_leaves_the_table_at_a_snapshot_that_was_committed
         assert sorted(found) in (list(range(acked)), list(range(acked + 1)))
 
 
+def test_a_namespace_tells_where_new_tables_lie_unless_it_was_told_another_place(
+    broker: Broker, warehouse: Path
+) -> None:
+    catalog = rest(broker)
+    catalog.create_namespace("iot", {"owner": "ann"})
+    catalog.create_namespace("else", {"location": str(warehouse / "other")})
+    told = catalog.load_namespace_properties("iot")
+    assert told["owner"] == "ann"
+    assert catalog.create_table("iot.numbers", NUMBERS).location() == f"{told['location']}/numbers"
+    assert catalog.load_namespace_properties("else")["location"] == str(warehouse / "other")
+
+
 def test_engines_get_a_buckets_keys_with_a_table_if_they_may_have_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,10 +142,10 @@ class Rest:
         return 200, {"namespaces": [list(one) for one in self._catalog.list_namespaces(parent)]}
 
     def _namespace(self, space: str) -> Answer:
-        return 200, {
-            "namespace": _space(space),
-            "properties": dict(self._catalog.load_namespace_properties(_space(space))),
-        }
+        """Engines that choose a new table's place (Trino) do so by the namespace's; it is told where none was set."""
+        found, place = self._catalog.load_namespace_properties(_space(space)), ".".join(_space(space))
+        location = f"{self._lake.location.rstrip('/')}/{place}"
+        return 200, {"namespace": _space(space), "properties": {"location": location, **found}}
 
     def _tables(self, space: str) -> Answer:
         self._catalog.load_namespace_properties(_space(space))
