@@ -69,7 +69,11 @@ def classpath() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    with tempfile.TemporaryDirectory() as folder, Broker(f"lake.warehouse={folder}/lake") as broker:
+    # The kit puts tables at file:/tmp/...: its warehouse is that folder, or they would be refused as outside of it.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Broker("lake.warehouse=/tmp", f"lake.catalog=sqlite:///{folder}/catalog.db") as broker,
+    ):
         command = [
             "java",
             "-Xmx700m",

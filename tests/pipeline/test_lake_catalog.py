@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, OAuthError
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ForbiddenError, NoSuchTableError, OAuthError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
@@ -227,6 +227,13 @@ def test_a_namespace_tells_where_new_tables_lie_unless_it_was_told_another_place
     assert told["owner"] == "ann"
     assert catalog.create_table("iot.numbers", NUMBERS).location() == f"{told['location']}/numbers"
     assert catalog.load_namespace_properties("else")["location"] == str(warehouse / "other")
+    for number, place in enumerate((f"file:{warehouse}/iot/a", f"file://{warehouse}/iot/b")):  # both mean the folder
+        table = catalog.create_table(f"iot.place{number}", NUMBERS, location=place)
+        table.append(rows(1))
+        assert catalog.load_table(f"iot.place{number}").scan().to_arrow()["n"].to_pylist() == [1]
+    for place in (f"file:{warehouse}/../x", "file:/etc/x", f"file://host{warehouse}/x"):
+        with pytest.raises(BadRequestError, match="lies outside the warehouse"):
+            catalog.create_table("iot.outside", NUMBERS, location=place)
 
 
 def test_engines_get_a_buckets_keys_with_a_table_if_they_may_have_them(

@@ -360,8 +360,7 @@ class Rest:
                         )
 
     def _check_place(self, location: str) -> None:
-        root = self._lake.location.removeprefix("file://").rstrip("/") + "/"
-        place = location.removeprefix("file://")
+        root, place = _path(self._lake.location).rstrip("/") + "/", _path(location)
         if not place.startswith(root) or ".." in place.split("/"):
             raise ValueError(f"{location} lies outside the warehouse {self._lake.location}")
 
@@ -375,6 +374,11 @@ class Rest:
     def _check_format(version: Any) -> None:
         if int(version) > FORMAT_MAX:
             raise ValueError(f"tables of format version {version} cannot be committed here, up to {FORMAT_MAX} can")
+
+
+def _path(place: str) -> str:
+    """Of a folder that engines may call `file:/...` or `file:///...` as well."""
+    return re.sub("^file:(//)?(?=/)", "", place)
 
 
 def _renumbered(updates: tuple[Any, ...], current: Table | None) -> tuple[Any, ...]:
