@@ -323,7 +323,7 @@ class ChannelWire:
 
 
 class Inbound:
-    """Bytes in: plain publishes to the log, acks to their lanes, the rest as events."""
+    """Bytes in: plain publishes to the log, acks to their sinks, the rest as events."""
 
     def __init__(self, connection: Any = None, out: Outbound | None = None) -> None:
         self.targets: TargetTable = None  # type: ignore[assignment]  # known once the namespace is

@@ -11,8 +11,8 @@ import pytest
 
 from mainstem.broker.broker import Broker
 from mainstem.broker.queues.bindings import ANYTHING, Reach
-from mainstem.broker.queues.lane import Taker
 from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.queue_sink import Taker
 from mainstem.broker.queues.settings import QueueSettings
 from tests.unit.broker.kit import durable, running
 

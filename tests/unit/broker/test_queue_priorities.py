@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mainstem.broker.broker import Broker
 from mainstem.broker.queues import ready_index
 from mainstem.broker.queues.bindings import ANYTHING, Reach
-from mainstem.broker.queues.lane import Taker
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.queue_sink import Taker
 from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.model.amqp_content import Content

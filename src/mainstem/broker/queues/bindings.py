@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mainstem.broker.queues.lane import Entry
+from mainstem.broker.queues.queue_sink import Entry
 from mainstem.model.topic_filter import matches
 
 FILTERS_MAX = 10_000  # per queue

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.bindings import FILTERS_MAX, Reach, Reaches
-from mainstem.broker.queues.lane import Entry, Lane
 from mainstem.broker.queues.levels import Level
 from mainstem.broker.queues.properties import priority_of
+from mainstem.broker.queues.queue_sink import Entry, QueueSink
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.model.condition import parse_condition
 from mainstem.model.crossing import headers_for_conditions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class QueueContents:
-    lane: Lane
+    sink: QueueSink
     _first: Level  # the only one, unless it has priorities
 
     def __init__(
@@ -133,10 +133,10 @@ class QueueContents:
     def _subscribe(self, topic_filter: bytes) -> None:
         entries = [reach.entry() for reach in self.reaches.open_ones() if reach.filter == topic_filter]
         if entries:
-            entry = entries[0] if len(entries) == 1 else self.lane.merge(entries)
-            self.namespace.subscribe(topic_filter, self.lane, entry)
+            entry = entries[0] if len(entries) == 1 else self.sink.merge(entries)
+            self.namespace.subscribe(topic_filter, self.sink, entry)
         else:
-            self.namespace.unsubscribe(topic_filter, self.lane)
+            self.namespace.unsubscribe(topic_filter, self.sink)
 
     def _forget_read(self) -> None:
         for level in self._levels.values():
@@ -149,7 +149,7 @@ class QueueContents:
     def takes(self, record: RecordRef) -> bool:
         """The whole predicate on a stored record."""
         entry = self.entry_of(record.topic, record.stamp)
-        return entry is not None and self.lane.accepts(record, entry) and self.holds(record)
+        return entry is not None and self.sink.accepts(record, entry) and self.holds(record)
 
     def holds(self, record: RecordRef) -> bool:
         return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.copy()))

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.catch_up import CatchUp, Piece
-from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Count:
         level = self._level
         if level.queue.deleted:
             return
-        records = Backlog(level.queue.lane)
+        records = Backlog(level.queue.sink)
         level.plan_pieces(records, pieces, self._reader.position, min(complete, self._end))
         self._found += len(records)
         self._reader.position = complete

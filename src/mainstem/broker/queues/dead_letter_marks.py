@@ -16,7 +16,7 @@ from mainstem.broker.delivery.catch_up import CatchUp
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.dead_letters import SOURCE, SOURCE_BODY
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, topic_of
-from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.model.origin import Origin
 from mainstem.model.topic_filter import literal_filter
 
@@ -73,7 +73,7 @@ class DeadLetterMarks:
         while position < head:
             pieces, complete = CatchUp(queue.namespace, [_filter_of(queue, name)], position).read(head)
             for piece in pieces:
-                Backlog(queue.lane).plan(
+                Backlog(queue.sink).plan(
                     piece.log, piece.data, piece.offsets, position, complete, queue.namespace.topic_of, note
                 )
             position = complete

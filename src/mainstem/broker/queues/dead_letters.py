@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mainstem.broker.queues.exchanges import carbon_copies
-from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.log.away import bring
 from mainstem.model.amqp_content import Content, Value, encode_value, join_table, split_table, timestamp_value
 from mainstem.model.record import Record
@@ -56,7 +56,7 @@ class DeadLetters:
 
     def write(self, queue: Queue, level: Level, positions: list[int], reason: str) -> None:
         """Write the letters; what has nowhere to go, or is no longer stored, leaves at once."""
-        records = Backlog(queue.lane)
+        records = Backlog(queue.sink)
         try:
             level.plan_positions(records, sorted(positions))
         except NotLocal as missing:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.queues.bindings import DEFAULT as DEFAULT_REACH
 from mainstem.broker.queues.bindings import NAMED, READING, Reach
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, all_of, filter_of, key_of, reach_of, topic_of
-from mainstem.broker.queues.lane import Lane
+from mainstem.broker.queues.queue_sink import QueueSink
 from mainstem.broker.queues.settings import Overflow
 from mainstem.log.gather import Ticket
 from mainstem.log.live_log import not_stored
@@ -320,7 +320,7 @@ class Exchanges:
         topic = topic_of(name, key)
         route = self.namespace.route(topic)
         self.namespace.refresh(route)
-        if any(not isinstance(delivery.sink, Lane) for delivery in route.deliveries):
+        if any(not isinstance(delivery.sink, QueueSink) for delivery in route.deliveries):
             return True
         return any(view.covers(topic) for view in self.namespace.views.values())
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.live import RecordRef
-from mainstem.broker.queues.lane import Backlog, Lane, Taker
+from mainstem.broker.queues.queue_sink import Backlog, QueueSink, Taker
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def serve_by_key(queue: Queue, level: Level) -> int:
     cursor = level.cursor
     assert cursor.order is not None
     waiting = cursor.waiting
-    for taker in _willing(queue.lane):
+    for taker in _willing(queue.sink):
         cursor.wake_for(_holder(taker), min(taker.credit, RELEASED_AT_ONCE))
     if not cursor.released:
         cursor.wake_free()
@@ -40,14 +40,14 @@ def _serve_released(queue: Queue, level: Level) -> int:
     cursor, moved = level.cursor, 0
     positions = cursor.lease_released(RELEASED_AT_ONCE)
     left = set(positions)
-    records = Backlog(queue.lane)
+    records = Backlog(queue.sink)
     try:
         level.plan_positions(records, positions)
     except NotLocal as missing:
         cursor.release(set(positions), 0, counted=False)
         level.bring(missing)
         return 0
-    while queue.lane.wanted and cursor.room > 0 and (record := records.first()) is not None:
+    while queue.sink.wanted and cursor.room > 0 and (record := records.first()) is not None:
         position, attempts = record.stamp, cursor.attempts(record.stamp)
         if queue.limits.expiring and queue.limits.expired(record):
             queue.limits.left_again(position, record.value_size)
@@ -76,7 +76,7 @@ def _serve_released(queue: Queue, level: Level) -> int:
 def _serve_unread(queue: Queue, level: Level) -> int:
     cursor, moved = level.cursor, 0
     assert cursor.order is not None
-    while queue.lane.wanted and cursor.room > 0 and not cursor.order.full:
+    while queue.sink.wanted and cursor.room > 0 and not cursor.order.full:
         record = level.backlog.first()
         if record is None:
             break
@@ -118,9 +118,9 @@ def _give(queue: Queue, level: Level, record: RecordRef, attempts: int) -> Taker
         if order.must_wait(key, record.stamp):
             return None
         holder = order.holder(key)
-    for taker in _willing(queue.lane, turning=True):
-        if (holder is None or _holder(taker) is holder) and queue.lane.give(taker, record, attempts > 0, attempts):
-            queue.lane.forget_events()
+    for taker in _willing(queue.sink, turning=True):
+        if (holder is None or _holder(taker) is holder) and queue.sink.give(taker, record, attempts > 0, attempts):
+            queue.sink.forget_events()
             queue.limits.left_again(record.stamp, record.value_size)
             queue.totals.redelivered += attempts > 0
             if taker.no_ack:
@@ -131,12 +131,12 @@ def _give(queue: Queue, level: Level, record: RecordRef, attempts: int) -> Taker
     return None
 
 
-def _willing(lane: Lane, *, turning: bool = False) -> Iterator[Taker]:
+def _willing(sink: QueueSink, *, turning: bool = False) -> Iterator[Taker]:
     """Those with credit, whose turn it is first; higher priorities before."""
-    for number, group in enumerate(list(lane.groups)):
-        turn = lane.turns[number]
+    for number, group in enumerate(list(sink.groups)):
+        turn = sink.turns[number]
         if turning:
-            lane.turns[number] = (turn + 1) % len(group)
+            sink.turns[number] = (turn + 1) % len(group)
         for step in range(len(group)):
             taker = group[(turn + step) % len(group)]
             if taker.credit > 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.catch_up import CatchUp, Piece
 from mainstem.broker.delivery.live import RecordRef
-from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.broker.queues.ready_index import ReadyIndex
 from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads
 from mainstem.cursor.queue import QueueCursor
@@ -44,7 +44,7 @@ class Level:
             journaled=queue.settings.durable,
             ordered=queue.settings.order_by_key,
         )
-        self.backlog = Backlog(queue.lane)
+        self.backlog = Backlog(queue.sink)
         self.scanned = start  # the log was looked through up to here
         self.reading = False
         self._reader: CatchUp | None = None  # given up with what was read
@@ -235,7 +235,7 @@ def stored_records(queue: Queue, begin: int, end: int) -> Iterator[RecordRef]:
     level = queue.level(0)
     while begin < end:
         pieces, complete = level.reader_from(begin).read(end)
-        records = Backlog(queue.lane)
+        records = Backlog(queue.sink)
         level.plan_pieces(records, pieces, begin, complete, every_priority=True)
         while (record := records.first()) is not None:
             yield record

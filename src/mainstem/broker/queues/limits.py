@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.live import RecordRef
-from mainstem.broker.queues.lane import Backlog
 from mainstem.broker.queues.levels import stored_records
 from mainstem.broker.queues.properties import expires_at_ms
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HeadLimits:
     def _overflows(self, size: int) -> bool:
         queue, (_, count, total) = self._queue, self._promised
         length_max, bytes_max = queue.settings.length_max, queue.settings.bytes_max
-        return (length_max is not None and queue.ready + queue.lane.entered_count + count >= length_max) or (
+        return (length_max is not None and queue.ready + queue.sink.entered_count + count >= length_max) or (
             bytes_max is not None and queue.ready_bytes + total + size > bytes_max
         )
 
@@ -158,7 +158,7 @@ class HeadLimits:
 
     @property
     def expiring(self) -> bool:
-        return self._queue.settings.message_ttl_ms is not None or self._queue.lane.expiring
+        return self._queue.settings.message_ttl_ms is not None or self._queue.sink.expiring
 
     def expired(self, record: RecordRef) -> bool:
         due_ms = self._due_of(record)
@@ -166,7 +166,7 @@ class HeadLimits:
 
     def _due_of(self, record: RecordRef) -> int | None:
         entered_ms = self._entered_ms(record)
-        own = expires_at_ms(record.copy(), entered_ms) if self._queue.lane.expiring else None
+        own = expires_at_ms(record.copy(), entered_ms) if self._queue.sink.expiring else None
         ttl = self._queue.settings.message_ttl_ms
         if ttl is None:
             return own
@@ -208,7 +208,7 @@ class HeadLimits:
             if due_ms is None or due_ms > self._queue.queues.now_ms() or first is not None or len(level.backlog):
                 return due_ms
         if first is not None:
-            records = Backlog(self._queue.lane)
+            records = Backlog(self._queue.sink)
             try:
                 level.plan_positions(records, [first])
             except NotLocal as missing:
@@ -232,7 +232,7 @@ class HeadLimits:
 
 
 def _stored_bytes(level: Level, positions: list[int]) -> int:
-    records = Backlog(level.queue.lane)
+    records = Backlog(level.queue.sink)
     try:
         level.plan_positions(records, sorted(positions))
     except NotLocal as missing:  # what came back and lies elsewhere is not counted against the limit

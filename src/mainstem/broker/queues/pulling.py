@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.live import RecordRef
-from mainstem.broker.queues.lane import Backlog, Taker
+from mainstem.broker.queues.queue_sink import Backlog, Taker
 from mainstem.model.record import Record
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def first_ready(queue: Queue, count: int) -> list[Taken]:
     """The first ready records, left where they are."""
     found: list[Taken] = []
     for level in queue.levels:
-        records = Backlog(queue.lane)
+        records = Backlog(queue.sink)
         level.plan_positions(records, level.cursor.released_positions()[: count - len(found)])
         _copy_all(records, found, level, count)
         if level.index is not None:
@@ -65,7 +65,7 @@ def first_dead(queue: Queue, count: int) -> list[tuple[Taken, str, int]]:
     """Dead letters that are kept here: the record, why and when."""
     found: list[tuple[Taken, str, int]] = []
     for level in queue.levels:
-        records = Backlog(queue.lane)
+        records = Backlog(queue.sink)
         level.plan_positions(records, sorted(level.cursor.dead)[: count - len(found)])
         while (record := records.first()) is not None:
             dead = level.cursor.dead[record.stamp]

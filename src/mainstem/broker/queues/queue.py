@@ -1,6 +1,6 @@
 """One queue: ways in (reaches), a cursor per priority, consumers of any protocol. One copy of each record: the log's.
 
-    live push ──▶ Lane ──▶ consumer with credit                     the usual case: no read, no state but the lease
+    live push ──▶ QueueSink ──▶ consumer with credit                     the usual case: no read, no state but the lease
                    │
                    └─ counts it;  later  log ──▶ Backlog ──▶ consumer with credit
 
@@ -24,10 +24,10 @@ from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.contents import QueueContents
 from mainstem.broker.queues.counting import count_history, resume_count
 from mainstem.broker.queues.dead_letters import LettersOnTheWay
-from mainstem.broker.queues.lane import Lane, Taker, may_expire
 from mainstem.broker.queues.levels import Level, load_indexes, stored_records
 from mainstem.broker.queues.limits import HeadLimits
 from mainstem.broker.queues.pulling import Collector, Taken, first_dead, first_ready
+from mainstem.broker.queues.queue_sink import QueueSink, Taker, may_expire
 from mainstem.broker.queues.serving import Serving
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.queues.totals import Totals
@@ -57,7 +57,7 @@ class Queue(QueueContents):
         self, queues: Queues, queue_id: int, name: str, settings: QueueSettings, created: int, condition: str = ""
     ) -> None:
         super().__init__(queues, queue_id, name, settings, created, condition)
-        self.lane = Lane(self.namespace, queue_id, self)
+        self.sink = QueueSink(self.namespace, queue_id, self)
         self.owner: object | None = None  # of an exclusive queue: its connection
         self.exclusive_taker: Taker | None = None
         self.takers: list[Taker] = []
@@ -72,7 +72,7 @@ class Queue(QueueContents):
         self._watchers: list[Callable[[], None]] = []
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
-        self.lane.inspect = self.picky
+        self.sink.inspect = self.picky
         self._first = self.recovered_level(0, created)
         self.timeless, self._limited = self.settings.timeless, self.settings.limited
 
@@ -105,7 +105,7 @@ class Queue(QueueContents):
                 self._count_news(start)
             else:
                 count_history(level, start)
-        self.lane.newest = max(self.created - 1, level.cursor.head - 1)
+        self.sink.newest = max(self.created - 1, level.cursor.head - 1)
         self._stand()
 
     def recover(self) -> None:
@@ -122,8 +122,8 @@ class Queue(QueueContents):
             load_indexes(self)
         self._count_news(max(level.cursor.head for level in self._levels.values()))
         self.limits.count_bytes()
-        self.lane.newest = self.head_stamp - 1
-        self.lane.doubtful = max(level.cursor.doubtful for level in self._levels.values())
+        self.sink.newest = self.head_stamp - 1
+        self.sink.doubtful = max(level.cursor.doubtful for level in self._levels.values())
         self.used_ms = now_ms
         self.queues.journal_changes(self)  # before the mark of its letters goes, or a second crash sends them again
         resume_count(self._first)
@@ -132,7 +132,7 @@ class Queue(QueueContents):
     def _count_news(self, begin: int) -> None:
         for record in stored_records(self, begin, self.head_stamp):
             self.level(self.priority_of(record)).enter(record.stamp)
-            self.lane.expiring = self.lane.expiring or may_expire(record)
+            self.sink.expiring = self.sink.expiring or may_expire(record)
 
     def set_limits(self, settings: QueueSettings) -> None:
         """Other ones from now on; its kind stays."""
@@ -147,8 +147,8 @@ class Queue(QueueContents):
         self.letters.write_waiting()
         self.deleted = True
         for topic_filter in self.filters:
-            self.namespace.unsubscribe(topic_filter, self.lane)
-        self.lane.set_takers([])
+            self.namespace.unsubscribe(topic_filter, self.sink)
+        self.sink.set_takers([])
         takers, self.takers = self.takers, []
         for taker in takers:
             taker.on_queue_deleted()
@@ -157,19 +157,19 @@ class Queue(QueueContents):
             if level.index is not None:
                 level.index.remove()
 
-    # -- what the lane asks
+    # -- what the sink asks
 
     def on_dirty(self) -> None:
         self.queues.ticker.after_tick(self._after_tick)
 
     def wake(self) -> None:
         """Credit came back, or something became ready."""
-        if not self.lane.dirty and not self.deleted:
-            self.lane.dirty = True
+        if not self.sink.dirty and not self.deleted:
+            self.sink.dirty = True
             self.on_dirty()
 
     def inspect(self, record: RecordRef) -> bool:
-        """A record is about to enter a picky queue. False: it does not go on through the lane."""
+        """A record is about to enter a picky queue. False: it does not go on through the sink."""
         if not self.holds(record):
             return False
         if not self.settings.priority_max:
@@ -181,7 +181,7 @@ class Queue(QueueContents):
         self.totals.entered += 1
         self.ready_bytes += record.value_size
         level.enter(record.stamp)
-        self.lane.expiring = self.lane.expiring or may_expire(record)
+        self.sink.expiring = self.sink.expiring or may_expire(record)
         self.wake()
         return False
 
@@ -200,16 +200,16 @@ class Queue(QueueContents):
     # -- the turn
 
     def _after_tick(self) -> None:
-        lane = self.lane
-        lane.dirty = False
+        sink = self.sink
+        sink.dirty = False
         if self.deleted:
             return
         self.apply_events()
-        if not self.timeless or lane.expiring:
+        if not self.timeless or sink.expiring:
             self.limits.expire_now()
         if self._limited:
             self.limits.enforce()
-        if (self._first.cursor.ready if self.timeless else self.ready) and lane.wanted:
+        if (self._first.cursor.ready if self.timeless else self.ready) and sink.wanted:
             self.serve()
         self._stand()
         if self.settings.durable:
@@ -221,23 +221,23 @@ class Queue(QueueContents):
 
     def _stand(self) -> None:
         """Whether the next record may go straight to a consumer; when to look again."""
-        lane = self.lane
-        if self.timeless and not lane.expiring:  # one level, no clock but that of its leases: nothing to add up
-            if not lane.stand(self._first.cursor):
+        sink = self.sink
+        if self.timeless and not sink.expiring:  # one level, no clock but that of its leases: nothing to add up
+            if not sink.stand(self._first.cursor):
                 return
         else:
-            lane.direct = not self.settings.priority_max and not self.settings.order_by_key and not self.ready
-            lane.room = min(level.cursor.room for level in self._levels.values())
+            sink.direct = not self.settings.priority_max and not self.settings.order_by_key and not self.ready
+            sink.room = min(level.cursor.room for level in self._levels.values())
         self.queues.schedule(self)
 
     def apply_events(self, level: Level | None = None) -> int:
-        """Tell the cursor what the lane did; how many records were handed out."""
-        if not self.lane.busy:
+        """Tell the cursor what the sink did; how many records were handed out."""
+        if not self.sink.busy:
             return 0
         level = level or self._first
         cursor = level.cursor
         unread = cursor.unread
-        handed = self.lane.tell(cursor)
+        handed = self.sink.tell(cursor)
         if self.numbers is not None:
             self.numbers.advance(cursor.unread - unread + handed, cursor.head)
         if handed:
@@ -280,7 +280,7 @@ class Queue(QueueContents):
 
     def _set_takers(self) -> None:
         active = self.takers[:1] if self.settings.single_active else self.takers
-        self.lane.set_takers(active)
+        self.sink.set_takers(active)
 
     @property
     def active_takers(self) -> list[Taker]:
@@ -293,15 +293,15 @@ class Queue(QueueContents):
     def pull(self, taker: Taker) -> None:
         """Serve one taker now, on the loop (basic.get)."""
         self.used()
-        lane = self.lane
+        sink = self.sink
         self.apply_events()
         self.limits.expire_now()
-        before = lane.groups, lane.turns
-        lane.groups, lane.turns = [[taker]], [0]
+        before = sink.groups, sink.turns
+        sink.groups, sink.turns = [[taker]], [0]
         try:
             self.serve(on_loop=True)
         finally:
-            lane.groups, lane.turns = before
+            sink.groups, sink.turns = before
         self._stand()
 
     def acquire(self, holder: object, count: int, *, lock_ms: int = 0, bytes_max: int = 1 << 20) -> list[Taken]:
@@ -355,15 +355,15 @@ class Queue(QueueContents):
     # -- how leases end
 
     def flush_acked(self) -> None:
-        """Apply the acks that the lane collected."""
-        lane = self.lane
+        """Apply the acks that the sink collected."""
+        sink = self.sink
         if len(self._levels) > 1 or self._holders:
-            self.settle(lane.take_acked(), Outcome.ACK)
+            self.settle(sink.take_acked(), Outcome.ACK)
             return
         self.apply_events()
         cursor = self._first.cursor
-        self.totals.acked += lane.settle_acked(cursor)
-        if cursor.ready and lane.wanted:
+        self.totals.acked += sink.settle_acked(cursor)
+        if cursor.ready and sink.wanted:
             self.wake()
         else:
             self._stand()
@@ -381,7 +381,7 @@ class Queue(QueueContents):
                 mine = [position for position in positions if level.cursor.is_leased(position)]
             if mine:
                 self._settle(level, mine, outcome, delay_ms)
-        if self.ready and (self.lane.wanted or (self.settings.limited and outcome is Outcome.RELEASE)):
+        if self.ready and (self.sink.wanted or (self.settings.limited and outcome is Outcome.RELEASE)):
             self.wake()
         else:
             self._stand()

@@ -213,7 +213,7 @@ class QueueService:
     # -- acks of this turn
 
     def touch(self, queue: Queue) -> None:
-        """Its lane has acks; `flush_settled` applies them when the read they came with is done."""
+        """Its sink has acks; `flush_settled` applies them when the read they came with is done."""
         self._touched.append(queue)
 
     def settled_ticket(self) -> Ticket | None:

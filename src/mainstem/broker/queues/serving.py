@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.queues.key_serving import serve_by_key
-from mainstem.broker.queues.lane import Backlog
+from mainstem.broker.queues.queue_sink import Backlog
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class Serving:
             self._queue.limits.came_back(level, level.cursor.wake(now_ms))
         served = 0
         while served < SERVE_RECORDS_MAX:
-            self._queue.lane.room = min(level.cursor.room for level in self._queue.levels)
+            self._queue.sink.room = min(level.cursor.room for level in self._queue.levels)
             level = next((level for level in self._queue.levels if level.cursor.ready), None)  # type: ignore[assignment]
-            if level is None or not self._queue.lane.wanted:
+            if level is None or not self._queue.sink.wanted:
                 return
             if level.cursor.order is not None:
                 handed = serve_by_key(self._queue, level)
@@ -45,8 +45,8 @@ class Serving:
     def _serve_released(self, level: Level) -> int:
         """Hand out some released records; 0 if nobody took any."""
         cursor = level.cursor
-        positions = cursor.lease_released(min(RELEASED_AT_ONCE, self._queue.lane.credit))
-        records = Backlog(self._queue.lane)
+        positions = cursor.lease_released(min(RELEASED_AT_ONCE, self._queue.sink.credit))
+        records = Backlog(self._queue.sink)
         try:
             level.plan_positions(records, positions)
         except NotLocal as away:
@@ -62,11 +62,11 @@ class Serving:
                 self._queue.limits.left_again(position, record.value_size)
                 self._queue.dead_letter(level, [position], "expired")
                 gone += 1
-            elif self._queue.lane.hand(record, attempts > 0, attempts):
+            elif self._queue.sink.hand(record, attempts > 0, attempts):
                 handed += 1
                 self._queue.limits.left_again(position, record.value_size)
                 self._queue.totals.redelivered += attempts > 0
-                if self._queue.lane.forget_events():
+                if self._queue.sink.forget_events():
                     cursor.ack_many([position])
             else:
                 break
@@ -91,7 +91,7 @@ class Serving:
             if self._queue.limits.expired(record):
                 handed += self._queue.apply_events(level) + 1
                 self._queue.limits.drop_first(level, record, "expired")
-            elif self._queue.lane.hand(record, False, 0):
+            elif self._queue.sink.hand(record, False, 0):
                 level.backlog.skip()
             else:
                 break

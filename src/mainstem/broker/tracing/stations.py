@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.queues.lane import Lane
 from mainstem.broker.queues.queue import Queue
+from mainstem.broker.queues.queue_sink import QueueSink
 from mainstem.broker.sessions.sessions import DONE, Session
 from mainstem.model.topic import kafka_name
 from mainstem.model.topic_filter import literal_filter, matches
@@ -44,7 +44,7 @@ def listeners(namespace: Namespace, topic: bytes) -> list[Sink]:
 
 def describe(sink: Any) -> tuple[str, str, str]:
     """Kind, name and protocol of a live listener, in whatever way its protocol keeps them."""
-    if isinstance(sink, Lane):
+    if isinstance(sink, QueueSink):
         return "queue", str(sink.owner.name), ""
     module = type(sink).__module__.split(".")
     protocol = module[2] if len(module) > 2 and module[1] == "protocols" else ""
@@ -81,7 +81,7 @@ def queue_state(queue: Queue, stamp: int) -> tuple[str, int, str]:
 def queues_of_record(namespace: Namespace, topic: bytes, stamp: int) -> Iterator[Queue]:
     """Queues that the topic enters, and that existed when the record came."""
     for sink in listeners(namespace, topic):
-        if isinstance(sink, Lane) and sink.owner.entry_of(topic, stamp) is not None:
+        if isinstance(sink, QueueSink) and sink.owner.entry_of(topic, stamp) is not None:
             yield sink.owner
 
 

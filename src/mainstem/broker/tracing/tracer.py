@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef, Sink
-from mainstem.broker.queues.lane import Lane
+from mainstem.broker.queues.queue_sink import QueueSink
 from mainstem.broker.tracing.kept import KeptTraces
 from mainstem.broker.tracing.stations import describe, groups_of_record, listeners, queue_state
 from mainstem.broker.tracing.traces import TEXT_BYTES_MAX, Step, Trace, Traces, trace_ids
@@ -207,7 +207,7 @@ class Tracer:
         for one in fresh:
             for sink in one.sinks:
                 kind, name, protocol = describe(sink)
-                if isinstance(sink, Lane):
+                if isinstance(sink, QueueSink):
                     one.states[sink] = "waiting"
                 elif sink.live:
                     one.trace.add(Step(now_ns, "delivered", name, kind, protocol))
@@ -285,7 +285,7 @@ class Tracer:
         within_us = min(now_ns - one.looked_ns, turn_ns or LONGEST_NS) // 1_000
         one.looked_ns = now_ns
         for sink, state in list(one.states.items()):
-            if isinstance(sink, Lane):
+            if isinstance(sink, QueueSink):
                 self._look_at_queue(one, sink, state, now_ns, within_us)
             elif isinstance(sink, Sink) and not _in_flight(sink, one.trace.stamp):
                 kind, name, protocol = describe(sink)
@@ -297,10 +297,10 @@ class Tracer:
         waits = any(isinstance(key, Sink) or state == "waiting" for key, state in one.states.items())
         return (one.durable and not waits) or time.monotonic() - one.began_s > OPEN_S
 
-    def _look_at_queue(self, one: _Followed, lane: Lane, before: str, now_ns: int, within_us: int) -> None:
-        queue = lane.owner
+    def _look_at_queue(self, one: _Followed, sink: QueueSink, before: str, now_ns: int, within_us: int) -> None:
+        queue = sink.owner
         if queue.entry_of(one.trace.topic.encode(), one.trace.stamp) is None or queue.deleted:
-            del one.states[lane]
+            del one.states[sink]
             return
         state, attempts, why = queue_state(queue, one.trace.stamp)
         if state == before:
@@ -310,9 +310,9 @@ class Tracer:
         if state in _ENDED and before == "waiting":  # both between two looks
             one.trace.add(Step(now_ns, "taken", who, "queue", protocol, attempts, within_us))
         one.trace.add(Step(now_ns, state, who, "queue", protocol, attempts, within_us))
-        one.states[lane] = state
+        one.states[sink] = state
         if state in _ENDED:
-            del one.states[lane]
+            del one.states[sink]
 
     def _look_at_groups(self, one: _Followed, now_ns: int, within_us: int) -> None:
         namespace = self._broker.namespaces.get(one.trace.namespace)

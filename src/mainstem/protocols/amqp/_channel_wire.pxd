@@ -3,7 +3,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
 from mainstem.broker.delivery._live cimport RecordRef
-from mainstem.broker.queues._lane cimport Lane, Taker
+from mainstem.broker.queues._queue_sink cimport QueueSink, Taker
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols.amqp._outbound cimport Outbound
 
@@ -58,7 +58,7 @@ cdef class ChannelWire:
 
 cdef class Consumer(Taker):
     cdef public ChannelWire channel
-    cdef public Lane lane
+    cdef public QueueSink sink
     cdef public object tag
     cdef public object decorator
     cdef public int prefetch

@@ -1,7 +1,7 @@
 from typing import Any
 
 from mainstem.broker.delivery._live import RecordRef
-from mainstem.broker.queues._lane import Lane, Taker
+from mainstem.broker.queues._queue_sink import QueueSink, Taker
 from mainstem.log._gather import Ticket
 from mainstem.protocols.amqp._outbound import Outbound
 
@@ -53,7 +53,7 @@ class Consumer(Taker):
 
     channel: ChannelWire
     queue: Any
-    lane: Lane
+    sink: QueueSink
     tag: str
     decorator: Any
     prefetch: int

@@ -8,7 +8,7 @@ from libc.stdlib cimport free
 from libc.string cimport memmove
 
 from mainstem.broker.delivery._live cimport RecordRef
-from mainstem.broker.queues._lane cimport Taker
+from mainstem.broker.queues._queue_sink cimport Taker
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols.amqp._outbound cimport Outbound
 
@@ -103,14 +103,14 @@ cdef class ChannelWire:
         return 0
 
     cdef int settle(self, object consumer, int64_t position) except -1:
-        """Tell the queue's lane; the reference held for it is given back by the caller."""
+        """Tell the queue's sink; the reference held for it is given back by the caller."""
         cdef Consumer one
         self.unacked -= 1
         self.settled = True
         if isinstance(consumer, Consumer):
             one = <Consumer>consumer
             one.credit += 1
-            if one.lane.ack(position):
+            if one.sink.ack(position):
                 one.queue.queues.touch(one.queue)
         else:
             consumer.acked(position)
@@ -315,7 +315,7 @@ cdef class Consumer(Taker):
         super().__init__(priority=priority, credit=credit, no_ack=no_ack)
         self.channel = channel
         self.queue = queue
-        self.lane = queue.lane
+        self.sink = queue.sink
         self.tag = tag
         self.decorator = decorator
         name = tag.encode("utf-8", "surrogateescape")

@@ -39,7 +39,7 @@ class TargetTable:
     def clear(self) -> None: ...
 
 class Inbound:
-    """Bytes in: plain publishes to the log, acks to their lanes, the rest as events."""
+    """Bytes in: plain publishes to the log, acks to their sinks, the rest as events."""
 
     targets: TargetTable
     frame_max: int

@@ -1,4 +1,4 @@
-"""Consumers that are not a queue's fast lane: one pull, a stream, the answers of direct reply-to."""
+"""Consumers that are not a queue's sink: one pull, a stream, the answers of direct reply-to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.queues.declaring import age_seconds
-from mainstem.broker.queues.lane import Entry, Lane, Taker, may_expire
 from mainstem.broker.queues.properties import expires_at_ms
 from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.queue_sink import Entry, QueueSink, Taker, may_expire
 from mainstem.codec.batch import frame_heads
 from mainstem.model.amqp_content import Content
 from mainstem.protocols.amqp.faults import Fault
@@ -53,7 +53,7 @@ class Getter(Taker):
         return True
 
     def acked(self, position: int) -> None:
-        if self.queue.lane.ack(position):
+        if self.queue.sink.ack(position):
             self.queue.queues.touch(self.queue)
 
 
@@ -101,14 +101,14 @@ class StreamConsumer(Sink):
             self.channel.consumer_lost(self)
 
     def merge(self, entries: list[Entry]) -> Entry:
-        return self.queue.lane.merge(entries)
+        return self.queue.sink.merge(entries)
 
     def choose(self, record: RecordRef) -> Entry | None:
         return Entry(anything=True) if self.queue.takes(record) else None
 
     def push(self, record: RecordRef, options: Any) -> bool:
-        lane: Lane = self.queue.lane
-        if self.closed or (not options.anything and not (lane.accepts(record, options) and self.queue.holds(record))):
+        sink: QueueSink = self.queue.sink
+        if self.closed or (not options.anything and not (sink.accepts(record, options) and self.queue.holds(record))):
             return True
         taken = self._offer(record)
         if taken and self._number is not None:

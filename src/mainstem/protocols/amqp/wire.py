@@ -7,7 +7,7 @@
 
 `Inbound` parses in place. A plain publish goes straight into the open batch of its topic's log (`TargetTable` says where
 an exchange and key lead, and is asked again when exchanges change); its properties are kept as sent (header `ms-amqp`).
-An ack goes to the lane of its queue. Everything else comes out of `next` as an event. `ChannelWire` keeps a channel's
+An ack goes to the sink of its queue. Everything else comes out of `next` as an event. `ChannelWire` keeps a channel's
 unsettled deliveries by tag and its unconfirmed publishes by ticket; `Consumer` is what a queue hands records to;
 `Outbound` collects a tick's bytes for one write.
 """

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
-from mainstem.broker.queues.lane import Taker
 from mainstem.broker.queues.opening import check_joiner
 from mainstem.broker.queues.queue import Outcome, Queue
+from mainstem.broker.queues.queue_sink import Taker
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.rights.access import Action, Kind
 from mainstem.broker.sessions.sessions import Subscription
@@ -188,7 +188,7 @@ class Member(Taker):
         return True
 
     def _ack(self, position: int) -> None:
-        """What nobody will acknowledge is done; told once the lane's turn is over."""
+        """What nobody will acknowledge is done; told once the sink's turn is over."""
         asyncio.get_running_loop().call_soon(self.settled, position, None, 0)
 
     def settled(self, position: int, key: bytes | None, reason: int) -> None:
@@ -199,7 +199,7 @@ class Member(Taker):
         if queue.deleted:
             return
         if reason < 0x80:
-            if queue.lane.ack(position):
+            if queue.sink.ack(position):
                 queue.queues.touch(queue)
             self._connection.service.flush_settled_soon()
         elif reason != GIVEN_BACK and (not self._forced or reason in POISON):

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fast lane of a queue. See `lane.py`."""
+"""The sink of a queue. See `queue_sink.py`."""
 
 from array import array
 
@@ -90,7 +90,7 @@ cdef class Taker:
         return 0
 
 
-cdef class Lane(Sink):
+cdef class QueueSink(Sink):
     def __cinit__(self):
         self.leased.at = self.acked.at = NULL
         self.leased.count = self.acked.count = 0
@@ -283,8 +283,8 @@ cdef class Backlog:
         self.planned = NULL
         self.head = self.tail = self.capacity = 0
 
-    def __init__(self, Lane lane):
-        self.lane = lane
+    def __init__(self, QueueSink sink):
+        self.sink = sink
         self.ref = RecordRef()
         self.walk = BatchWalk.__new__(BatchWalk)
         self.sources = []
@@ -350,7 +350,7 @@ cdef class Backlog:
                 except CorruptFrame as error:  # one bad batch must not stop the queue
                     self.tail = planned
                     del self.sources[sources:]
-                    self.lane.owner.on_undecodable(log, fields.base_offset, error)
+                    self.sink.owner.on_undecodable(log, fields.base_offset, error)
             at += length
         return self.tail - before
 
@@ -447,18 +447,18 @@ cdef class Backlog:
         cdef RecordRef record = self.ref
         cdef object entry
         if record.stamp < self.constant_from:
-            entry = self.lane.owner.entry_of(record.topic, record.stamp)
+            entry = self.sink.owner.entry_of(record.topic, record.stamp)
         elif self.last_topic is not None and self.last_topic == record.topic:
             entry = self.last_entry
         else:
             try:
                 entry = self.entries[record.topic]
             except KeyError:
-                entry = self.lane.owner.entry_of(record.topic, record.stamp)
+                entry = self.sink.owner.entry_of(record.topic, record.stamp)
                 if len(self.entries) < ENTRIES_MAX:
                     self.entries[record.topic] = entry
             self.last_topic, self.last_entry = record.topic, entry
-        return entry if entry is not None and self.lane.accepts(record, <Entry?>entry) else None
+        return entry if entry is not None and self.sink.accepts(record, <Entry?>entry) else None
 
     def first(self):
         return None if self.head == self.tail else self._load(self.head)
@@ -479,7 +479,7 @@ cdef class Backlog:
                 source = planned.source
                 ref.log, ref.origin, ref.owner = self.sources[source]
             self._show(planned)
-            if not self.lane.hand(ref, False, 0):
+            if not self.sink.hand(ref, False, 0):
                 return handed
             self.head += 1
             handed += 1

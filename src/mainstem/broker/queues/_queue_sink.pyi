@@ -39,7 +39,7 @@ class Taker:
     def unacked(self) -> int:
         """Deliveries of its queue that it holds; counted when asked, so that a delivery costs nothing more."""
 
-class Lane(Sink):
+class QueueSink(Sink):
     queue_id: bytes
     owner: Any
     direct: bool
@@ -92,10 +92,10 @@ class Backlog:
     Holds what one or a few reads brought, never more; a consumer that takes one record at a time costs no second read.
     """
 
-    lane: Lane
+    sink: QueueSink
     constant_from: int
     bytes: int
-    def __init__(self, lane: Lane) -> None: ...
+    def __init__(self, sink: QueueSink) -> None: ...
     def __len__(self) -> int: ...
     def clear(self) -> None: ...
     def forget_entries(self) -> None:

@@ -28,7 +28,7 @@ cdef class Taker:
     cpdef bint take(self, RecordRef record, bint redelivered, int attempts) except -1
 
 
-cdef class Lane(Sink):
+cdef class QueueSink(Sink):
     cdef public bytes queue_id
     cdef public object owner
     cdef public bint direct
@@ -71,7 +71,7 @@ cdef struct Planned:
 
 
 cdef class Backlog:
-    cdef public Lane lane
+    cdef public QueueSink sink
     cdef public int64_t constant_from
     cdef public int64_t bytes
     cdef RecordRef ref
