@@ -15,14 +15,14 @@ Without a cluster of several cells nothing of this is made.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mainstem.broker.namespaces.placement import AGAIN, Placement
 from mainstem.broker.rights.access import Principal
+from mainstem.protocols.transport_layer import TransportLayer
 
 if TYPE_CHECKING:
     from mainstem.protocols.connection import Connection
@@ -84,18 +84,17 @@ def move_between_requests(connection: Connection, principal: Principal) -> bool:
     return True
 
 
-class Porter(asyncio.Protocol):
+class Porter(TransportLayer):
     """The transport's protocol and the connection's transport, until the login is decided."""
 
-    # As a line of the reactor knows a connection.
+    # As a transport of the reactor knows a connection.
     meter = None
     closing = False
     heard_second = 0
 
     def __init__(self, inner: Any, listener: str, forward: Forward) -> None:
-        self._inner: Any = inner  # a connection, or what stands between us and one
+        super().__init__(inner, None)
         self._listener, self._forward = listener, forward
-        self._below: Any = None
         self._said: bytearray | None = bytearray()
         self._muted = False
 
@@ -104,30 +103,16 @@ class Porter(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._below = transport
         self._muted = transport.get_extra_info(AGAIN) is not None
-        self._inner.connection_made(self)
+        self._above.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
         if self._said is not None:
             self._said += data
             if len(self._said) > SAID_BYTES_MAX:
                 self._said = None
-        self._inner.data_received(data)
+        self._above.data_received(data)
 
     on_data = data_received
-
-    def eof_received(self) -> bool | None:
-        eof: bool | None = self._inner.eof_received()
-        return eof
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._below = None
-        self._inner.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
 
     def note_unsent(self) -> None:
         """A transport's word that bytes wait: before a login they are few."""
@@ -139,8 +124,8 @@ class Porter(asyncio.Protocol):
         if self._below is None:
             return
         self._muted, self._said = False, None
-        self._inner.use_transport(self._below)
-        self._below.set_protocol(self._inner)
+        self._above.use_transport(self._below)
+        self._below.set_protocol(self._above)
 
     def move(self, cell: int, principal: Principal) -> None:
         below, said = self._below, self._said
@@ -152,7 +137,7 @@ class Porter(asyncio.Protocol):
             return
         self._below = None
         below.pause_reading()
-        self._inner.connection_lost(None)
+        self._above.connection_lost(None)
         self._forward(below, self._listener, cell, principal, bytes(said))
 
     # -- the transport that the connection sees
@@ -161,50 +146,17 @@ class Porter(asyncio.Protocol):
         if not self._muted and self._below is not None:
             self._below.write(bytes(data))
 
-    def writelines(self, pieces: Iterable[bytes]) -> None:
-        self.write(b"".join(pieces))
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "porter":
             return self
-        return self._below.get_extra_info(name, default) if self._below is not None else default
+        return super().get_extra_info(name, default)
 
     def set_protocol(self, protocol: Any) -> None:
         """TLS begins inside the connection (`upgrade.py`): what was said cannot be said again to another."""
-        self._inner, self._said = protocol, None
-
-    def close(self) -> None:
-        if self._below is not None:
-            self._below.close()
-
-    def abort(self) -> None:
-        if self._below is not None:
-            self._below.abort()
+        self._above, self._said = protocol, None
 
     def can_write_eof(self) -> bool:
         return self._below is not None and bool(self._below.can_write_eof())
-
-    def write_eof(self) -> None:
-        if self._below is not None:
-            self._below.write_eof()
-
-    def is_closing(self) -> bool:
-        return self._below is None or bool(self._below.is_closing())
-
-    def pause_reading(self) -> None:
-        if self._below is not None:
-            self._below.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._below is not None:
-            self._below.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return int(self._below.get_write_buffer_size()) if self._below is not None else 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if self._below is not None:
-            self._below.set_write_buffer_limits(high=high, low=low)
 
 
 def with_porters(server: Any, listener: str, forward: Forward) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from mainstem.protocols.connection import OUT_BYTES_MAX, Connection
+from mainstem.protocols.connection import Connection
+from mainstem.protocols.transport_layer import TransportLayer
 
 logger = logging.getLogger("mainstem.connection")
 
@@ -19,15 +20,16 @@ HANDSHAKE = 0x16  # the first byte of a TLS connection
 READ_BYTES = 64 * 1024
 
 
-class UpgradedTransport:
+class UpgradedTransport(TransportLayer):
     """Speaks TLS to the peer and bytes to `connection`: the one's protocol, the other's transport."""
 
-    __slots__ = ("_below", "_connection", "_held", "_in", "_on_done", "_out", "_ssl", "_tls_done")
+    __slots__ = ("_held", "_in", "_on_done", "_out", "_ssl", "_tls_done")
+
+    _above: Connection
 
     def __init__(self, connection: Connection, context: ssl.SSLContext, on_done: Callable[[], None]) -> None:
         """From here on; `on_done` is called when the handshake is."""
-        self._connection = connection
-        self._below: Any = connection.transport
+        super().__init__(connection, connection.transport)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._in, self._out, server_side=True)
         self._tls_done = False
@@ -43,22 +45,22 @@ class UpgradedTransport:
 
     @property
     def meter(self) -> Any:
-        return self._connection.meter
+        return self._above.meter
 
     @property
     def heard_second(self) -> int:
-        return self._connection.heard_second
+        return self._above.heard_second
 
     @heard_second.setter
     def heard_second(self, second: int) -> None:
-        self._connection.heard_second = second
+        self._above.heard_second = second
 
     def data_received(self, data: bytes) -> None:
-        self._connection.heard_second = self._connection.server.deadlines.second
+        self._above.heard_second = self._above.server.deadlines.second
         self.on_data(data)
 
     def on_data(self, data: bytes) -> None:
-        connection = self._connection
+        connection = self._above
         if connection.closing:
             return
         self._in.write(data)
@@ -91,21 +93,8 @@ class UpgradedTransport:
         if self._out.pending and self._below is not None:
             self._below.write(self._out.read())
 
-    def eof_received(self) -> bool | None:
-        return self._connection.eof_received()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._below = None
-        self._connection.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
     def note_unsent(self) -> None:
-        self._connection.note_unsent()
+        self._above.note_unsent()
 
     # -- the transport that the connection sees
 
@@ -116,49 +105,16 @@ class UpgradedTransport:
             self._ssl.write(data)
             self._send()
 
-    def writelines(self, pieces: Iterable[bytes]) -> None:
-        self.write(b"".join(pieces))
-
-    def close(self) -> None:
-        if self._below is not None:
-            self._below.close()
-
     def can_write_eof(self) -> bool:
         return True
 
-    def write_eof(self) -> None:
-        if self._below is not None:
-            self._below.write_eof()
-
-    def abort(self) -> None:
-        if self._below is not None:
-            self._below.abort()
-
-    def get_extra_info(self, name: str) -> Any:
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
             return self._ssl
         if name == "peercert":
             return self._ssl.getpeercert() if self._tls_done else None
-        return self._below.get_extra_info(name) if self._below is not None else None
-
-    def get_write_buffer_size(self) -> int:
-        return int(self._below.get_write_buffer_size()) if self._below is not None else 0
-
-    def set_write_buffer_limits(self, high: int = OUT_BYTES_MAX, low: int | None = None) -> None:
-        if self._below is not None:
-            self._below.set_write_buffer_limits(high=high, low=low)
-
-    def pause_reading(self) -> None:
-        if self._below is not None:
-            self._below.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._below is not None:
-            self._below.resume_reading()
+        return super().get_extra_info(name, default)
 
     def set_tenant(self, tenant: str) -> None:
         if hasattr(self._below, "set_tenant"):
             self._below.set_tenant(tenant)
-
-    def is_closing(self) -> bool:
-        return self._below is None or bool(self._below.is_closing())
