@@ -13,6 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from mainstem.codec._batch cimport put_varint, zigzag
 from mainstem.log._gather cimport Gather, Ticket
 from mainstem.protocols._routes cimport Entry
+from mainstem.protocols._tail cimport keep_tail
 from mainstem.protocols.nats._outbound cimport Outbound
 from mainstem.protocols.nats.jetstream._pubacks cimport Gate
 
@@ -338,19 +339,7 @@ cdef class Inbound(Intake):
         return event
 
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
-        cdef Py_ssize_t capacity = self.tail_capacity if self.tail_capacity else 64
-        cdef uint8_t* grown
-        while capacity < self.tail_size + size:
-            capacity *= 2
-        if capacity != self.tail_capacity:
-            grown = <uint8_t*>realloc(self.tail, capacity)
-            if grown == NULL:
-                raise MemoryError
-            self.tail, self.tail_capacity = grown, capacity
-        if size:
-            memcpy(self.tail + self.tail_size, at, size)
-            self.tail_size += size
-        return 0
+        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size)
 
     cdef object _line(self, const uint8_t* at, Py_ssize_t size):
         """Any command but a publish."""

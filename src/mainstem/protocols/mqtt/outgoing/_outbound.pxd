@@ -5,6 +5,17 @@ from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.protocols.mqtt.outgoing._encoder cimport Encoder, Grant
 
 
+cdef enum:  # states of a slot
+    FREE = 0
+    AWAIT_PUBACK = 1
+    AWAIT_PUBREC = 2
+    AWAIT_PUBCOMP = 3
+
+cdef enum:
+    SLOTS_MIN = 32
+    SLOTS_MAX = 65536
+
+
 cdef struct Slot:
     int64_t stamp
     uint8_t state

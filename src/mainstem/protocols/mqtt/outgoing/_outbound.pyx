@@ -11,6 +11,9 @@ from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.codec._batch cimport put_u16
 from mainstem.protocols._reactor cimport SocketTransport, lend
 from mainstem.protocols.mqtt.outgoing._encoder cimport Encoder, Grant
+from mainstem.protocols.mqtt.wire._codes cimport (
+    PACKET_ID_NOT_FOUND, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBREC, PUBREL, SUCCESS,
+)
 from mainstem.protocols.mqtt.wire._fields cimport get_length, length_size, put_length
 
 from mainstem.protocols.mqtt.wire.packets import encode_refusal
@@ -32,19 +35,6 @@ cdef enum:
     ORIGIN_MQTT = 1
     ORIGIN_KAFKA = 2
     FLAG_RETAIN = 4
-    PUBACK = 4
-    PUBREC = 5
-    PUBREL = 6
-    PUBCOMP = 7
-    FREE = 0
-    AWAIT_PUBACK = 1
-    AWAIT_PUBREC = 2
-    AWAIT_PUBCOMP = 3
-    SLOTS_MIN = 32
-    SLOTS_MAX = 65536
-    SUCCESS = 0
-    PROTOCOL_ERROR = 0x82
-    PACKET_ID_NOT_FOUND = 0x92
 
 cdef Py_ssize_t _gathered_bytes = 0  # in the buffers of all connections
 cdef bint _tight = False

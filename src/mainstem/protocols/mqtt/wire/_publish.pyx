@@ -5,14 +5,10 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp
 
 from mainstem.codec._batch cimport get_u16
+from mainstem.protocols.mqtt.wire._codes cimport MALFORMED, PROTOCOL_ERROR, QUOTA_EXCEEDED
 from mainstem.protocols.mqtt.wire._fields cimport get_length, is_utf8
 
 from mainstem.protocols.mqtt.wire.reasons import Violation
-
-cdef enum:
-    MALFORMED = 0x81
-    PROTOCOL_ERROR = 0x82
-    QUOTA_EXCEEDED = 0x97
 
 
 cdef int read_publish(int version, object limits, int flags, const uint8_t* at, const uint8_t* end,

@@ -14,6 +14,15 @@ from mainstem.codec._batch cimport get_u16
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols._reactor cimport Intake
 from mainstem.protocols.mqtt.outgoing._outbound cimport Outbound
+from mainstem.protocols.mqtt.wire._codes cimport (
+    MALFORMED,
+    PACKET_ID_NOT_FOUND,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    QUOTA_EXCEEDED,
+)
 
 from mainstem.protocols.mqtt.wire.packets import check_ack
 from mainstem.protocols.mqtt.wire.reasons import Violation
@@ -21,13 +30,6 @@ from mainstem.protocols.mqtt.wire.reasons import Violation
 cdef enum:
     REPEATED = 1 << 24
     RECEIVED_BYTES = 8192  # one bit for each packet identifier
-    MALFORMED = 0x81
-    PACKET_ID_NOT_FOUND = 0x92
-    QUOTA_EXCEEDED = 0x97
-    PUBACK = 4
-    PUBREC = 5
-    PUBREL = 6
-    PUBCOMP = 7
 
 
 cdef class AckRun:

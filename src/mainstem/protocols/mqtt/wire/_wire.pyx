@@ -7,7 +7,7 @@ publishes records.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport Route
@@ -15,10 +15,27 @@ from mainstem.codec._batch cimport get_u16, put_varint, zigzag
 from mainstem.codec._large_record cimport Bulk
 from mainstem.log._gather cimport Gather
 from mainstem.protocols.mqtt.outgoing._outbound cimport Outbound
+from mainstem.protocols.mqtt.wire._codes cimport (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
+    MALFORMED,
+    NOT_AUTHORIZED,
+    PACKET_TOO_LARGE,
+    PAYLOAD_FORMAT_INVALID,
+    PROTOCOL_ERROR,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    QUOTA_EXCEEDED,
+    RECEIVE_MAXIMUM_EXCEEDED,
+    TOPIC_ALIAS_INVALID,
+)
 from mainstem.protocols.mqtt.wire._fields cimport get_length, is_utf8
 from mainstem.protocols.mqtt.wire._publish cimport Fields, read_publish
 from mainstem.protocols.mqtt.wire._receipts cimport Receipts
 from mainstem.protocols._routes cimport Entry
+from mainstem.protocols._tail cimport keep_tail
 
 from mainstem.codec.large_record import LARGE_BYTES, LargeRecord
 from mainstem.log.large import takes_large
@@ -36,20 +53,6 @@ cdef enum:
     TAIL_BYTES_KEPT = 4096  # as `unfinished.NOTED_MIN`
     NEW_TOPICS_NS = 1000000  # with topics that are new to the broker, in one turn of a connection's
     NEW_TOPICS_MIN = 8  # however long they take
-    MALFORMED = 0x81
-    PROTOCOL_ERROR = 0x82
-    TOPIC_ALIAS_INVALID = 0x94
-    PACKET_TOO_LARGE = 0x95
-    RECEIVE_MAXIMUM_EXCEEDED = 0x93
-    QUOTA_EXCEEDED = 0x97
-    PAYLOAD_FORMAT_INVALID = 0x99
-    NOT_AUTHORIZED = 0x87
-    CONNECT = 1
-    PUBLISH = 3
-    PUBACK = 4
-    PUBCOMP = 7
-    DISCONNECT = 14
-    AUTH = 15
     VERSION_5 = 5
 
 
@@ -299,19 +302,7 @@ cdef class Inbound(Receipts):
         self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
 
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
-        cdef Py_ssize_t capacity = self.tail_capacity if self.tail_capacity else 64
-        cdef uint8_t* grown
-        while capacity < self.tail_size + size:
-            capacity *= 2
-        if capacity != self.tail_capacity:
-            grown = <uint8_t*>realloc(self.tail, capacity)
-            if grown == NULL:
-                raise MemoryError
-            self.tail, self.tail_capacity = grown, capacity
-        if size:
-            memcpy(self.tail + self.tail_size, at, size)
-            self.tail_size += size
-        return 0
+        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size)
 
     cdef object _packet(self, const uint8_t* packet, Py_ssize_t head, Py_ssize_t size):
         cdef int kind = packet[0] >> 4, flags = packet[0] & 15
