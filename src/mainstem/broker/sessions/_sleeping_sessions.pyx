@@ -59,11 +59,21 @@ cdef struct Facts:
     bint concerns_others  # No Local, or a shared subscription
 
 
+cdef inline uint64_t _big_endian(Reader* reader, uint32_t size) noexcept nogil:
+    cdef uint64_t value = 0
+    if reader.end - reader.at < size:
+        reader.bad = True
+        return 0
+    while size:
+        value = value << 8 | reader.at[0]
+        reader.at += 1
+        size -= 1
+    return value
+
+
 cdef uint64_t _number(Reader* reader) noexcept nogil:
     """An integer that is not negative, or a boolean."""
     cdef uint8_t code
-    cdef uint32_t size
-    cdef uint64_t value = 0
     if reader.at >= reader.end:
         reader.bad = True
         return 0
@@ -76,21 +86,12 @@ cdef uint64_t _number(Reader* reader) noexcept nogil:
     if code < 0xCC or code > 0xCF:
         reader.bad = True
         return 0
-    size = 1 << (code - 0xCC)
-    if reader.end - reader.at < size:
-        reader.bad = True
-        return 0
-    while size:
-        value = value << 8 | reader.at[0]
-        reader.at += 1
-        size -= 1
-    return value
+    return _big_endian(reader, 1 << (code - 0xCC))
 
 
 cdef uint32_t _length(Reader* reader, uint8_t fix, uint8_t fix_mask, uint8_t code_16) noexcept nogil:
     """Of an array (0x90, 0x0F, 0xDC): in the code, or in 2 or 4 bytes behind it."""
     cdef uint8_t code
-    cdef uint32_t size, value = 0
     if reader.at >= reader.end:
         reader.bad = True
         return 0
@@ -101,15 +102,7 @@ cdef uint32_t _length(Reader* reader, uint8_t fix, uint8_t fix_mask, uint8_t cod
     if code != code_16 and code != code_16 + 1:
         reader.bad = True
         return 0
-    size = 2 if code == code_16 else 4
-    if reader.end - reader.at < size:
-        reader.bad = True
-        return 0
-    while size:
-        value = value << 8 | reader.at[0]
-        reader.at += 1
-        size -= 1
-    return value
+    return <uint32_t>_big_endian(reader, 2 if code == code_16 else 4)
 
 
 cdef uint32_t _array(Reader* reader) noexcept nogil:
@@ -134,13 +127,8 @@ cdef uint32_t _bytes(Reader* reader) noexcept nogil:
     else:
         reader.bad = True
         return 0
-    if reader.end - reader.at < size:
-        reader.bad = True
-        return 0
-    while size:
-        value = value << 8 | reader.at[0]
-        reader.at += 1
-        size -= 1
+    if size:
+        value = <uint32_t>_big_endian(reader, size)
     if reader.end - reader.at < value:
         reader.bad = True
         return 0
