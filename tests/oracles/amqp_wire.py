@@ -190,10 +190,10 @@ class Outbound:
 class ChannelWire:
     """A channel's unsettled deliveries by tag, its unconfirmed publishes by ticket, its half-read publish."""
 
-    def __init__(self, number: int, out: Outbound, session: Any) -> None:
+    def __init__(self, number: int, out: Outbound, owner: Any) -> None:
         self.number = number
         self.out = out
-        self.session = session
+        self.owner = owner
         self.confirming = False
         self.buffering = False
         self.closed = False
@@ -315,11 +315,11 @@ class ChannelWire:
                 until = end
                 continue
             if until:
-                self.session.confirmed(until)
+                self.owner.confirmed(until)
                 until = 0
-            self.session.refused(end)
+            self.owner.refused(end)
         if until:
-            self.session.confirmed(until)
+            self.owner.confirmed(until)
 
 
 class Inbound:

@@ -16,7 +16,7 @@ cdef struct Held:
 cdef class ChannelWire:
     cdef public uint16_t number
     cdef public Outbound out
-    cdef public object session
+    cdef public object owner
     cdef public bint confirming
     cdef public bint buffering
     cdef public uint64_t published

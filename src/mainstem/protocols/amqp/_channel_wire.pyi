@@ -10,14 +10,14 @@ class ChannelWire:
 
     number: int
     out: Outbound
-    session: Any
+    owner: Any
     confirming: bool
     buffering: bool
     published: int
     unacked_max: int
     next_tag: int
     settled: bool  # something was, since whoever answers reset it
-    def __init__(self, number: int, out: Outbound, session: Any) -> None: ...
+    def __init__(self, number: int, out: Outbound, owner: Any) -> None: ...
     @property
     def unacked(self) -> int: ...
     def skip_tag(self) -> int:

@@ -27,10 +27,10 @@ cdef class ChannelWire:
         self.head = self.tail = self.capacity = 0
         self.properties_capacity = self.body_size = self.body_capacity = 0
 
-    def __init__(self, int number, Outbound out, session):
+    def __init__(self, int number, Outbound out, owner):
         self.number = number
         self.out = out
-        self.session = session
+        self.owner = owner
         self.next_tag = 1
         self.stragglers = {}
         self.waiting = []
@@ -302,11 +302,11 @@ cdef class ChannelWire:
                 until = end
                 continue
             if until:
-                self.session.confirmed(until)
+                self.owner.confirmed(until)
                 until = 0
-            self.session.refused(end)
+            self.owner.refused(end)
         if until:
-            self.session.confirmed(until)
+            self.owner.confirmed(until)
 
 
 cdef class Consumer(Taker):
@@ -342,7 +342,7 @@ cdef class Consumer(Taker):
         return True
 
     def on_queue_deleted(self):
-        self.channel.session.consumer_lost(self)
+        self.channel.owner.consumer_lost(self)
 
     @property
     def unacked(self):

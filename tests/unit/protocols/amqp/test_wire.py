@@ -252,7 +252,7 @@ def test_a_message_held_for_long_costs_one_place_however_many_follow(wire: Modul
 @pytest.mark.parametrize("wire", WIRES, ids=["plain", "compiled"])
 def test_confirms_leave_in_publish_order_and_refusals_in_their_place(wire: ModuleType) -> None:
     _, channel = opened(wire)
-    told = channel.session.told
+    told = channel.owner.told
     ticket = Ticket(None)  # type: ignore[arg-type]
     channel.note_published(ticket, True)
     channel.note_published(ticket, True)
@@ -270,7 +270,7 @@ def test_confirms_leave_in_publish_order_and_refusals_in_their_place(wire: Modul
 @pytest.mark.parametrize("wire", WIRES, ids=["plain", "compiled"])
 def test_a_transient_publish_is_confirmed_once_it_is_written_and_refused_with_its_log(wire: ModuleType) -> None:
     _, channel = opened(wire)
-    told = channel.session.told
+    told = channel.owner.told
     kept, full = Ticket(None), Ticket(None)  # type: ignore[arg-type]
     channel.note_published(kept, False)
     channel.note_published(full, False)
