@@ -151,3 +151,15 @@ def test_a_class_has_one_subject(path: Path) -> None:
             if methods > METHODS_MAX:
                 crowded.append(f"{node.name}: {methods} methods")
     assert crowded == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=shown)
+def test_a_table_of_a_page_is_whole(page: Path) -> None:
+    """A blank line inside one ends it: what follows is shown as text with bars."""
+    lines, fenced, broken = [*page.read_text().splitlines(), ""], False, []
+    for number, line in enumerate(lines[:-1]):
+        fenced ^= line.startswith("```")
+        begins = line.startswith("|") and not (number and lines[number - 1].startswith("|"))
+        if begins and not fenced and not re.match(r"\|[ :|-]+\|$", lines[number + 1]):
+            broken.append(f"line {number + 1}: {line[:60]}")
+    assert not broken
