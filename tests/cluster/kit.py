@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,12 @@ from tests.contract.postgres_server import PostgresServer
 SECONDS_MAX = 60.0
 
 
+def run_apart(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread of its own: the caller's may run a loop, as a browser's does."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def new_database(postgres: PostgresServer) -> str:
     """A database of its own, and its address."""
     name = f"c{uuid.uuid4().hex}"
@@ -29,7 +36,7 @@ def new_database(postgres: PostgresServer) -> str:
         await connection.execute(f"CREATE DATABASE {name}")
         await connection.close()
 
-    asyncio.run(make())
+    run_apart(make())
     return postgres.dsn.replace("/postgres?", f"/{name}?")
 
 
@@ -95,7 +102,7 @@ class Cluster:
             await connection.close()
 
     def ask(self, sql: str) -> Any:
-        return asyncio.run(self.row(sql))
+        return run_apart(self.row(sql))
 
     def owner(self) -> str:
         """Who owns the cell, "" while nobody does."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.cluster")
 
 LEASE_S, FENCE_S, RENEW_S = 6.0, 4.5, 0.5
+HASTE_S = 0.1  # instead of RENEW_S while a cell changes hands
 HEARD_S = 10.0  # a broker not heard of for so long is away
 WANTED_S = 10
 STATEMENT_S = 2.0
@@ -93,6 +94,17 @@ class View:
         owner = self.owner_of(cell_id)
         return (owner.host, self.cells[cell_id].relay_port or owner.relay_port) if owner is not None else None
 
+    @property
+    def on_the_way(self) -> bool:
+        """Whether a cell changes hands, or is about to: clients wait for that."""
+        return any(self._leaves(one) for one in self.cells.values())
+
+    def _leaves(self, cell: CellFacts) -> bool:
+        owner, wanted = self.brokers.get(cell.owner or ""), self.brokers.get(cell.wanted or "")
+        if owner is None or (wanted is not None and wanted is not owner and wanted.takes):
+            return True
+        return owner.draining and any(one.takes for one in self.brokers.values())
+
     def owned_by(self, broker: str) -> list[CellFacts]:
         return [one for one in self.cells.values() if one.owner == broker and one.lease_s > 0]
 
@@ -133,6 +145,30 @@ def _cell(row: Any) -> CellFacts:
     names = "cell_id", "name", "owner", "wanted", "epoch", "lease", "reason", "wal_seq", "flushed_seq"
     added = {"relay_port": row.get("relay_port", 0), "wanted_because": row.get("wanted_because", "")}
     return CellFacts(*(row[name] for name in names), **added)
+
+
+async def take_cell(
+    connection: asyncpg.Connection[Any],
+    name: str,
+    cell_id: int,
+    epoch: int,
+    reason: str,
+    early: bool,
+    relay_port: int | None,
+) -> int | None:
+    async with connection.transaction():
+        sql = (
+            "UPDATE cell SET owner = $2, epoch = epoch + 1, wanted = NULL, taken = clock_timestamp(), reason = $4,"
+            " lease_until = clock_timestamp() + $5 * interval '1 s' WHERE cell_id = $1 AND epoch = $3"
+            " AND ($6 OR owner IS NULL OR lease_until < clock_timestamp()) RETURNING epoch"
+        )
+        found = await connection.fetchval(sql, cell_id, name, epoch, reason, LEASE_S, early)
+        if found is not None:
+            await connection.execute("UPDATE lane SET epoch = $2 WHERE cell_id = $1", cell_id, found)
+            if relay_port is not None:
+                sql = "UPDATE cell SET relay_port = $2, wanted_because = '' WHERE cell_id = $1"
+                await connection.execute(sql, cell_id, relay_port)
+        return None if found is None else int(found)
 
 
 class Membership:
@@ -222,28 +258,16 @@ class Membership:
         """Own the cell from now on: the new epoch, None if someone was quicker. `early`: although the lease holds;
         `relay_port`: of the process that serves it, where that is not the broker's own."""
 
-        async def take(connection: asyncpg.Connection[Any]) -> int | None:
-            async with connection.transaction():
-                sql = (
-                    "UPDATE cell SET owner = $2, epoch = epoch + 1, wanted = NULL, taken = clock_timestamp(), reason = $4,"
-                    " lease_until = clock_timestamp() + $5 * interval '1 s' WHERE cell_id = $1 AND epoch = $3"
-                    " AND ($6 OR owner IS NULL OR lease_until < clock_timestamp()) RETURNING epoch"
-                )
-                given = cell_id, self.name, epoch, reason, LEASE_S, early
-                found = await connection.fetchval(sql, *given)
-                if found is not None:
-                    await connection.execute("UPDATE lane SET epoch = $2 WHERE cell_id = $1", cell_id, found)
-                    if relay_port is not None:
-                        sql = "UPDATE cell SET relay_port = $2, wanted_because = '' WHERE cell_id = $1"
-                        await connection.execute(sql, cell_id, relay_port)
-                return None if found is None else int(found)
-
         began = time.monotonic()
-        taken: int | None = self._once(take)
-        if taken is not None:
-            with self._calls:
-                self._held[cell_id] = taken, began
+        taken: int | None = self._once(lambda c: take_cell(c, self.name, cell_id, epoch, reason, early, relay_port))
+        self.note_taken(cell_id, taken, began)
         return taken
+
+    def note_taken(self, cell_id: int, epoch: int | None, began: float) -> None:
+        """The lease counts from before it was asked for."""
+        if epoch is not None:
+            with self._calls:
+                self._held[cell_id] = epoch, began
 
     def release(self, cell_id: int, reason: str) -> None:
         """Everything is committed: anyone may take it now."""
@@ -268,7 +292,7 @@ class Membership:
     def _run(self) -> None:
         while True:
             with self._calls:
-                self._calls.wait(RENEW_S)
+                self._calls.wait(HASTE_S if self.view.on_the_way else RENEW_S)
                 if self._stopping:
                     break
                 held = dict(self._held)

@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,7 @@ logger = logging.getLogger("mainstem.cluster")
 
 FLAG = "--cell"
 KEPT = "MAINSTEM_CELL_CHILDREN"  # in the environment of a front that starts over
+SPARE_S = 3.0
 LINE_BYTES_MAX = 4096  # a pipe takes so much at once
 
 
@@ -51,6 +53,7 @@ class Children:
     def __init__(self) -> None:
         self.by_cell: dict[int, Child] = {}
         self._spare: Child | None = None
+        self._taken_s = -SPARE_S
         for facts in json.loads(os.environ.pop(KEPT, "[]")):
             child = Child(**facts)
             os.set_inheritable(child.pipe, False)
@@ -61,7 +64,7 @@ class Children:
 
     def take(self, cell: int, facts: dict[str, Any]) -> None:
         child = self._spare or _spawn()
-        self._spare = None
+        self._spare, self._taken_s = None, time.monotonic()
         child.cell, child.epoch = cell, facts["epoch"]
         self.by_cell[cell] = child
         child.tell(take={**facts, "cell": cell})
@@ -81,7 +84,8 @@ class Children:
                 os.kill(child.pid, signal.SIGKILL)
 
     def keep_spare(self, wanted: bool) -> None:
-        if wanted and self._spare is None:
+        """The next one starts when the last has its cell: a start of Python would take the time that clients wait for."""
+        if wanted and self._spare is None and time.monotonic() >= self._taken_s + SPARE_S:
             self._spare = _spawn()
         elif not wanted and self._spare is not None:
             _end(self._spare)

@@ -33,6 +33,7 @@ from mainstem.cluster.checks import check_clock, has_users, join
 from mainstem.cluster.membership import CellFacts, Membership, View
 from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
+from mainstem.cluster.wal import Fenced
 from mainstem.model.errors import ConfigError, MainstemError, Overloaded
 from mainstem.server.app import tier_settings
 from mainstem.server.cell_children import Children
@@ -41,7 +42,7 @@ from mainstem.server.cell_serving import Serving
 from mainstem.server.cell_taking import Reason, Taking
 from mainstem.server.cli.run import in_url
 from mainstem.server.lifecycle import handle_signals, loop_factory, set_up_logging, tune_process
-from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
+from mainstem.server.listeners import Taken, check_bind, keep_over_exec, kept_over_exec, ports_of, take_ports
 from mainstem.server.notify import notify
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
 from mainstem.server.settings import Config
@@ -106,6 +107,7 @@ class Node:
         self._taking, self._balance = Taking(self._name), Balance()
         self._not_before: dict[int, float] = {}
         self._stopping: asyncio.Event | None = None
+        self._listening: dict[str, socket.socket] = {}  # again, for whoever takes the place of this process
 
     async def serve(self) -> int:
         check_settings(self.config)
@@ -113,7 +115,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         given = self.config.cluster
         self._dsn, store = given.postgres, self._tier.store
-        identity = await until_reached(partial(join, self._dsn, store, single_postgres=given.single_postgres))
+        kept = Taken(kept_over_exec())
+        joining = partial(join, self._dsn, store, single_postgres=given.single_postgres)
+        identity = await until_reached(joining, waiting=kept.close)
         directory = self._claim_directory()
         for one in PROTOCOLS:
             for entry in one.doors:
@@ -121,7 +125,8 @@ class Node:
         load(HTTP.server)
         self._tls = make_context(self.config.tls)
         self._roles = close_doors(self.config)
-        taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None)
+        taken = take_ports(self.config.listeners, move=False, tls=self._tls is not None, kept=kept.sockets)
+        self._listening = {name: one.dup() for name, one in taken.sockets.items()}
         self._membership = Membership(self._dsn, self._name, self._lost, self._see)
         await until_reached(partial(check_clock, self._membership))
         listening, connecting = relay_contexts(identity.secret)
@@ -232,6 +237,9 @@ class Node:
             mine = view.brokers.get(self._name)
             await self._keep_balance(view)
             self._children.keep_spare(len(view.cells) > 1 and mine is not None and mine.takes)
+        for one in self._listening.values():
+            one.close()
+        self._listening.clear()
         await self._stop_serving()
         self._relay.close_all()
         for front in fronts:
@@ -262,7 +270,7 @@ class Node:
         logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason.text)
         try:
             await self._serving.start(FIRST_CELL, epoch, taken)
-        except Overloaded as error:  # PostgreSQL went away meanwhile: this broker waits for it like every other
+        except (Overloaded, Fenced) as error:  # PostgreSQL went away meanwhile, or another broker was early
             self._lost(f"the cell could not be served: {error}")
         except BaseException:
             await self._serving.let_go(FIRST_CELL, f"{self._name} could not serve it")
@@ -324,11 +332,12 @@ class Node:
 
     def _start_over(self) -> None:
         self._children.keep_over_exec()
+        keep_over_exec(self._listening)
         start_over()
 
 
-async def until_reached(call: Callable[[], T]) -> T:
-    """In a thread. A person who starts a broker is told what does not answer; one that starts over waits for it."""
+async def until_reached(call: Callable[[], T], waiting: Callable[[], None] = lambda: None) -> T:
+    """In a thread. Who starts a broker is told what does not answer; one that starts over calls `waiting`, and waits."""
     said = False
     while True:
         try:
@@ -338,6 +347,7 @@ async def until_reached(call: Callable[[], T]) -> T:
                 raise
             if not said:
                 logger.warning("starting over, and waiting: %s", error)
+                waiting()
             said = True
             await asyncio.sleep(AWAY_S)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mainstem.broker.rights.access import is_loopback
 from mainstem.model.errors import ConfigError
@@ -13,6 +16,7 @@ from mainstem.server.protocols import doors
 from mainstem.server.settings import Listeners
 
 PORT_TAKEN, UNSAFE_BIND = "MS-4005", "MS-4006"
+KEPT = "MAINSTEM_LISTENING"  # in the environment of a process that takes its own place: its listening sockets
 MOVED_BY = 10_000  # 1883 → 11883: still recognised by who knows the protocol
 LISTENERS = {door.name: f"{door.name}_port" for door in doors()}
 TLS_LISTENERS = {door.tls_name: f"{door.tls_name}_port" for door in doors()}
@@ -30,6 +34,7 @@ class Taken:
     def close(self) -> None:
         for one in self.sockets.values():
             one.close()
+        self.sockets.clear()
 
 
 def check_bind(listeners: Listeners, *, users: bool) -> None:
@@ -43,14 +48,38 @@ def check_bind(listeners: Listeners, *, users: bool) -> None:
     )
 
 
-def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
-    """Bind every listener that is switched on; every port that is taken is told, not only the first."""
+def keep_over_exec(sockets: Mapping[str, socket.socket]) -> None:
+    """This process is about to replace itself: whoever connects meanwhile waits, instead of being refused."""
+    for one in sockets.values():
+        one.set_inheritable(True)
+    os.environ[KEPT] = json.dumps({name: one.fileno() for name, one in sockets.items()})
+
+
+def kept_over_exec() -> dict[str, socket.socket]:
+    found = {name: socket.socket(fileno=number) for name, number in json.loads(os.environ.pop(KEPT, "{}")).items()}
+    for one in found.values():
+        one.set_inheritable(False)
+        one.setblocking(False)
+    return found
+
+
+def take_ports(
+    listeners: Listeners, *, move: bool, tls: bool = False, kept: dict[str, socket.socket] | None = None
+) -> Taken:
+    """Bind every listener that is switched on; every port that is taken is told, not only the first. `kept` are those of the
+    process before this one; those that match are used, the others closed."""
     taken = Taken()
+    kept = kept or {}
+    for name in [name for name, one in kept.items() if not _still_wanted(listeners, name, one)]:
+        kept.pop(name).close()
     problems: list[str] = []
     any_taken = False
     for name, setting in {**LISTENERS, **(TLS_LISTENERS if tls else {})}.items():
         port = getattr(listeners, setting)
         if port is None:
+            continue
+        if name in kept:
+            taken.sockets[name] = kept.pop(name)
             continue
         try:
             taken.sockets[name] = _bind(listeners.host, port)
@@ -63,6 +92,8 @@ def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
             taken.notices.append(
                 f"{port} is used by {owner_of(port)}: {LABELS[name]} moved to {moved.getsockname()[1]}"
             )
+    for one in kept.values():
+        one.close()
     if problems:
         taken.close()
         fix = f"stop the other process, or choose ports: {', '.join(f'--{name}-port N' for name in LISTENERS)}"
@@ -70,6 +101,12 @@ def take_ports(listeners: Listeners, *, move: bool, tls: bool = False) -> Taken:
             fix = "--host H with an address of this machine, and ports that this user may take (below 1024: root only)"
         raise ConfigError("\n  ".join(problems), fix=fix, code=PORT_TAKEN)
     return taken
+
+
+def _still_wanted(listeners: Listeners, name: str, one: socket.socket) -> bool:
+    host, port = one.getsockname()[:2]
+    wanted = getattr(listeners, f"{name}_port", None)
+    return wanted is not None and wanted in (0, port) and _address(listeners.host, port)[1][0] == host
 
 
 def ports_of(taken: Taken) -> Mapping[str, int]:
@@ -97,8 +134,13 @@ def listening_pid(port: int) -> int | None:
     return next((one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port), None)
 
 
+def _address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return found[0], found[4]
+
+
 def _bind(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, address = _address(host, port)
     one = socket.socket(family, socket.SOCK_STREAM)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

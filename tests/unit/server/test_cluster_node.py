@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mainstem.cluster.membership import CellFacts
+from mainstem.cluster.membership import BrokerFacts, CellFacts, View
+from mainstem.cluster.wal import Fenced
 from mainstem.model.errors import CorruptFrame, MainstemError, Overloaded
 from mainstem.server.cell_serving import Serving
 from mainstem.server.cell_taking import Reason
@@ -45,15 +46,40 @@ def node_that_fails(error: MainstemError, started_over: list[str]) -> Node:
     return node
 
 
-async def test_a_taker_whose_postgresql_goes_away_while_it_rebuilds_starts_over() -> None:
+@pytest.mark.parametrize("error", [Overloaded("PostgreSQL does not answer"), Fenced("another broker took cell 1")])
+async def test_a_taker_whose_postgresql_goes_away_or_that_is_overtaken_while_it_rebuilds_starts_over(
+    error: MainstemError,
+) -> None:
     started_over: list[str] = []
-    node = node_that_fails(Overloaded("PostgreSQL does not answer"), started_over)
+    node = node_that_fails(error, started_over)
     await node._take_first(CELL, Reason("nobody owned it"), Taken(), [])
     assert len(started_over) == 1
-    assert "PostgreSQL does not answer" in started_over[0]
+    assert error.message in started_over[0]
 
 
 async def test_a_taker_that_finds_damage_ends_and_says_so_although_postgresql_is_away_by_then() -> None:
     node = node_that_fails(CorruptFrame("row 7 is missing"), [])
     with pytest.raises(CorruptFrame, match="row 7 is missing"):
         await node._take_first(CELL, Reason("nobody owned it"), Taken(), [])
+
+
+@pytest.mark.parametrize(
+    ("owner", "wanted", "draining", "hurried"),
+    [
+        (None, None, "", True),  # it was handed over, and nobody has it yet
+        ("a", "b", "", True),
+        ("a", "gone", "", False),  # whoever was wanted does not come: that must not cost queries for ever
+        ("a", None, "a", True),
+        ("a", None, "b", False),
+        ("a", None, "", False),
+    ],
+)
+def test_brokers_look_often_only_while_a_cell_changes_hands(
+    owner: str | None, wanted: str | None, draining: str, hurried: bool
+) -> None:
+    brokers = {
+        name: BrokerFacts(name, number, "localhost", 1, {}, "", name == draining, name != "gone", 0.0)
+        for number, name in enumerate(("a", "b", "gone"))
+    }
+    cell = CellFacts(1, "main", owner, wanted, 4, 5.0, "", 0, 0)
+    assert View(brokers, {1: cell}).on_the_way is hurried
