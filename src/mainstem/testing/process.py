@@ -21,6 +21,7 @@ from mainstem.testing.broker import Endpoints
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 LASTING_PORTS = range(15_000, 32_000)  # systems give none of these to outgoing connections, so they are free again
+_given: set[int] = set()
 _ENDPOINT = re.compile(r"^  (\w+) +\w+://[^:]+:(\d+)", re.MULTILINE)
 
 
@@ -129,12 +130,15 @@ class BrokerProcess(Endpoints):
 
 
 def lasting_ports(count: int) -> list[int]:
-    """Free ports that nobody is given by chance while the broker that had them is down."""
+    """Free ports that nobody is given by chance while the broker that had them is down, nor twice by this process."""
     found: list[int] = []
-    for port in random.sample(LASTING_PORTS, len(LASTING_PORTS)):
+    if len(_given) > len(LASTING_PORTS) // 2:
+        _given.clear()
+    for port in random.sample([one for one in LASTING_PORTS if one not in _given], len(LASTING_PORTS) - len(_given)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)
         if len(found) == count:
+            _given.update(found)
             return found
     raise RuntimeError(f"no {count} free ports between {LASTING_PORTS.start} and {LASTING_PORTS.stop}")
