@@ -38,7 +38,7 @@ class Owner:
         assert taken == epoch + 1
         self.root = directory / f"cell-{number}"
         objects = CellObjects(store, FIRST_CELL)
-        found = rebuild(session, FIRST_CELL, self.root, objects)
+        found = rebuild(session, FIRST_CELL, taken, self.root, objects)
         self.wal = CellWal(dsn, FIRST_CELL, taken, found.seq, found.slot, lambda reason: self.lost.set())
         self.disk = CellDisk(self.root, self.wal, objects, found.files)
         self.images = ImageMaker(dsn, FIRST_CELL, taken, self.root, self.wal, self.disk, objects)

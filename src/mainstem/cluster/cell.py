@@ -98,7 +98,7 @@ class Cell:
         began = time.monotonic()
         session = PostgresSession(self._dsn, SCHEMA)
         try:
-            found = rebuild(session, self.cell_id, self._root, self.objects)
+            found = rebuild(session, self.cell_id, self.epoch, self._root, self.objects)
         finally:
             session.close()
         logger.info(

@@ -97,20 +97,9 @@ class ImageMaker:
 
     def _commit(self, seq: int, key: str) -> None:
         session = PostgresSession(self._dsn, SCHEMA)
-        old = (self._wal.slot + 1) % SLOTS
-
-        async def commit(connection: asyncpg.Connection[Any]) -> bool:
-            async with connection.transaction():
-                sql = "UPDATE lane SET flushed_seq = $3, image = $4 WHERE cell_id = $1 AND epoch = $2 RETURNING 1"
-                if await connection.fetchval(sql, self._cell_id, self._epoch, seq, key) is None:
-                    return False
-                highest = await connection.fetchval(f"SELECT max(seq) FROM {wal_table(self._cell_id, old)}")
-                if highest is not None and highest <= seq:
-                    await connection.execute(f"TRUNCATE {wal_table(self._cell_id, old)}")
-                return True
-
+        older = (self._wal.slot + 1) % SLOTS
         try:
-            if not session.use(commit):
+            if not session.use(lambda c: commit_image(c, self._cell_id, self._epoch, seq, key, older)):
                 raise Fenced(f"cell {self._cell_id} is another broker's: its image is not ours to change")
         finally:
             session.close()
@@ -124,6 +113,20 @@ class ImageMaker:
                 logger.warning("an object that nothing names stays in the store: %s", error)
 
 
+async def commit_image(
+    connection: asyncpg.Connection[Any], cell_id: int, epoch: int, seq: int, key: str, older: int
+) -> bool:
+    """The log goes on from it; the `older` table, which holds nothing newer, is emptied. False: the cell is another's."""
+    async with connection.transaction():
+        sql = "UPDATE lane SET flushed_seq = $3, image = $4 WHERE cell_id = $1 AND epoch = $2 RETURNING 1"
+        if await connection.fetchval(sql, cell_id, epoch, seq, key) is None:
+            return False
+        highest = await connection.fetchval(f"SELECT max(seq) FROM {wal_table(cell_id, older)}")
+        if highest is not None and highest <= seq:
+            await connection.execute(f"TRUNCATE {wal_table(cell_id, older)}")
+        return True
+
+
 class Rebuilt:
     """What a taker knows of a cell after it rebuilt its files."""
 
@@ -133,10 +136,28 @@ class Rebuilt:
 
 
 def rebuild(
-    session: PostgresSession, cell_id: int, root: Path, objects: CellObjects, progress: Progress | None = None
+    session: PostgresSession,
+    cell_id: int,
+    epoch: int,
+    root: Path,
+    objects: CellObjects,
+    progress: Progress | None = None,
 ) -> Rebuilt:
     """Make the cell's files under `root` of its image and the rows behind it. The epoch must be ours already: from then on
-    nobody adds a row. `progress` is told bytes done, and bytes in all."""
+    nobody adds a row. Fenced where another broker takes the cell meanwhile, whose images replace what we read.
+    `progress` is told bytes done, and bytes in all."""
+    try:
+        return _rebuild(session, cell_id, root, objects, progress)
+    except CorruptFrame as error:
+        now = session.use(lambda c: c.fetchval("SELECT epoch FROM lane WHERE cell_id = $1", cell_id))
+        if now != epoch:
+            raise Fenced(f"another broker took cell {cell_id} while its files were rebuilt") from error
+        raise
+
+
+def _rebuild(
+    session: PostgresSession, cell_id: int, root: Path, objects: CellObjects, progress: Progress | None
+) -> Rebuilt:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(mode=0o700, parents=True)
     lane = session.use(lambda c: c.fetchrow("SELECT * FROM lane WHERE cell_id = $1", cell_id))
@@ -148,7 +169,7 @@ def rebuild(
     if lane["image"]:
         named = {lane["image"], *_unpack(objects.get(lane["image"]), root, replay.files, objects.get, told)}
     rows = size = 0
-    while found := session.use(lambda c, after=at, count=limit: _rows(c, cell_id, after, count)):  # type: ignore[misc]
+    while found := session.use(lambda c, after=at, count=limit: rows_after(c, cell_id, after, count)):  # type: ignore[misc]
         fetched = sum(len(body) for _, _, body in found)
         limit = min(max(ROWS_MIN, len(found) * ROWS_BYTES // max(fetched, 1)), 4 * limit, ROWS_MAX)
         for seq, crc, body in found:
@@ -189,7 +210,7 @@ async def _rows_bytes(connection: asyncpg.Connection[Any], cell_id: int, after: 
     return sum(sizes)
 
 
-async def _rows(
+async def rows_after(
     connection: asyncpg.Connection[Any], cell_id: int, after: int, count: int
 ) -> list[tuple[int, int, bytes]]:
     tables = " UNION ALL ".join(

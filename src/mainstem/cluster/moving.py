@@ -61,7 +61,7 @@ def export_directory(dsn: str, store: StoreSettings, target: Path, progress: Pro
     try:
         _check_one_cell(session)
         with borrow_cell(dsn, "it was exported") as epoch:
-            found = rebuild(session, FIRST_CELL, target.resolve(), CellObjects(store, FIRST_CELL), progress)
+            found = rebuild(session, FIRST_CELL, epoch, target.resolve(), CellObjects(store, FIRST_CELL), progress)
             _check_movable(target)
             metadata = CellStore(dsn, FIRST_CELL, epoch, lambda reason: None)
             try:

@@ -4,10 +4,7 @@ Whoever changes a file records the change (`record`, which never waits), whoever
 (`wait`). One thread commits what was recorded, in order: while one round is on its way the next collects. Changes that
 nobody waits for follow within LINGER_S.
 
-The commit is the fence. It moves `lane.wal_seq` from its predecessor, in the epoch of this owner, or does nothing; a
-taker raises the epoch of the same row. So either the taker finds the row and replays it, or the old owner's commit changes
-nothing and it ends. Where the answer was lost the row tells: our epoch and our checksum under our number mean that it is
-committed, its absence that it may be sent again. A number's body never changes.
+The commit is the fence, and may be sent again (`lane.py`).
 
 While PostgreSQL is away a round is tried again without end; what collects meanwhile is bounded by the broker's limits of
 unsynced bytes, beyond which publishers wait.
@@ -20,17 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
-from mainstem.cluster.schema import SCHEMA, SLOTS, wal_table
-from mainstem.codec.batch import crc32c
+from mainstem.cluster.lane import Fenced as Fenced
+from mainstem.cluster.lane import Lane
+from mainstem.cluster.schema import SCHEMA
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.histogram import times_histogram
 from mainstem.storage.engine import Buffer
-
-if TYPE_CHECKING:
-    import asyncpg
 
 logger = logging.getLogger("mainstem.cluster")
 
@@ -40,20 +34,13 @@ RETRY_S = 0.1
 CONNECT_S, STATEMENT_S = 3.0, 10.0
 
 
-class Fenced(StorageFault):
-    """Another broker owns the cell: nothing that is done here counts any more."""
-
-    code = "MS-5010"
-
-
 class CellWal:
     """`lost(reason)` is called, in the log's thread, when the cell is not ours any more."""
 
     def __init__(self, dsn: str, cell_id: int, epoch: int, seq: int, slot: int, lost: Callable[[str], None]) -> None:
         """`seq` is the last one that was replayed."""
         self._session = PostgresSession(dsn, SCHEMA, connect_s=CONNECT_S, statement_s=STATEMENT_S)
-        self._cell_id, self._epoch, self._lost = cell_id, epoch, lost
-        self.seq, self.slot = seq, slot
+        self._lane, self._lost = Lane(cell_id, epoch, seq, slot), lost
         self._changes: deque[tuple[list[Buffer], int]] = deque()  # and their bytes
         self._barriers: deque[int] = deque()  # positions where a round ends, and the tables take turns
         self._barrier_seqs: dict[int, int] = {}
@@ -72,6 +59,16 @@ class CellWal:
         self._thread.start()
 
     # -- for everyone
+
+    @property
+    def seq(self) -> int:
+        """Of the last row that is committed."""
+        return self._lane.seq
+
+    @property
+    def slot(self) -> int:
+        """The table that rows go to."""
+        return self._lane.slot
 
     def record(self, head: bytes, data: Sequence[Buffer] = ()) -> int:
         """The change's position. The data is copied: its owner may use the memory again."""
@@ -174,7 +171,7 @@ class CellWal:
     def _pass_barriers(self) -> None:
         while self._barriers and self._barriers[0] <= self.committed:
             self._barrier_seqs[self._barriers.popleft()] = self.seq
-            self.slot = (self.slot + 1) % SLOTS
+            self._lane.take_turns()
             self._state.notify_all()
 
     def _take(self) -> tuple[list[Buffer], int]:
@@ -191,50 +188,18 @@ class CellWal:
         return bodies, end
 
     def _commit(self, body: bytes) -> None:
-        seq, crc, table = self.seq + 1, crc32c(body), wal_table(self._cell_id, self.slot)
-        sql = (
-            "WITH own AS (UPDATE lane SET wal_seq = $3, slot = $6 WHERE cell_id = $1 AND epoch = $2 AND wal_seq = $3 - 1"
-            f" RETURNING 1) INSERT INTO {table} (seq, epoch, crc, body) SELECT $3, $2, $4, $5 FROM own RETURNING seq"
-        )
         began_ns = time.monotonic_ns()
-
-        async def commit(connection: asyncpg.Connection[Any]) -> bool:
-            given = self._cell_id, self._epoch, seq, crc, body, self.slot
-            return await connection.fetchval(sql, *given) is not None or await self._is_ours(connection, seq, crc)
-
         while True:
             try:
-                if self._session.use(commit):
+                if self._session.use(lambda connection: self._lane.commit(connection, body)):
                     break
             except Overloaded as error:
                 self._wait_away(error)
         if self.away_since_s:
             logger.warning("PostgreSQL answers again after %.1f s", time.monotonic() - self.away_since_s)
             self.away_since_s = 0.0
-        self.seq = seq
         self.commits += 1
         self.commit_ns.add(time.monotonic_ns() - began_ns)
-
-    async def _is_ours(self, connection: asyncpg.Connection[Any], seq: int, crc: int) -> bool:
-        """Nothing was changed: because it is committed already (True), because the one before is not the last (a fault),
-        or because the cell is another's (Fenced). False: send it again."""
-        lane = await connection.fetchrow("SELECT epoch, wal_seq FROM lane WHERE cell_id = $1", self._cell_id)
-        if lane is None or lane["epoch"] != self._epoch:
-            raise Fenced(
-                f"cell {self._cell_id} has epoch {lane and lane['epoch']}, ours is {self._epoch}: another broker took it"
-            )
-        if lane["wal_seq"] == seq - 1:
-            return False
-        for slot in range(SLOTS):
-            sql = f"SELECT epoch, crc FROM {wal_table(self._cell_id, slot)} WHERE seq = $1"
-            row = await connection.fetchrow(sql, seq)
-            if row is not None and (row["epoch"], row["crc"]) == (self._epoch, crc):
-                return True
-        raise StorageFault(
-            f"PostgreSQL is at {lane['wal_seq']} of cell {self._cell_id}'s write-ahead log and was at {seq - 1}: "
-            "it lost what it had committed",
-            fix="fail over only to a synchronous standby; docs/cluster.md says what to do now",
-        )
 
     def _wait_away(self, error: Overloaded) -> None:
         if not self.away_since_s:

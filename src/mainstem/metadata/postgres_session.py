@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SERVER_VERSION_MIN = 15
 CONNECT_S = 10.0
 STATEMENT_S = 30.0
+IDLE_MS = 3000  # PostgreSQL ends a session that leaves a transaction open for so long: its process is paused, or gone
 FIX = "check that the server runs and takes connections: psql {dsn}"
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class PostgresSession:
                     timeout=self._connect_s,
                     command_timeout=self._statement_s,
                     target_session_attrs="read-write",  # of several hosts, the primary
-                    server_settings={"search_path": self._schema, "application_name": "mainstem"},
+                    server_settings=server_settings(self._schema),
                 )
             return await run(self._connection)
 
@@ -67,6 +68,9 @@ class PostgresSession:
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
             self.drop()
             raise Overloaded(f"PostgreSQL does not answer: {_words(error)}", fix=FIX.format(dsn="DSN")) from error
+        except asyncpg.IdleInTransactionSessionTimeoutError as error:  # this process was paused
+            self.drop()
+            raise Overloaded(f"PostgreSQL ended the session: {error}", fix=FIX.format(dsn="DSN")) from error
         except asyncpg.OperatorInterventionError as error:  # it is being stopped or started
             self.drop()
             raise Overloaded(f"PostgreSQL does not serve: {error}", fix=FIX.format(dsn="DSN")) from error
@@ -89,6 +93,12 @@ class PostgresSession:
             except Exception:  # the server is away: it forgets us by itself
                 connection.terminate()
         self._loop.close()
+
+
+def server_settings(schema: str) -> dict[str, str]:
+    """Of every connection. A lock outlives its holder by a few seconds, not by the hours that TCP takes to notice."""
+    settings = {"search_path": schema, "application_name": "mainstem"}
+    return {**settings, "idle_in_transaction_session_timeout": str(IDLE_MS)}
 
 
 def check_server(connection: asyncpg.Connection[Any]) -> None:
