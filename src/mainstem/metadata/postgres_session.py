@@ -68,9 +68,6 @@ class PostgresSession:
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
             self.drop()
             raise Overloaded(f"PostgreSQL does not answer: {_words(error)}", fix=FIX.format(dsn="DSN")) from error
-        except asyncpg.IdleInTransactionSessionTimeoutError as error:  # this process was paused
-            self.drop()
-            raise Overloaded(f"PostgreSQL ended the session: {error}", fix=FIX.format(dsn="DSN")) from error
         except asyncpg.OperatorInterventionError as error:  # it is being stopped or started
             self.drop()
             raise Overloaded(f"PostgreSQL does not serve: {error}", fix=FIX.format(dsn="DSN")) from error
