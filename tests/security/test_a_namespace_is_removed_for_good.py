@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -16,6 +18,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from mainstem.testing import Broker
 from tests.cli.commands import run, said
+from tests.crossing.commands import eventually
 from tests.protocol.mqtt.raw import Raw
 from tests.users import ROOT
 
@@ -226,3 +229,44 @@ def test_the_command_line_alters_and_removes(
     deadline = time.monotonic() + 10
     while "left" in said("namespace", "ls"):
         assert time.monotonic() < deadline
+
+
+def test_no_record_of_the_history_names_what_it_held(broker: Broker, root: httpx.Client, data: Path) -> None:
+    """Charts are records of the log, kept for a week: those of others stay, names of the removed tenant go off the disk."""
+    app, loop = broker.app, broker.loop
+    assert app is not None and loop is not None
+    for namespace in ("left", "right"):
+        here = {"namespace": namespace}
+        for topic in ("plans", "orders"):
+            body = {"topic": f"{namespace}-secret/{topic}", "value": "x"}
+            root.post("/v1/messages", json=body, params=here).raise_for_status()
+        root.post("/v1/queues", json={"name": f"{namespace}-jobs", "filter": "#"}, params=here).raise_for_status()
+        root.get("/v1/history", params={"queue": f"{namespace}-jobs", **here}).raise_for_status()
+    for _ in range(2):
+        asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(30)
+        for namespace in ("left", "right"):
+            body = {"topic": f"{namespace}-secret/plans", "value": "x"}
+            root.post("/v1/messages", json=body, params={"namespace": namespace}).raise_for_status()
+    asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(30)
+    assert {b"left-secret", b"left-jobs", b"right-secret", b"right-jobs"} <= named_in(data / "logs")
+    root.delete("/v1/namespaces/left?with_data=true").raise_for_status()
+    asyncio.run_coroutine_threadsafe(app.history.sample(), loop).result(30)
+    eventually(
+        lambda: {b"right-secret", b"right-jobs"} <= named_in(data / "logs"), "the others' points are written again"
+    )
+    assert not {b"left-secret", b"left-jobs"} & named_in(data / "logs")
+    shown = root.get("/v1/history", params={"queue": "right-jobs", "namespace": "right"}).json()
+    assert max(shown["series"]["ready"]) >= 2
+    root.put("/v1/namespaces/left").raise_for_status()
+    again = root.get("/v1/history", params={"queue": "left-jobs", "namespace": "left"}).json()
+    assert again["series"] == {}, "who comes after with the same name is told nothing"
+
+
+def named_in(directory: Path) -> set[bytes]:
+    """Words of the test that lie in any file, as they are: these points are not compressed."""
+    words = {f"{namespace}-{what}".encode() for namespace in ("left", "right") for what in ("secret", "jobs")}
+    found = set[bytes]()
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            found |= {word for word in words if path.is_file() and word in path.read_bytes()}
+    return found

@@ -339,6 +339,7 @@ class App:
             if one.ws_path and one.name in self.servers and WS in self.servers:
                 self.servers[WS].serve_path(one.ws_path, self.servers[one.name].make_connection)
         self.broker.removal.clients = partial(connections_in, self)
+        self.broker.removal.forget_names = self.history.forget_namespace
         if self._listens(HTTP.name):
             self.servers[HTTP.name] = load(HTTP.server)(self)
         if self.forward is not None:

@@ -30,7 +30,7 @@ from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
 from mainstem.admin.way import way_of
 from mainstem.broker.namespaces.namespace import Namespace
-from mainstem.broker.namespaces.quotas import NAMESPACE
+from mainstem.broker.namespaces.quotas import NAMESPACE, USER
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
 from mainstem.broker.rights.access import Action
@@ -213,8 +213,9 @@ async def connection_page(call: Call) -> dict[str, Any]:
 
 
 async def user_page(call: Call) -> dict[str, Any]:
-    access = call.running.broker.access
-    return {**user_row(access.user(_name(call))), "all_roles": sorted(access.roles), "actions": list(Action)}
+    broker = call.running.broker
+    row, use = user_row(broker.access.user(_name(call))), broker.quotas.shown(USER, _name(call))
+    return {**row, "all_roles": sorted(broker.access.roles), "actions": list(Action), "use": use}
 
 
 async def namespace_page(call: Call) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from itertools import islice
+from typing import Any
 
 from mainstem.admin.cursors import group_key, group_named, groups_of, offset_rows, queue_service
 from mainstem.admin.overview import resident_bytes
@@ -42,6 +43,12 @@ def series_name(kind: str, figure: str, namespace: str, name: str) -> str:
     return MARK.join((kind, figure, namespace, name))
 
 
+def namespace_of(series: str) -> str | None:
+    """Of a series of one object; None: it is the broker's."""
+    parts = series.split(MARK, 3)
+    return parts[2] if len(parts) == 4 else None
+
+
 class Figures:
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -63,6 +70,12 @@ class Figures:
         asked[namespace, name] = None
         while len(asked) > ASKED_MAX:
             del asked[next(iter(asked))]
+
+    def forget_namespace(self, namespace: str) -> None:
+        tables: list[dict[Object, Any]] = [self._busy, self._ends, self.totals, *self._asked.values()]
+        for kept in tables:
+            for key in [key for key in kept if key[0] == namespace]:
+                del kept[key]
 
     async def take(self) -> dict[str, float]:
         now_s = time.monotonic()

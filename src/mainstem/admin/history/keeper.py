@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import zlib
+from collections import deque
 from typing import Any
 
 import msgspec
 
-from mainstem.admin.history.figures import MARK, Figures
+from mainstem.admin.history.figures import MARK, Figures, namespace_of
 from mainstem.admin.history.rings import COARSE_SLOTS, FINE_S, FINE_SLOTS, Rings
 from mainstem.admin.running import Running
 from mainstem.broker.broker import DEFAULT_NAMESPACE
@@ -50,10 +52,12 @@ class History:
         self._rings = Rings()
         self.figures = Figures(running)
         self._decode = msgspec.json.Decoder(_Point).decode
+        self._writing = asyncio.Lock()
 
     async def run(self) -> None:
         """Restore what there is, then a point each ten seconds, for ever."""
-        await self.restore()
+        async with self._writing:
+            await self.restore()
         await self._begin()
         while True:
             await asyncio.sleep(FINE_S - time.time() % FINE_S)
@@ -72,9 +76,10 @@ class History:
             values = {name: value for name, value in (await self.figures.take()).items() if value}
             now_s = time.time()
             ended = self._rings.put(now_s, values)
-            await self._write(FINE_TOPIC, now_s, values)
-            if ended is not None:
-                await self._write(COARSE_TOPIC, *ended)
+            async with self._writing:
+                await self._write(FINE_TOPIC, now_s, values)
+                if ended is not None:
+                    await self._write(COARSE_TOPIC, *ended)
         except MainstemError as error:  # no room, or a quota: the chart has a gap
             logger.debug("a point of the history was not kept: %s", error)
         except Exception:
@@ -128,11 +133,55 @@ class History:
             await asyncio.sleep(0)
 
     def _restore_point(self, value: bytes, *, coarse: bool) -> None:
+        point = self._point(value)
+        if point is not None:
+            self._rings.restore(point.t, point.v, coarse=coarse)
+
+    def _point(self, value: bytes | None) -> _Point | None:
         try:
-            point = self._decode(value)
+            return self._decode(value) if value is not None else None
         except msgspec.DecodeError:  # cut, or somebody else's
+            return None
+
+    # -- forgetting
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It is removed: no chart and no record names its topics, queues and groups any more."""
+        self.figures.forget_namespace(namespace)
+        self._rings.drop(lambda series: namespace_of(series) == namespace)
+        async with self._writing:
+            for name, slots in ((FINE_TOPIC, FINE_SLOTS), (COARSE_TOPIC, COARSE_SLOTS)):
+                await self._rewrite(name, slots, namespace)
+
+    async def _rewrite(self, name: bytes, slots: int, without: str) -> None:
+        """Points that a start would restore are written again, after all others went off the disk. In between they are
+        packed in memory: some megabytes at most."""
+        broker = self._running.broker
+        namespace = broker.namespace(DEFAULT_NAMESPACE)
+        topic = namespace.topics.get(name)
+        if topic is None:
             return
-        self._rings.restore(point.t, point.v, coarse=coarse)
+        reader = PartitionReader(topic.partitions[0], namespace.topic_of)
+        at, named, kept = reader.start_offset, False, deque[bytes](maxlen=slots)
+        while at < reader.stable_offset:
+            records, after = reader.records(at, RESTORE_BYTES, count_max=RESTORE_RECORDS)
+            for record in records:
+                point = self._point(record.value) if record.origin == Origin.BROKER else None
+                if point is not None:
+                    others = {series: value for series, value in point.v.items() if namespace_of(series) != without}
+                    named = named or len(others) < len(point.v)
+                    kept.append(zlib.compress(msgspec.json.encode(_Point(point.t, others)), 1))
+            if after <= at:
+                break
+            at = after
+            await asyncio.sleep(0)
+        if not named:
+            return
+        await broker.erase_topic(namespace, name)
+        for number, packed in enumerate(kept):
+            namespace.publish(name, zlib.decompress(packed))
+            if number % RESTORE_RECORDS == RESTORE_RECORDS - 1:
+                await asyncio.sleep(0)
 
     # -- asking
 

@@ -97,6 +97,12 @@ class Rings:
         shown = {name: values for name, values in found.items() if any(value is not None for value in values)}
         return {"step_s": ring.step_s, "time": [slot * ring.step_s for slot in slots], "series": shown}
 
+    def drop(self, unwanted: Callable[[str], bool]) -> None:
+        """Series whose names nobody shall find any more."""
+        for series in (self._last, self._sums, self.fine.series, self.coarse.series):
+            for name in [name for name in series if unwanted(name)]:
+                del series[name]
+
     def _end_coarse(self, time_s: float) -> tuple[float, dict[str, float]] | None:
         slot = int(time_s // COARSE_S)
         if slot == self._summed_slot:

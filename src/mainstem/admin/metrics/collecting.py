@@ -299,6 +299,7 @@ def _cluster(running: Running) -> Iterator[Samples]:
 async def _consumers(running: Running) -> AsyncIterator[Samples]:
     namespaces = list(running.broker.namespaces.values())
     yield one("mainstem_topics", sum(topic_count(namespace) for namespace in namespaces))
+    yield one("mainstem_quotas_near", running.broker.quotas.near_count)
     yield one("mainstem_views", sum(len(namespace.views) for namespace in namespaces))
     yield one("mainstem_groups", len(groups_of(running).groups))
     yield one("mainstem_sessions", len(sessions_of(running)))

@@ -142,6 +142,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         Family("mainstem_search_index_bytes_total", "counter", "Written for that."),
         Family("mainstem_disk_free_bytes", "gauge", "Free on the disk of the data directory."),
         Family("mainstem_space_low", "gauge", "1 while publishes are refused."),
+        Family("mainstem_quotas_near", "gauge", "Quotas of namespaces and users of which 80 % or more are used."),
         Family(
             "mainstem_quota_used",
             "gauge",

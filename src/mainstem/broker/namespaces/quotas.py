@@ -407,6 +407,11 @@ class Quotas:
 
     # -- what is shown
 
+    @property
+    def near_count(self) -> int:
+        """Limits of which most is used, of namespaces and users."""
+        return sum(len(account.near) for account in self.accounts.values())
+
     def use(self, account: Account) -> Iterator[tuple[str, float, int]]:
         """(quota, used, limit) of each that is set."""
         limits, namespace = account.limits, self._broker.namespaces.get(account.name)
@@ -428,11 +433,16 @@ class Quotas:
                 yield quota, value, limit
 
     def shown(self, kind: str, name: str) -> dict[str, Any]:
-        """What is used of each limit and what is left of it."""
-        account = self.accounts.get((kind, name))
-        if account is None:
+        """What is used of each limit, what is left of it, and whether that is little."""
+        if (kind, name) not in self.accounts and self.limits_of(kind, name) == NO_LIMITS:
             return {}
+        account = self.account(kind, name)  # new where the limits are: the next review would make it
         return {
-            quota: {"used": int(used), "limit": limit, "left": max(0, limit - int(used))}
+            quota: {
+                "used": int(used),
+                "limit": limit,
+                "left": max(0, limit - int(used)),
+                "near": used >= NEAR * limit,
+            }
             for quota, used, limit in self.use(account)
         }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +46,8 @@ class NamespaceRemoval:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clients: Callable[[Namespace], Iterable[Client]] = lambda namespace: ()  # the server's wiring tells
+        # Whoever keeps names elsewhere: the server's wiring tells, too.
+        self.forget_names: Callable[[str], Awaitable[None]] = _nobody
         self._under_way: set[str] = set()
 
     def load(self, kv: dict[str, bytes]) -> None:
@@ -217,6 +219,10 @@ class NamespaceRemoval:
         await self._broker.ticker.settle([self._broker.journal.stem])
 
     async def _end(self, name: str) -> None:
+        try:
+            await self.forget_names(name)
+        except MainstemError as error:
+            logger.warning("namespace %r is removed, and its names are left in the history: %s", name, error)
         await self._broker.store.delete_value(REMOVING + name)
         self._under_way.discard(name)
 
@@ -226,6 +232,10 @@ class NamespaceRemoval:
             await self._forget(self._traces(name))
             await self._end(name)
             logger.info("namespace %r was removed; a crash had kept some of its state", name)
+
+
+async def _nobody(name: str) -> None:
+    """Nobody keeps any."""
 
 
 def told(held: dict[str, int]) -> str:
