@@ -50,7 +50,7 @@ told["timed"] = batch(subscribe="orders", startingTimestamp="1700000000500").cou
 first = batch(subscribe="orders", includeHeaders="true").first()
 told["headers"] = [[one.key, bytes(one.value).decode()] for one in first.headers]
 writer = batch(subscribe="orders").select("key", "value").write.format("kafka")
-writer.option("kafka.bootstrap.servers", servers).option("topic", "copied").save()
+writer.option("kafka.bootstrap.servers", servers).option("topic", "connector-copy").save()
 options = dict(subscribe="orders", startingOffsets="earliest", includeHeaders="true", maxOffsetsPerTrigger="250")
 told["batches"] = copy("once", **options)
 told["again"] = copy("once", **options)
@@ -125,7 +125,7 @@ def test_aborted_transactions_are_left_out_and_headers_are_there(told: dict[str,
 
 
 def test_what_a_batch_wrote_is_there_once(told: dict[str, Any], broker: BrokerProcess, spark: SparkSession) -> None:
-    found = read(spark, broker, subscribe="copied").select("value").collect()
+    found = read(spark, broker, subscribe="connector-copy").select("value").collect()
     assert sorted(bytes(row.value) for row in found) == VALUES
 
 
