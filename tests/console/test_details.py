@@ -159,6 +159,7 @@ def test_a_view_a_session_and_a_connection_have_their_pages(page: Page, broker: 
         page.goto("/cursors")
         page.locator("a", has_text="detailed").click()
         expect(page.locator("tr", has_text="detail/#")).to_be_visible()
+        expect(page.locator("dl.facts")).to_contain_text("live: it is sent what comes")
         page.goto("/view?name=all-sensors")
         expect(page.locator("tbody tr").first).to_contain_text("120")
     finally:

@@ -133,6 +133,7 @@ def test_everything_that_was_uploaded_is_read_after_the_local_disk_was_lost(tmp_
     with BrokerProcess(tmp_path / "data", *settings) as broker:
         publish(broker, "t.a")
         eventually(lambda: local_bytes(broker) == 0, "every sealed segment is in the store only")
+        assert "in the object store" in httpx.get(f"{broker.http_url}/topic?name=t/a").text
         told = {"objects": 0}
 
         def complete() -> bool:

@@ -374,6 +374,8 @@ def session_facts(running: Running, namespace: Namespace, session: Session) -> d
         "left": session.left_ns or None,
         "expires": session.expires_ns(),
         "hold_ended": session.hold_ended,
+        "here": session.here is not None,
+        "position": session.position,
         "subscriptions": [
             {"filter": one.filter.decode(errors="replace"), "qos": one.qos} for one in session.subscriptions.values()
         ],
