@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from mainstem import __version__
+from mainstem.admin.answers import ROWS
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import Field, Operation
 
@@ -42,7 +43,7 @@ def openapi_document() -> dict[str, Any]:
         "info": {"title": "Mainstem", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Problem": PROBLEM, "Page": PAGE},
+            "schemas": {"Problem": PROBLEM, "Page": PAGE, **_row_schemas()},
             "securitySchemes": {"login": {"type": "http", "scheme": "basic"}},
         },
         "security": [{"login": []}, {}],
@@ -89,7 +90,17 @@ def _answer(operation: Operation) -> dict[str, Any]:
     if operation.streams:
         return {"schema": {"type": "string", "description": "Server-sent events; the data of each is a JSON object."}}
     listed = operation.method == "GET" and any(one.name == "limit" for one in operation.query)
-    return {"schema": {"$ref": "#/components/schemas/Page"} if listed else {"type": "object"}}
+    page: dict[str, Any] = {"$ref": "#/components/schemas/Page"}
+    row = ROWS.get(operation.group)
+    if row is None or operation.method != "GET" or operation.path.count("/") > 3:  # of something that it has
+        return {"schema": page if listed else {"type": "object"}}
+    one = {"$ref": f"#/components/schemas/{row[0]}"}
+    return {"schema": {"allOf": [page, {"properties": {"items": {"items": one}}}]} if listed else one}
+
+
+def _row_schemas() -> dict[str, Any]:
+    """One thing in full has more than its row."""
+    return {name: {**_object(fields), "additionalProperties": True} for name, fields in ROWS.values()}
 
 
 def _object(fields: tuple[Field, ...]) -> dict[str, Any]:
