@@ -21,4 +21,5 @@ cdef class IndexCore:
     cdef int know(self, uint32_t number) except -1
     cdef int grow_fresh(self) except -1
     cdef Chunk chunk_at(self, int64_t chunk_id)
+    cdef object ids_of(self, int64_t first, int64_t last)
     cdef Offsets find_in_open(self, ColumnChunk chunk, uint32_t number, int64_t start, int64_t end, int64_t limit)

@@ -159,6 +159,12 @@ cdef class IndexCore:
                 raise
         return chunk
 
+    cdef object ids_of(self, int64_t first, int64_t last):
+        """Of chunks there may be something in. A gap of offsets may be as long as numbers go: it is not walked."""
+        if last - first <= len(self.chunks):
+            return range(first, last + 1)
+        return sorted([one for one in {*self.chunks, *self.lost} if first <= one <= last])
+
     def lose(self, int64_t chunk_id):
         """A chunk turned out to be damaged: it must be added again."""
         self.chunks.pop(chunk_id, None)
@@ -174,7 +180,7 @@ cdef class IndexCore:
         end = min(end, self.last[number] + 1 if 0 < number < self.last_capacity else 0)
         if start >= end:
             return array("q")
-        for chunk_id in range(start >> BITS, (end - 1 >> BITS) + 1):
+        for chunk_id in self.ids_of(start >> BITS, end - 1 >> BITS):
             if found.count >= limit:
                 break
             base = chunk_id << BITS
@@ -219,7 +225,7 @@ cdef class IndexCore:
         if limit <= 0:
             return array("q"), start
         if first < last:
-            for chunk_id in range(first >> BITS, (last - 1 >> BITS) + 1):
+            for chunk_id in self.ids_of(first >> BITS, last - 1 >> BITS):
                 base = chunk_id << BITS
                 chunk = self.chunk_at(chunk_id)
                 if chunk is not None:
@@ -236,7 +242,7 @@ cdef class IndexCore:
         end = min(end, self.covered_end)
         end = min(end, self.last[number] + 1 if 0 < number < self.last_capacity else 0)
         if start < end:
-            for chunk_id in range(start >> BITS, (end - 1 >> BITS) + 1):
+            for chunk_id in self.ids_of(start >> BITS, end - 1 >> BITS):
                 base = chunk_id << BITS
                 chunk = self.chunk_at(chunk_id)
                 if chunk is not None:
@@ -250,7 +256,7 @@ cdef class IndexCore:
         start = max(start, self.start_offset)
         end = min(end, self.covered_end)
         if start < end:
-            for chunk_id in range(start >> BITS, (end - 1 >> BITS) + 1):
+            for chunk_id in self.ids_of(start >> BITS, end - 1 >> BITS):
                 base = chunk_id << BITS
                 chunk = self.chunk_at(chunk_id)
                 if chunk is not None:
@@ -264,7 +270,7 @@ cdef class IndexCore:
         cdef const uint32_t[::1] numbers
         cdef Py_ssize_t i
         if start < end:
-            for chunk_id in range(start >> BITS, (end - 1 >> BITS) + 1):
+            for chunk_id in self.ids_of(start >> BITS, end - 1 >> BITS):
                 base = chunk_id << BITS
                 if chunk_id not in self.chunks:
                     continue

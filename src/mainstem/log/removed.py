@@ -67,7 +67,10 @@ class RemovedOffsets:
 
     def touches(self, start: int, end: int) -> bool:
         """Whether any chunk of [start, end) has bits: cheap, and too careful at most."""
-        return any(number in self._chunks for number in range(start >> CHUNK_BITS, ((end - 1) >> CHUNK_BITS) + 1))
+        first, last = start >> CHUNK_BITS, (end - 1) >> CHUNK_BITS
+        if last - first < len(self._chunks):
+            return any(number in self._chunks for number in range(first, last + 1))
+        return any(first <= number <= last for number in self._chunks)  # a gap may be as long as numbers go
 
     def visible(self, offsets: array[int]) -> array[int]:
         """Those of the sorted offsets that are not removed."""

@@ -199,6 +199,9 @@ class Server:
         for connection in list(self.connections):
             connection.close(reason)
 
+    async def settle(self) -> None:
+        """Clients are gone: what was begun for them ends before the broker closes."""
+
     def let_go(self) -> None:
         """The loop is about to end: it must not wait for peers that were told goodbye and stay."""
         for connection in list(self.connections):

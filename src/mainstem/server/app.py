@@ -268,10 +268,12 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._otlp is not None:
             self._otlp.stop()
+        servers = [server for server in self.servers.values() if isinstance(server, Server)]
+        for server in servers:
+            await server.settle()
         await self.broker.close()
-        for server in self.servers.values():
-            if isinstance(server, Server):
-                server.let_go()
+        for server in servers:
+            server.let_go()
         let_go(self._listeners)
         if self._directory is not None:
             self._directory.release()

@@ -12,6 +12,8 @@ import pytest
 
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually, http, mainstem
+from tests.protocol.mqtt.raw import Raw as Mqtt
+from tests.protocol.nats.raw import Raw
 
 WAIT_S = 10
 
@@ -165,6 +167,41 @@ async def test_a_slow_subscriber_is_served_from_the_log_and_misses_nothing(url: 
     assert heard == list(range(200))
     await slow.close()
     await fast.close()
+
+
+async def test_who_leaves_live_only_messages_unread_is_cut_off_and_nobody_else(broker: Broker, url: str) -> None:
+    inbox, sender, reader = f"_INBOX.{unique('')}", await connected(url), await connected(url)
+    before = http(broker, "GET", "/varz")["slow_consumers"]
+    count, payload = 120, bytes(900_000)  # 64 MiB may wait, and what sockets hold
+    heard: list[int] = []
+
+    async def take(message: Any) -> None:
+        heard.append(len(message.data))
+
+    with Raw(broker.nats_port) as slow:
+        slow.send(f"SUB {inbox} 1\r\n".encode())
+        assert slow.synced() == []
+        await reader.subscribe(inbox, cb=take)
+        await reader.flush()
+        for _ in range(count):
+            await sender.publish(inbox, payload)
+            await sender.flush()
+        await _until(lambda: len(heard) == count)
+        assert len(await asyncio.to_thread(slow.rest)) < count * len(payload)  # and then the end
+    assert await asyncio.to_thread(lambda: http(broker, "GET", "/varz")["slow_consumers"]) == before + 1
+    await sender.close()
+    await reader.close()
+
+
+async def test_live_only_subjects_are_for_nats_alone(broker: Broker, url: str) -> None:
+    client = await connected(url)
+    with Mqtt.connected(broker.mqtt_port) as other:
+        other.subscribe(("#", 0), ("+/x", 0), ("_INBOX/#", 0), ("$JS/#", 0))
+        for subject in ("_INBOX.x", "_R_.x", "$JS.x", "$SYS.x", "live.end"):
+            await client.publish(subject, subject.encode())
+        await client.flush()
+        assert b"live.end" in (await asyncio.to_thread(other.packet))[1]  # the first that came
+    await client.close()
 
 
 async def test_who_may_do_what(tmp_path: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mainstem.testing import Broker
 from tests.protocol.nats.beside import differing
+from tests.protocol.nats.raw import Raw
 
 A = "$JS.API."
 STREAM = {"name": "s1", "subjects": ["a.>"]}
@@ -95,6 +96,26 @@ REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
     (f"{A}STREAM.DELETE.s1", b"", {}),
     (f"{A}STREAM.DELETE.s1", b"", {}),
 ]
+
+
+SILENT = (
+    *("INTEREST", "ACCOUNT.INFO", "INFO.x", "STREAM.NAMES.x", "STREAM.INFO", "STREAM.INFO.a.b", "STREAM.BOGUS.a"),
+    *("STREAM.TEMPLATE.NAMES", "CONSUMER.CREATE", "CONSUMER.INFO.a", "CONSUMER.DURABLE.CREATE.a", "stream.names"),
+    *("META.LEADER.STEPDOWN", "META.RESCUE", "SERVER.REMOVE", "SERVER.EVACUATE", "ACCOUNT.PURGE.a"),
+)
+
+
+def test_calls_that_are_none_are_passed_over_alike(broker: Broker, peer: int) -> None:
+    """No answer, no 503, and the connection goes on."""
+    for port in (broker.nats_port, peer):
+        with Raw(port) as client:
+            client.send(b"SUB _INBOX.x 1\r\n")
+            for call in SILENT:
+                client.send(f"PUB $JS.API.{call} _INBOX.x 2\r\n{{}}\r\n".encode())
+            client.send(b"PUB $JS.API.STREAM.INFO.none _INBOX.x 0\r\n\r\n")
+            while not (line := client.line()).startswith(b"MSG"):
+                assert not line.startswith((b"HMSG", b"-ERR")), line
+            assert b"10059" in client.line()  # the first that was answered
 
 
 async def test_requests_are_answered_alike(broker: Broker, peer: int) -> None:

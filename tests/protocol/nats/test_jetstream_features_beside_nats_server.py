@@ -37,6 +37,8 @@ def get(stream: str, seq: int) -> Request:
 REFUSED: list[Request] = [
     (f"{A}STREAM.LEADER.STEPDOWN.m", b"", {}),
     (f"{A}STREAM.PEER.REMOVE.m", {"peer": "p"}, {}),
+    (f"{A}STREAM.PEER.EVACUATE.m", {"peer": "p"}, {}),
+    (f"{A}STREAM.CANCEL_MOVE.m", b"", {}),
     (f"{A}CONSUMER.LEADER.STEPDOWN.m.c", b"", {}),
     (f"{A}STREAM.SNAPSHOT.m", {"deliver_subject": "to"}, {}),
     create("m", subjects=["x"], mirror={"name": "o"}),

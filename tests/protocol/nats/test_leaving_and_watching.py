@@ -138,3 +138,36 @@ async def test_a_broker_that_stops_says_so_and_its_clients_come_back(tmp_path: P
         await client.publish("after.it", b"here again")
         assert await asyncio.wait_for(heard.get(), WAIT_S) == b"here again"
         await client.close()
+
+
+def test_changes_that_wait_when_the_broker_stops_are_not_made_behind_its_back(tmp_path: Path) -> None:
+    """The one under way is finished, the others never begin; before anything is closed."""
+    order: list[str] = []
+    with Broker(data=tmp_path / "data", engine="segment") as broker, Raw(broker.nats_port) as client:
+        assert broker.app is not None and broker.loop is not None
+        server, inner = broker.app.servers["nats"], broker.app.broker
+        client.send(b"SUB _INBOX.x 1\r\n")
+        for n in range(1000):
+            client.send(create_of(b"w%d" % n))
+        client.synced()  # all of them were read
+        asyncio.run_coroutine_threadsafe(server.settle(), broker.loop).result(START_S)
+        made = len(inner.streams.by_log)
+        client.send(create_of(b"last"))
+        while b'"name":"last"' not in client.line():
+            pass
+        assert len(inner.streams.by_log) == made + 1 < 1000
+
+        async def settle() -> None:
+            order.append("settled")
+
+        async def close(closing: Any = inner.close) -> None:
+            order.append("closed")
+            await closing()
+
+        server.settle, inner.close = settle, close  # type: ignore[method-assign]
+    assert order == ["settled", "closed"]
+
+
+def create_of(name: bytes) -> bytes:
+    body = b'{"name":"%b","subjects":["%b"]}' % (name, name)
+    return b"PUB $JS.API.STREAM.CREATE.%b _INBOX.x %d\r\n%b\r\n" % (name, len(body), body)

@@ -105,6 +105,10 @@ class NatsServer(Server):
             connection.send_info()
         super().close_all(reason)
 
+    async def settle(self) -> None:
+        for one in self._jetstreams.values():
+            await one.settle()
+
     def set_tight(self, tight: bool) -> None:
         self.turn_out_bytes_max = SHARE_BYTES if tight else OUT_BYTES_MAX
         for connection in self.connections:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from mainstem.protocols.nats.commands import INVALID_PROTOCOL, NO_RESPONDERS, WireError
+from mainstem.protocols.nats.documents import parse
 from mainstem.protocols.nats.outbound import Subscription
 
 __all__ = ["Options", "Subscription", "Subscriptions"]
@@ -36,7 +36,7 @@ class Options:
     def parse(cls, text: bytes) -> Options:
         """WireError where it cannot be understood; nats-server closes without a word, too."""
         try:
-            given: Any = json.loads(text)
+            given: Any = parse(text)
         except ValueError:
             raise WireError("") from None
         if not isinstance(given, dict):

@@ -9,19 +9,21 @@ With a reply each is answered by an empty message once it is durable, also a rep
 
 from __future__ import annotations
 
-import json
 from array import array
 from typing import TYPE_CHECKING
 
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.log.gather import Ticket
+from mainstem.protocols.nats.documents import parse
 from mainstem.protocols.nats.jetstream.pulling import pull_of
+from mainstem.protocols.nats.jetstream.words import NUMBER_MAX
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
     from mainstem.protocols.nats.jetstream.api import JetStream
 
 PREFIX = b"$JS.ACK."
+DELAY_MS_MAX = 366 * 86_400_000
 _UNITS_MS = {b"ms": 1.0, b"s": 1_000.0, b"m": 60_000.0, b"h": 3_600_000.0, b"us": 0.001, b"ns": 0.000001}
 
 
@@ -46,6 +48,8 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
     if consumer is None or not jetstream.may_consume(connection, consumer):
         return
     told = [int(token) if token.isdigit() else 0 for token in tokens[4:8]]  # deliveries, two sequences, stamp
+    if max(told) > NUMBER_MAX:
+        return
     ticket = settle(jetstream, connection, consumer, told, payload, reply)
     if not reply or payload.startswith(b"+NXT"):
         return
@@ -102,11 +106,11 @@ def delay_ms(text: bytes) -> int:
     """`{"delay": ns}` or a duration like `5s`; 0 where it says none."""
     if text.startswith(b"{"):
         try:
-            return max(0, int(json.loads(text).get("delay") or 0) // 1_000_000)
-        except (ValueError, TypeError, AttributeError):
+            return min(max(0, int(parse(text).get("delay") or 0) // 1_000_000), DELAY_MS_MAX)
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return 0
     number = text.rstrip(b"hmsnu")
     try:
-        return max(0, int(float(number) * _UNITS_MS[text[len(number) :]])) if text else 0
-    except (KeyError, ValueError):
+        return min(max(0, int(float(number) * _UNITS_MS[text[len(number) :]])), DELAY_MS_MAX) if text else 0
+    except (KeyError, ValueError, OverflowError):
         return 0

@@ -27,6 +27,7 @@ from mainstem.protocols.nats.jetstream.advisories import Advisories
 from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
 from mainstem.protocols.nats.jetstream.consumer_changes import ConsumerChanges
 from mainstem.protocols.nats.jetstream.delivery import Delivery
+from mainstem.protocols.nats.jetstream.direct_gets import DirectGets
 from mainstem.protocols.nats.jetstream.errors import JsError, NotAllowed
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL
 from mainstem.protocols.nats.jetstream.joining import Joining
@@ -52,7 +53,29 @@ CALLS_WAITING_MAX = 10_000  # changes of one namespace that wait for the one bef
 READING = ("consumer_create", "consumer_durable_create")  # made by every client that reads: no event of the audit
 
 
-_NAMES = {"info": "account_info", "stream_peer_remove": "stream_remove_peer"}  # where the answer's type has another
+STOP_S = 10.0
+# The words of a call's subject → its name in the type of the answer, and how many tokens follow.
+_ANY = 1 << 16
+_CALLS: dict[str, tuple[str, int, int]] = {
+    "INFO": ("account_info", 0, 0),
+    "STREAM.NAMES": ("stream_names", 0, 0),
+    "STREAM.LIST": ("stream_list", 0, 0),
+    **{f"STREAM.{one.upper()}": (f"stream_{one}", 1, 1) for one in ("create", "update", "info", "delete", "purge")},
+    **{f"STREAM.{one.upper()}": (f"stream_{one}", 1, 1) for one in ("snapshot", "restore", "cancel_move")},
+    "STREAM.MSG.GET": ("stream_msg_get", 1, 1),
+    "STREAM.MSG.DELETE": ("stream_msg_delete", 1, 1),
+    "STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", 1, 1),
+    "STREAM.PEER.REMOVE": ("stream_remove_peer", 1, 1),
+    "STREAM.PEER.EVACUATE": ("stream_evacuate_peer", 1, 1),
+    "CONSUMER.CREATE": ("consumer_create", 1, _ANY),
+    "CONSUMER.DURABLE.CREATE": ("consumer_durable_create", 2, 2),
+    "CONSUMER.NAMES": ("consumer_names", 1, 1),
+    "CONSUMER.LIST": ("consumer_list", 1, 1),
+    **{f"CONSUMER.{one.upper()}": (f"consumer_{one}", 2, 2) for one in ("info", "delete", "pause", "unpin", "reset")},
+    "CONSUMER.LEADER.STEPDOWN": ("consumer_leader_stepdown", 2, 2),
+    "CONSUMER.MSG.NEXT": ("consumer_msg_next", 2, 2),
+    "DIRECT.GET": ("direct_get", 1, _ANY),
+}
 
 
 class Call:
@@ -68,7 +91,7 @@ class Call:
         self.subject = "$JS.API." + ".".join(tokens)
 
 
-class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joining, Advisories, LeftOut):
+class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerChanges, Joining, Advisories, LeftOut):
     def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
         self.server = server
         self.broker = server.broker
@@ -81,6 +104,7 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
         self.calls_total = self.calls_failed = 0
         self._changes: deque[tuple[Call, str]] = deque()
         self._changing: asyncio.Task[None] | None = None
+        self._batches = set()
         self._uninterested: set[Delivery] = set()  # push consumers without a subscriber
         listening.on_interest = self.on_interest
         self.streams.send_live = self.send_live
@@ -126,6 +150,14 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
             found = self.deliveries[consumer.id] = Delivery(self, consumer)
         return found
 
+    async def settle(self) -> None:
+        """The broker stops: a change that was begun is finished; who asked for those that wait is gone."""
+        self._changes.clear()
+        for task in self._batches:
+            task.cancel()
+        if self._changing is not None and not self._changing.done():
+            await asyncio.wait([self._changing], timeout=STOP_S)
+
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def handle(self, connection: NatsConnection, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bool:
@@ -159,13 +191,11 @@ class JetStream(StreamCalls, MessageCalls, ConsumerCalls, ConsumerChanges, Joini
         return True
 
     def _name_of(self, tokens: list[str]) -> str | None:
-        """The call's name as the answer's type has it."""
-        head = [token for token in tokens[:3] if token.isupper()]
-        for count in range(len(head), 0, -1):
-            name = "_".join(head[:count]).lower()
-            name = _NAMES.get(name, name)
-            if hasattr(self, f"on_{name}") or hasattr(self, f"change_{name}"):
-                return name
+        for count in range(min(3, len(tokens)), 0, -1):
+            found = _CALLS.get(".".join(tokens[:count]))
+            if found is not None:
+                name, fewest, most = found
+                return name if fewest <= len(tokens) - count <= most else None
         return None
 
     def _answer(self, call: Call, name: str) -> None:

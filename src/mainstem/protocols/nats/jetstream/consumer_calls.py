@@ -18,7 +18,7 @@ from mainstem.protocols.nats.jetstream.joining import take_over
 from mainstem.protocols.nats.jetstream.message_calls import offset_since
 from mainstem.protocols.nats.jetstream.pulling import pull_of
 from mainstem.protocols.nats.jetstream.waiting import fault_of
-from mainstem.protocols.nats.jetstream.words import document, flag, number, status, string, texts, time_ns
+from mainstem.protocols.nats.jetstream.words import document, flag, number, objects, status, string, texts, time_ns
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
@@ -52,7 +52,7 @@ class ConsumerCalls:
     async def change_consumer_create(self, call: Call) -> dict[str, Any]:
         """`CONSUMER.CREATE.stream[.name[.filter]]`."""
         given = document(call.payload, _CREATE)
-        wanted: dict[str, Any] = given.get("config") or {}
+        wanted = objects(given, "config")
         named = call.tokens[3] if len(call.tokens) > 3 else ""
         if string(given, "stream_name") != call.tokens[2]:
             raise errors.STREAM_MISMATCH
@@ -70,7 +70,7 @@ class ConsumerCalls:
 
     async def change_consumer_durable_create(self, call: Call) -> dict[str, Any]:
         given = document(call.payload, _CREATE)
-        wanted: dict[str, Any] = given.get("config") or {}
+        wanted = objects(given, "config")
         if len(call.tokens) != 5:
             raise errors.bad_request()
         if string(given, "stream_name") != call.tokens[3]:

@@ -27,3 +27,4 @@ class LeftOut:
         raise errors.CLUSTER_REQUIRED
 
     on_stream_remove_peer = on_consumer_leader_stepdown = on_stream_leader_stepdown
+    on_stream_evacuate_peer = on_stream_cancel_move = on_stream_leader_stepdown

@@ -1,4 +1,4 @@
-"""Requests about single messages: get, delete, direct get."""
+"""Requests about single messages: get and delete."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ from mainstem.model.topic_filter import is_pattern
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.delivery import message_of
 from mainstem.protocols.nats.jetstream.errors import JsError
-from mainstem.protocols.nats.jetstream.infos import record_lines
 from mainstem.protocols.nats.jetstream.words import (
     document,
     number,
-    status,
     string,
-    texts,
-    time_ns,
     time_text,
-    with_lines,
 )
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.streams import Streams
     from mainstem.protocols.nats.jetstream.api import Call
 
-MULTI_LAST_MAX = 1024
 _GET = frozenset(
     [
         "seq",
@@ -104,91 +98,6 @@ class MessageCalls:
         stream.flush_removed()
         await self.broker.ticker.settle([self.broker.journal.stem])
         return {"success": True}
-
-    # -- direct ------------------------------------------------------------------------------------------------------
-
-    def on_direct_get(self, call: Call) -> bool:
-        """False: no stream that allows it is there to answer."""
-        stream = self.streams.by_name.get(call.tokens[2]) if len(call.tokens) > 2 else None
-        if stream is None or not stream.config["allow_direct"]:
-            return False
-        self.require(call, Action.CONSUME, stream.rights)
-        try:
-            if len(call.tokens) > 3:
-                asked = ".".join(call.tokens[3:])
-                self._send_one(call, stream, last_of_filter(stream, filter_of_nats(asked.encode())), asked)
-                return True
-            given = document(call.payload, _GET)
-            if not given:
-                self.send(call.reply, b"", status(408, "Empty Request"))
-            elif texts(given, "multi_last"):
-                self._send_last(call, stream, given)
-            elif number(given, "batch") or number(given, "max_bytes"):
-                self._send_batch(call, stream, given)
-            else:
-                self._send_one(call, stream, self._found(stream, given), string(given, "last_by_subj"))
-        except JsError as error:
-            self.send(call.reply, b"", status(408, "Bad Request" if error.err_code == 10003 else "Malformed Request"))
-        return True
-
-    def _send_one(self, call: Call, stream: Stream, record: Record | None, asked: str) -> None:
-        if record is None:
-            self.send(call.reply, b"", status(404, "Message Not Found"))
-        else:
-            self._send(call, stream, record, [], asked)
-
-    def _send(
-        self, call: Call, stream: Stream, record: Record, more: list[tuple[str, object]], asked: str = ""
-    ) -> None:
-        headers, payload = message_of(record, self.now_ns())
-        lines = record_lines(stream, record, spelled(stream, record, asked))
-        self.send(call.reply, payload, with_lines(headers, [*lines, *more]))
-
-    def _send_batch(self, call: Call, stream: Stream, given: dict[str, Any]) -> None:
-        filters = (filter_of_nats(string(given, "next_by_subj").encode()),) if given.get("next_by_subj") else ()
-        start = max(0, number(given, "seq") - 1)
-        if given.get("start_time"):
-            since = time_ns(string(given, "start_time"))
-            start = max(start, offset_since(stream, since))
-        batch, bytes_max = number(given, "batch") or 1024, number(given, "max_bytes") or 1 << 20
-        left = stream.count(filters, start, stream.end)
-        last, sent, size = 0, 0, 0
-        for record in stream.walk(filters, start, stream.end):
-            size += len(record.value or b"")
-            if sent >= batch or (sent and size > bytes_max):
-                break
-            sent, left = sent + 1, left - 1
-            self._send(call, stream, record, [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)])
-            last = record.offset + 1
-        if not sent:
-            self.send(call.reply, b"", status(404, "Message Not Found"))
-            return
-        self.send(call.reply, b"", status(204, "EOB", [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)]))
-
-    def _send_last(self, call: Call, stream: Stream, given: dict[str, Any]) -> None:
-        """The last message of each subject, as of a sequence or a time."""
-        filters = [filter_of_nats(one.encode()) for one in texts(given, "multi_last")]
-        end = number(given, "up_to_seq") or stream.last_seq
-        if given.get("up_to_time"):
-            end = offset_since(stream, time_ns(string(given, "up_to_time")))
-        offsets = sorted(o for topic in stream.topics_of(filters) for o in stream.last_offsets(topic, 1, end))
-        if len(offsets) > MULTI_LAST_MAX:
-            self.send(call.reply, b"", status(413, "Too Many Results"))
-            return
-        if not offsets:
-            self.send(call.reply, b"", status(404, "No Results"))
-            return
-        batch = number(given, "batch") or len(offsets)
-        last = 0
-        for left, offset in zip(range(len(offsets) - 1, -1, -1), offsets[:batch], strict=False):
-            record = stream.read_one(offset)
-            if record is not None:
-                more: list[tuple[str, object]] = [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last)]
-                self._send(call, stream, record, more)
-                last = offset + 1
-        left = max(0, len(offsets) - batch)
-        lines = [("Nats-Num-Pending", left), ("Nats-Last-Sequence", last), ("Nats-UpTo-Sequence", end)]
-        self.send(call.reply, b"", status(204, "EOB", lines))
 
 
 def last_of_filter(stream: Stream, topic_filter: bytes) -> Record | None:

@@ -114,6 +114,8 @@ def _origin(asked: Any, bad_name: errors.JsError, word: str) -> dict[str, Any]:
 def _transforms(asked: Any, word: str) -> list[dict[str, str]]:
     codes = (10145, 10146) if word == "source" else (10151, 10154)
     found = []
+    if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+        raise errors.invalid_json("json: cannot unmarshal value into Go struct field subject_transforms")
     for one in asked:
         each = {"src": string(one, "src"), "dest": string(one, "dest")}
         transformed(each, codes[0], f"{word} transform source", codes[1], f"{word} transform")

@@ -69,7 +69,9 @@ KNOWN = frozenset(
     ]
 )
 _PLACEMENT = frozenset(("cluster", "tags", "preferred"))
+_TRANSFORM, _REPUBLISH = frozenset(("src", "dest")), frozenset(("src", "dest", "headers_only"))
 _CONSUMER_LIMITS = ("inactive_threshold", "max_ack_pending")
+FIRST_SEQ_MAX = 1 << 62  # there must be room behind it
 DESCRIPTION_MAX, METADATA_MAX, REPLICAS_MAX = 4096, 131_072, 5
 _ENUMS = {
     "retention": ("limits", "interest", "workqueue"),
@@ -127,6 +129,8 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
         config["sources"] = origins.sources(given)
     config["compression"] = _one_of(given, "compression")
     if unsigned(given, "first_seq"):
+        if given["first_seq"] > FIRST_SEQ_MAX:
+            raise refused(f"first sequence is too large, maximum allowed is {FIRST_SEQ_MAX}")
         config["first_seq"] = given["first_seq"]
     _subject_changes(given, config)
     for key in ("allow_direct", "mirror_direct"):
@@ -189,18 +193,18 @@ def _age(given: dict[str, Any]) -> int:
 
 def _subject_changes(given: dict[str, Any], config: dict[str, Any]) -> None:
     """`subject_transform` and `republish`."""
-    transform = given.get("subject_transform")
+    transform = objects(given, "subject_transform", _TRANSFORM)
     if transform:
         config["subject_transform"] = {"src": string(transform, "src"), "dest": string(transform, "dest")}
         origins.transformed(config["subject_transform"], 10155, "stream transform source", 10156, "stream transform")
-    again = given.get("republish")
+    again = objects(given, "republish", _REPUBLISH)
     if not again:
         return
     source, destination = string(again, "src") or ">", string(again, "dest")
-    if source == destination == ">" and transform and config.get("subjects") == [transform["src"]]:
+    if source == destination == ">" and transform and config.get("subjects") == [string(transform, "src")]:
         if flag(given, "pedantic"):
             raise pedantic.fault("implicit republish based on subject transform")
-        source = destination = transform["dest"]  # all of it, under its new subjects
+        source = destination = string(transform, "dest")  # all of it, under its new subjects
     config["republish"] = {"src": source, "dest": destination}
     if flag(again, "headers_only"):
         config["republish"]["headers_only"] = True

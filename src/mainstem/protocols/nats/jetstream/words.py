@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from mainstem.model.nats_headers import header_value, with_lines
 from mainstem.model.times import NO_TIME, time_ns, time_text
+from mainstem.protocols.nats.documents import parse
 from mainstem.protocols.nats.jetstream.errors import JsError, invalid_json
+
+NUMBER_MAX = (1 << 63) - 1
 
 
 def status(code: int, text: str, lines: Iterable[tuple[str, object]] = ()) -> bytes:
@@ -21,7 +23,7 @@ def document(payload: bytes, known: frozenset[str] | None = None) -> dict[str, A
     if not payload.strip():
         return {}
     try:
-        found = json.loads(payload)
+        found = parse(payload)
     except ValueError as error:
         raise invalid_json(str(error)) from None
     if not isinstance(found, dict):
@@ -41,7 +43,7 @@ def number(found: dict[str, Any], key: str, default: int = 0) -> int:
     value = found.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or not -NUMBER_MAX <= value <= NUMBER_MAX:
         raise invalid_json(f"json: cannot unmarshal value into Go struct field {key}")
     return value
 
