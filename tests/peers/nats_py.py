@@ -39,6 +39,7 @@ LISTENERS = (
     "natss",
     "https",
 )  # none of these is used
+JSON = {"Content-Type": "application/json"}
 DEFAULT_TESTS = ["tests/test_js.py", "tests/test_client.py"]
 
 
@@ -75,7 +76,7 @@ def serve_user(command: list[str], name: str, password: str, port: int) -> None:
     while child.poll() is None:
         body = json.dumps({"name": name, "password": password, "admin": True}).encode()
         try:
-            urllib.request.urlopen(urllib.request.Request(f"{inner}/v1/users", body, method="POST"))
+            urllib.request.urlopen(urllib.request.Request(f"{inner}/v1/users", body, JSON, method="POST"))
             break
         except urllib.error.HTTPError as error:
             if error.code == 401:  # of an earlier start
