@@ -102,8 +102,8 @@ def test_aborted_records_stay_hidden_and_committed_ones_visible(without: Broker)
         rows = http(without, "GET", f"/v1/messages?{subject}&from=earliest")["items"]
         assert [row["value"] for row in rows if row["topic"] == "orders"] == COMMITTED, subject
     select = {"kind": "topics", "topics": ["orders"]}
-    lanes = http(without, "POST", "/v1/scan/lanes", {"select": select})["lanes"]
-    ranges = [[lane["topic"], lane["partition"], lane["start"], lane["end"]] for lane in lanes]
+    found = http(without, "POST", "/v1/scan/lanes", {"select": select})["lanes"]
+    ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in found]
     plan = http(without, "POST", "/v1/scan/plan", {"select": select, "ranges": ranges, "files": False})
     aborted = [one for found in plan["aborted"].values() for one in found]
     assert len(aborted) == 1, "Spark is told which transaction to leave out"

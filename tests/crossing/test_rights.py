@@ -81,8 +81,8 @@ def test_a_scan_shows_nothing_that_is_denied(guarded: Broker, root: httpx.Client
         select = {"kind": "filter", "filter": "a/#"}
 
         def slices() -> list[dict[str, Any]]:
-            lanes = spark.post("/v1/scan/lanes", json={"select": select}).raise_for_status().json()["lanes"]
-            ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in lanes]
+            found = spark.post("/v1/scan/lanes", json={"select": select}).raise_for_status().json()["lanes"]
+            ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in found]
             plan = spark.post("/v1/scan/plan", json={"select": select, "ranges": ranges}).raise_for_status().json()
             return list(plan["slices"])
 

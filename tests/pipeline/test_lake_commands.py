@@ -38,10 +38,10 @@ def called(broker: BrokerProcess, *words: str) -> str:
 def test_archives_are_listed_and_given_up(broker: BrokerProcess, topic: str) -> None:
     publish(broker, [(f"{topic}/a", b"x")])
     client = BrokerClient(broker.http_url)
-    lanes = client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": f"{topic}/#"}})["lanes"]
-    ends = {lane["topic"]: {str(lane["partition"]): lane["end"]} for lane in lanes}
+    found = client.post("/v1/scan/lanes", {"select": {"kind": "filter", "filter": f"{topic}/#"}})["lanes"]
+    ends = {one["topic"]: {str(one["partition"]): one["end"]} for one in found}
     client.post(f"/v1/archives/raw.{topic}", {"ends": ends, "filter": f"{topic}/#"})
-    assert f"raw.{topic}: log 1 of {topic}/# up to offset {lanes[0]['end']:,}" in called(broker, "archives")
+    assert f"raw.{topic}: log 1 of {topic}/# up to offset {found[0]['end']:,}" in called(broker, "archives")
     told = [json.loads(line) for line in called(broker, "archives", "--json").splitlines()]
     assert [one["name"] for one in told if one["name"] == f"raw.{topic}"] == [f"raw.{topic}"]
     assert called(broker, "forget", f"raw.{topic}") == f"raw.{topic}: forgotten\n"

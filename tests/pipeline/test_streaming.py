@@ -1,4 +1,4 @@
-"""`readStream`: checkpoints, admission control, lanes that appear, data that is gone."""
+"""`readStream`: checkpoints, admission control, partitions that appear, data that is gone."""
 
 from __future__ import annotations
 
