@@ -84,8 +84,10 @@ def orphans(lake: LakeOptions, name: str) -> set[str]:
 def stored_frames(broker: Endpoints, select: dict[str, Any]) -> dict[tuple[int, int], bytes]:
     """(log, base offset) → a client's data frame, as the log holds it, read through the broker."""
     client = BrokerClient(broker.http_url)
-    found = client.post("/v1/scan/lanes", {"select": select})["lanes"]
-    ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in found if one["start"] < one["end"]]
+    partitions = client.post("/v1/scan/lanes", {"select": select})["lanes"]
+    ranges = [
+        [one["topic"], one["partition"], one["start"], one["end"]] for one in partitions if one["start"] < one["end"]
+    ]
     plan = client.post("/v1/scan/plan", {"select": select, "ranges": ranges, "files": False})
     found: dict[tuple[int, int], bytes] = {}
     for piece in plan["slices"]:
