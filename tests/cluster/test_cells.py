@@ -171,6 +171,24 @@ def test_a_cell_that_was_paused_acknowledges_nothing_when_it_goes_on(cluster: Cl
 
 
 @pytest.mark.slow
+def test_a_process_that_hangs_is_replaced_by_its_broker_where_there_is_no_other(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    with Cluster(tmp_path, postgres, "a") as cluster:
+        cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
+        publishers = start_all(cluster, NAMESPACE)
+        for one in publishers:
+            one.wait_acked(5)
+        hung = cluster.process_of(2)
+        os.kill(hung, signal.SIGSTOP)
+        cluster.until(lambda: cluster.process_of(2) not in (0, hung))
+        for one in publishers:
+            one.wait_acked(5)
+            one.stop()
+        assert judge(publishers, cluster["a"].ports) == {}
+
+
+@pytest.mark.slow
 def test_a_namespace_that_is_removed_leaves_nothing_to_the_next_one_of_its_name(cluster: Cluster) -> None:
     publishers = start_all(cluster, NAMESPACE)
     for one in publishers:

@@ -137,3 +137,31 @@ def test_status_ls_move_drain_and_doctor_say_and_do_what_they_are_asked(
         shutil.rmtree(tmp_path / "store")
         code, said = mainstem("cluster", "doctor", *where, *store, "--single-postgres")
         assert (code, "mkdir -p" in said) == (1, True)
+
+
+@pytest.mark.slow
+def test_commands_name_every_cell_of_a_cluster_that_has_two(tmp_path: Path, postgres: PostgresServer) -> None:
+    with Cluster(tmp_path, postgres, "a", "b", settings=("cluster.moves_per_hour=0",)) as cluster:
+        cluster.run("namespace", "add", "factory", "--cell", "new")
+        cluster.run("namespace", "add", "office", "--cell", "factory")
+        where = "--cluster", cluster.dsn
+        store = "--store", f"file://{cluster.store}"
+
+        def rows(command: str) -> list[dict[str, object]]:
+            return [json.loads(line) for line in mainstem("cluster", command, "--json", *where)[1].splitlines()]
+
+        assert [(row["cell"], row["owner"], row["namespaces"]) for row in rows("status")] == [
+            ("main", "a", "all others"),
+            ("factory", "b", "factory, office"),
+        ]
+        code, said = mainstem("cluster", "move", "factory", "b", *where)
+        assert (code, "b owns factory already" in said) == (1, True), said
+        assert mainstem("cluster", "move", "factory", "a", *where)[0] == 0
+        cluster.until(lambda: cluster.owner_of("factory") == "a")
+        assert [(row["name"], row["owns"]) for row in rows("ls")] == [("a", "main, factory"), ("b", "")]
+        assert mainstem("cluster", "doctor", *where, *store, "--single-postgres")[0] == 0
+        for broker in cluster.brokers.values():
+            assert broker.stop() == 0
+        assert mainstem("cluster", "status", *where)[0] == 1, "nobody owns them"
+        code, said = mainstem("cluster", "export", str(tmp_path / "out"), *where, *store)
+        assert (code != 0, "factory" in said) == (True, True), said

@@ -28,6 +28,7 @@ logger = logging.getLogger("mainstem.cluster")
 FLAG = "--cell"
 KEPT = "MAINSTEM_CELL_CHILDREN"  # in the environment of a front that starts over
 SPARE_S = 3.0
+HUNG_S = 2.0  # after the end of its lease; one that runs ends itself before that
 LINE_BYTES_MAX = 4096  # a pipe takes so much at once
 
 
@@ -76,10 +77,14 @@ class Children:
             child.tell(leave=reason)
 
     def end_if_lost(self, cell: CellFacts, broker: str) -> None:
-        """Another broker took the cell: a process that does not know yet, as it hangs, stands in the way of the next."""
+        """Another broker took the cell, or could have for a while: a process that hangs, and does not know it, stands in the
+        way of the next."""
         child = self.by_cell[cell.cell_id]
-        if cell.epoch > child.epoch and cell.owner not in (None, broker):
-            logger.warning("the process of cell %d is ended: %s owns the cell", cell.cell_id, cell.owner)
+        if cell.epoch <= child.epoch or cell.owner is None:
+            return
+        if cell.owner != broker or cell.lease_s < -HUNG_S:
+            why = f"{cell.owner} owns the cell" if cell.owner != broker else "it no longer renews its lease"
+            logger.warning("the process of cell %d is ended: %s", cell.cell_id, why)
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
 
