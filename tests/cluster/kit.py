@@ -81,9 +81,13 @@ class Cluster:
         return self.brokers[name].start()
 
     def __enter__(self) -> Self:
-        for broker in self.brokers.values():
-            broker.start()
-            self.wait_owner()
+        try:
+            for broker in self.brokers.values():
+                broker.start()
+                self.wait_owner()
+        except BaseException:
+            self.__exit__()  # those that started must not outlive the test
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
