@@ -110,7 +110,7 @@ class StreamCalls:
         granted = self._check_sources(call, config)
         self._check_republish(call, config)
         self.streams.check_topics(settings.filters)
-        durability = config.get("metadata", {}).get(DURABILITY, "") or ("os" if config.get("persist_mode") else "")
+        durability = _durability(config) or ("os" if config.get("persist_mode") else "")
         try:
             return await self.broker.streams.create(self.namespace, config, durability=durability, granted=granted)
         except Overloaded as error:
@@ -166,6 +166,8 @@ class StreamCalls:
         config = self._config(call)
         stream = self.stream(call)
         stream_config.check_update(stream.config, config)
+        if _durability(stream.config) != _durability(config):
+            raise errors.stream_config(f"metadata {DURABILITY} can not be updated")
         stream_config.seal(config)
         consumers = {name: one.config for name, one in stream.consumers.items()}
         if names := stream_config.limited_consumers(stream.config, config, consumers):
@@ -294,3 +296,7 @@ class StreamCalls:
         found, _ = stream.index.find_many(stream.bitmap((topic_filter,)), stream.first, end)
         offsets = list(stream.removed.visible(found))
         return stream.remove(offsets[: len(offsets) - keep] if keep else offsets)
+
+
+def _durability(config: dict[str, Any]) -> str:
+    return str(config.get("metadata", {}).get(DURABILITY, ""))
