@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from mainstem.admin.running import Running
+from mainstem.broker.child_process import ChildProcess
 from mainstem.broker.rights.access import Action, Kind, Principal
 from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, NotAuthorized, NotFound, Overloaded
 
@@ -77,11 +78,7 @@ class Asking:
         return {"rules": rules, "user": principal.name, "namespace": namespace}
 
     async def _answered(self, asked: Mapping[str, Any], caller: Principal) -> AsyncGenerator[dict[str, Any], None]:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
-        )
-        assert process.stdin is not None and process.stdout is not None
+        process = await ChildProcess.start(COMMAND)
         # No timeout around the reading: who reads on may be another task than who began.
         limit_s = int(asked["time_ms"]) / 1000 + GRACE_S
         late = asyncio.get_running_loop().call_later(limit_s, process.kill)
@@ -103,8 +100,7 @@ class Asking:
                     return
         finally:
             late.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
 
     async def _called(self, call: Mapping[str, Any], body: bytes, caller: Principal) -> tuple[dict[str, Any], bytes]:

@@ -7,12 +7,12 @@ asker goes away, ends it: the answer would be taken for that of the next.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from mainstem.broker.child_process import ChildProcess
 from mainstem.model.errors import Overloaded
 
 START_S_MAX = 20.0  # added for the first question: libraries are loaded
@@ -35,7 +35,7 @@ class LineProcess:
         self._answer_s = answer_s
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ChildProcess | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,6 @@ class LineProcess:
         try:
             async with asyncio.timeout(limit_s):
                 process = await self._started()
-                assert process.stdin is not None and process.stdout is not None
                 process.stdin.write(json.dumps(question).encode() + b"\n")
                 await process.stdin.drain()
                 line = await process.stdout.readline()
@@ -75,12 +74,9 @@ class LineProcess:
         self._idle = loop.call_later(IDLE_S, lambda: loop.create_task(self._end_idle()))
         return answer
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            pipe = asyncio.subprocess.PIPE
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, limit=ANSWER_BYTES_MAX
-            )
+    async def _started(self) -> ChildProcess:
+        if self._process is None or self._process.has_ended:
+            self._process = await ChildProcess.start(self._command, limit=ANSWER_BYTES_MAX)
         return self._process
 
     async def _end_idle(self) -> None:
@@ -92,6 +88,5 @@ class LineProcess:
             self._idle.cancel()
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
