@@ -61,6 +61,7 @@ cdef class Outbound(Sink):
     cdef bint begun  # moves has a QoS 1 identifier that was given out
 
     cdef void _count(self, Py_ssize_t capacity) noexcept
+    cdef int _flush_early(self, Py_ssize_t coming) except -1
     cdef uint8_t* _reserve(self, Py_ssize_t size) except NULL
     cdef int _mark(self) except -1
     cdef bint _is_own(self, RecordRef record) noexcept
