@@ -23,6 +23,7 @@ cdef enum:
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     CONTROL = 32
+    UNLOCKED_BYTES_MIN = 1 << 16  # whoever checks so much in a thread does it beside the loop
     ORIGIN_KAFKA = 2
     WITHOUT_GIL_BYTES = 1 << 16
     SLICE_BYTES_MIN = 4096  # below it copying a batch is cheaper than an object for it
@@ -155,14 +156,20 @@ cdef FrameHead new_frame_head(Py_ssize_t pos, const FrameFields* fields):
 cdef FrameHead head_at(buf, Py_ssize_t pos, uint64_t log_id, bint with_batch):
     cdef Py_buffer view
     cdef FrameFields fields
+    cdef const uint8_t* at
     cdef int fault
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         if pos < 0 or pos > view.len:
             raise frame_error(FAULT_SHORT, pos)
-        fault = parse_frame(<const uint8_t*>view.buf + pos, view.len - pos, log_id, &fields)
+        at = <const uint8_t*>view.buf + pos
+        fault = parse_frame(at, view.len - pos, log_id, &fields)
         if fault == FAULT_NONE and with_batch:
-            fault = check_frame(<const uint8_t*>view.buf + pos, &fields, True)
+            if fields.payload_size < UNLOCKED_BYTES_MIN:
+                fault = check_frame(at, &fields, True)
+            else:
+                with nogil:
+                    fault = check_frame(at, &fields, True)
         if fault != FAULT_NONE:
             raise frame_error(fault, pos)
         return new_frame_head(pos, &fields)

@@ -30,7 +30,7 @@ from mainstem.cluster.trunk import Stream
 from mainstem.cluster.users import CellUsers
 from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.server.app import App, broker_options, tier_settings
-from mainstem.server.lifecycle import GC_THRESHOLD
+from mainstem.server.lifecycle import GC_THRESHOLDS
 from mainstem.server.listeners import Taken
 from mainstem.server.settings import Config
 from mainstem.server.tls import TWINS
@@ -130,7 +130,7 @@ class Serving:
         if self._users is not None:
             self._tasks.append(loop.create_task(self._users.keep(lambda: broker.access)))
         gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        gc.set_threshold(*GC_THRESHOLDS)
         logger.warning("serving cell %d, epoch %d, after %.2f s", cell_id, epoch, time.monotonic() - began)
 
     def find(self, listener: str, cell_id: int) -> Any:
