@@ -19,6 +19,7 @@ from mainstem.admin.console.pages import PAGES
 from mainstem.server.clients import open_client
 from mainstem.server.clients.client import Address, Message, Start
 from mainstem.testing import Broker
+from tests.console.login import log_in
 
 Shoot = Callable[[Page, str], None]
 
@@ -260,12 +261,12 @@ def test_try_it(page: Page, broker: Broker, shoot: Shoot) -> None:
     shoot(page, "try")
 
 
-def test_try_it_with_the_login_of_the_browser(browser: Browser) -> None:
+def test_try_it_as_the_user_who_is_logged_in(browser: Browser) -> None:
     with Broker() as broker:
         user = {"name": "root", "password": "secret-of-root", "admin": True}
         assert httpx.post(f"{broker.http_url}/v1/users", json=user).status_code == 200
-        login: Any = {"username": "root", "password": "secret-of-root"}
-        context = browser.new_context(base_url=broker.http_url, http_credentials=login)
+        context = browser.new_context(base_url=broker.http_url)
+        log_in(context, "root", "secret-of-root")
         page = context.new_page()
         page.goto("/try")
         page.get_by_role("button", name="Publish").click()

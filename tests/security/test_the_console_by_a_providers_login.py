@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import secrets
 import threading
 from collections.abc import Iterator
@@ -125,15 +126,23 @@ def browser(broker: Broker) -> Iterator[httpx.Client]:
 
 def begun(browser: httpx.Client) -> httpx.URL:
     """The address that the provider sends the browser back to."""
-    answer = browser.get("/login", follow_redirects=False)
+    answer = browser.get("/login/provider", follow_redirects=False)
     sent_back = httpx.get(answer.headers["location"], follow_redirects=False)
     return httpx.URL(sent_back.headers["location"])
 
 
-def test_a_browser_is_led_through_the_provider_to_the_console(browser: httpx.Client, provider: Provider) -> None:
+def log_in(browser: httpx.Client) -> httpx.Response:
+    """By the button of the login page."""
+    page = browser.get("/topics?mode=table", headers=HTML)
+    [link] = re.findall(r'href="(/login/provider[^"]*)"', page.text)
+    return browser.get(link, headers=HTML)
+
+
+def test_a_browser_is_led_through_the_provider_to_the_page_it_wanted(browser: httpx.Client, provider: Provider) -> None:
     provider.claims = {"sub": "tom", "roles": ["boss"]}
-    page = browser.get("/", headers=HTML)
+    page = log_in(browser)
     assert page.status_code == 200 and "text/html" in page.headers["content-type"]
+    assert page.url.path == "/topics" and page.url.params["mode"] == "table"
     assert browser.get("/v1/users").status_code == 200  # the provider says that he is an admin
     assert browser.post("/v1/topics", json={"name": "made"}).status_code == 200
     cookie = next(one for one in browser.cookies.jar if one.name == "ms-session")
@@ -142,7 +151,7 @@ def test_a_browser_is_led_through_the_provider_to_the_console(browser: httpx.Cli
 
 def test_rights_are_those_of_the_claims(browser: httpx.Client, provider: Provider) -> None:
     provider.claims = {"sub": "tom", "rules": [{"actions": ["publish"], "filter": "of/tom"}]}
-    browser.get("/", headers=HTML)
+    log_in(browser)
     assert browser.post("/v1/messages", json={"topic": "of/tom", "value": "x"}).status_code == 200
     assert browser.post("/v1/messages", json={"topic": "of/ann", "value": "x"}).status_code == 403
     assert browser.get("/v1/users").status_code == 403
@@ -155,7 +164,7 @@ def test_passwords_and_commands_go_on(broker: Broker) -> None:
 
 def test_a_page_of_another_site_changes_nothing_with_the_cookie(browser: httpx.Client, provider: Provider) -> None:
     provider.claims = {"sub": "tom", "roles": ["boss"]}
-    browser.get("/", headers=HTML)
+    log_in(browser)
     foreign = {"origin": "https://evil.example"}
     assert browser.post("/v1/topics", json={"name": "evil"}, headers=foreign).status_code == 403
     assert browser.post("/v1/topics", content="{}", headers={"content-type": "text/plain"}).status_code == 415
@@ -202,7 +211,7 @@ def test_an_id_token_with_something_wrong_is_refused(browser: httpx.Client, prov
 
 
 def test_a_session_ends_when_somebody_logs_out_and_a_made_up_one_is_none(browser: httpx.Client) -> None:
-    browser.get("/", headers=HTML)
+    log_in(browser)
     assert browser.get("/v1/overview").status_code == 200
     assert 'data-api="/logout"' in browser.get("/", headers=HTML).text
     assert browser.post("/logout", json={}).status_code == 204
@@ -211,6 +220,19 @@ def test_a_session_ends_when_somebody_logs_out_and_a_made_up_one_is_none(browser
     assert browser.get("/v1/overview").status_code == 401
 
 
+def test_no_provider_leads_to_a_page_of_another_site(browser: httpx.Client) -> None:
+    started = browser.get("/login/provider?next=//evil.example/", follow_redirects=False)
+    back = httpx.get(started.headers["location"], follow_redirects=False)
+    assert browser.get(back.headers["location"], follow_redirects=False).headers["location"] == "/"
+
+
+def test_try_it_works_for_who_has_no_password_here(browser: httpx.Client, provider: Provider) -> None:
+    provider.claims = {"sub": "tom", "rules": [{"actions": ["publish", "consume", "describe"], "filter": "of/tom"}]}
+    log_in(browser)
+    answer = browser.post("/v1/try", json={"protocol": "mqtt", "topic": "of/tom", "value": "x"}).json()
+    assert {one["protocol"]: one["error"] for one in answer["arrivals"] if one["protocol"] == "mqtt"} == {"mqtt": None}
+
+
 def test_the_verifier_never_leaves_but_for_the_provider(provider: Provider, browser: httpx.Client) -> None:
-    browser.get("/", headers=HTML)
+    log_in(browser)
     assert all(len(form["code_verifier"]) >= 43 for form in provider.exchanged)

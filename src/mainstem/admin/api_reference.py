@@ -12,8 +12,12 @@ _HEAD = """\
 
 On `listeners.http_port` (7070), JSON in and out, described by `/v1/openapi.json`. What changes something must be sent as
 `application/json`. Lists answer `{"items": [...], "next": ...}`; ask again with `after=<next>`. Problems are
-`application/problem+json` with a stable `code` (`mainstem explain CODE`), the reason in `detail` and often a `fix`. Once
-users exist: HTTP Basic. Any topic name may stand in a path, percent-encoded or not.
+`application/problem+json` with a stable `code` (`mainstem explain CODE`), the reason in `detail` and often a `fix`. Any
+topic name may stand in a path, percent-encoded or not.
+
+Once users exist, programs log in by HTTP Basic, a Bearer token or a client certificate. Without a login they are
+answered 401. A browser that opens a page without one is led to the console's login page: `POST /login` with
+`{"user", "password"}` answers with the cookie of a session, `POST /logout` ends it ([security](security.md#the-console)).
 
 ```
 curl localhost:7070/v1/messages -H 'content-type: application/json' -d '{"topic": "a/b", "value": "hello"}'

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.asking import Asking
 from mainstem.admin.calls import endpoint, json_response
+from mainstem.admin.console.login import LoginPage
 from mainstem.admin.console.rendering import Console
 from mainstem.admin.guard import Guard
 from mainstem.admin.iceberg_api import iceberg_routes
@@ -24,6 +25,7 @@ from mainstem.admin.rabbit_api import rabbit_routes
 from mainstem.admin.running import Running
 from mainstem.admin.scan_api import spark_routes
 from mainstem.admin.schema_api import schema_routes
+from mainstem.admin.sessions import Sessions
 from mainstem.admin.tokens import Tokens
 from mainstem.model.errors import MainstemError, NotAuthorized
 
@@ -71,7 +73,8 @@ def make_application(running: Running) -> Starlette:
     answered = [Route(one.path, endpoint(running, one), methods=[one.method], name=one.needs) for one in OPERATIONS]
     scans = spark_routes(running.broker)
     running.tokens = Tokens(running.broker.access)
-    running.oidc = Oidc(running, running.broker.options.identity.tokens) if running.config.oidc.issuer else None
+    running.sessions = sessions = Sessions(running)
+    oidc = Oidc(running, running.broker.options.identity.tokens, sessions) if running.config.oidc.issuer else None
     running.asking = Asking(running, [*scans, *answered])
     routes: list[BaseRoute] = [
         Route("/livez", livez, name="health.read"),
@@ -86,11 +89,12 @@ def make_application(running: Running) -> Starlette:
         *schema_routes(running),
         *iceberg_routes(running),
         *(rabbit_routes(running) if running.config.http.rabbit_api else ()),
-        *(running.oidc.routes() if running.oidc is not None else ()),
+        *sessions.routes(),
+        *(oidc.routes() if oidc is not None else ()),
     ]
     console = Console(running) if running.config.http.console else None
     if console is not None:
-        routes += console.routes()
+        routes += [*LoginPage(running, sessions, console.templates).routes(), *console.routes()]
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, running=running)],

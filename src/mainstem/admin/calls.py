@@ -80,7 +80,6 @@ class Call:
     path: dict[str, str]
     need: Need
     body: dict[str, Any] = field(default_factory=dict)
-    login: tuple[str, str] = ("", "")  # name and password of this request
 
     @property
     def namespace(self) -> Namespace:
@@ -239,7 +238,6 @@ async def _call_of(running: Running, operation: Operation, request: Request) -> 
     principal = running.broker.access.within(principal, query.get("namespace", ""))
     call = Call(running, principal, query, path, operation.need)
     admit(running.broker, principal, operation.need, query.get("namespace", ""))
-    call.login = request.scope["state"].get("login", ("", ""))
     if request.method in ("POST", "PUT", "PATCH"):
         call.body = _checked(await _json(request), operation)
     if operation.names:

@@ -4,8 +4,9 @@
 - a request that changes something (one GET of RabbitMQ's does) must not come from a foreign Origin, and must say
   application/json if it has a body, which no form of another page can do without asking first;
 - nobody may frame us, and our own pages may load nothing but our own files;
-- once users exist, or tokens or certificates tell who somebody is, everything but the health checks (and, if so
-  configured, the metrics) needs a login.
+- once users exist, or tokens or certificates tell who somebody is, everything but the health checks, the login page (and,
+  if so configured, the metrics) needs a login: by `Authorization`, a certificate or a session. A browser that opens a page
+  without one is led to the login page; whatever else asks is answered 401.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mainstem.admin import oidc as oidc_pages
 from mainstem.admin.elsewhere import cell_elsewhere, send_on
+from mainstem.admin.oidc import CALLBACK, PROVIDER
 from mainstem.admin.problems import problem, problem_of, status_of
 from mainstem.admin.running import Running
+from mainstem.admin.sessions import BEGIN, END, own_page
 from mainstem.admin.tokens import TOKENS_PATH
 from mainstem.broker.identity.login import Shown
 from mainstem.broker.rights.access import Principal
@@ -37,6 +40,11 @@ HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
 METRICS = "/metrics"  # what is below it names objects, and is for admins
 WRITING_GETS = "/api/aliveness-test/"
 STATIC = "/static/"
+LOGIN_PAGE = frozenset({BEGIN, *(f"{STATIC}{name}" for name in ("console.css", "icon.svg", "login.js"))})
+AT_PROVIDER = frozenset({PROVIDER, CALLBACK})
+ALWAYS = frozenset({*HEALTH, TOKENS_PATH, END})  # these need no login
+BASIC = 'Basic realm="Mainstem", charset="UTF-8"'
+BY_PAGE = f'Cookie realm="Mainstem", form-action="{BEGIN}"'  # no browser asks for a password on its own account
 BYTES, BYTES_PATHS = "application/octet-stream", frozenset({"/v1/stage/data"})  # no form can send this type either
 JSON_KINDS = frozenset(
     {"application/json", "application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json"}
@@ -120,20 +128,16 @@ class Guard:
 
     async def _principal(self, scope: Scope, headers: dict[str, str]) -> Principal | None:
         access = self._running.broker.access
-        path = scope["path"]
-        if path in HEALTH or path == TOKENS_PATH or (path == METRICS and self._running.config.http.metrics_public):
+        if self._is_public(scope["path"]):
             return None
         if LET_IN in scope["state"]:
             known: Principal | None = scope["state"][LET_IN]
             return known
         shown = Shown(address=_address(scope), protocol="http", certificate=scope["state"].get("certificate"))
         if "authorization" not in headers:
-            oidc = self._running.oidc
-            if oidc is not None and path in (oidc_pages.BEGIN, oidc_pages.CALLBACK, oidc_pages.END):
-                return None
             known = self._running.broker.identity.login_now(shown)
-            if known is None and oidc is not None:
-                known = oidc.session(headers.get("cookie", ""))
+            if known is None:
+                known = self._running.sessions.principal(headers.get("cookie", ""))
             if known is not None:
                 return known
         if not access.open and "authorization" not in headers:  # a browser's first try, or a probe: not a guess
@@ -143,19 +147,29 @@ class Guard:
             name, password, bearer = "", b"", False
         elif bearer and (ours := self._running.tokens.known(password.decode(errors="replace"))) is not None:
             return ours
-        scope["state"]["login"] = (name, password.decode(errors="replace"))
         return await self._running.broker.identity.login(
             replace(shown, name=name, password=password, token_only=bearer)
+        )
+
+    def _is_public(self, path: str) -> bool:
+        config = self._running.config
+        return (
+            path in ALWAYS
+            or (path == METRICS and config.http.metrics_public)
+            or (path in LOGIN_PAGE and config.http.console)
+            or (path in AT_PROVIDER and bool(config.oidc.issuer))
         )
 
     def _login_wanted(self, error: MainstemError, headers: dict[str, str], scope: Scope) -> Response:
         if status_of(error) != 403:
             return problem_of(error)
-        browses = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-        if self._running.oidc is not None and browses and "authorization" not in headers:
-            return RedirectResponse(oidc_pages.BEGIN, 302)
-        wanted = {"WWW-Authenticate": 'Basic realm="Mainstem", charset="UTF-8"'}
-        return problem(401, error.code, str(error), fix=error.fix, headers=wanted)
+        challenge = BASIC
+        if self._running.config.http.console and "authorization" not in headers:
+            if _opens_a_page(scope, headers):
+                return RedirectResponse(_login_page(scope), 302)
+            if headers.get("sec-fetch-site") == "same-origin":
+                challenge = BY_PAGE  # a script of our page, whose session ended: it leads to the login page itself
+        return problem(401, error.code, str(error), fix=error.fix, headers={"WWW-Authenticate": challenge})
 
 
 def host_allowed(header: str, names: tuple[str, ...]) -> bool:
@@ -171,6 +185,21 @@ def host_allowed(header: str, names: tuple[str, ...]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _opens_a_page(scope: Scope, headers: dict[str, str]) -> bool:
+    """A person at a browser, not one of its scripts (older browsers do not say which)."""
+    navigates = headers.get("sec-fetch-mode", "navigate") == "navigate" and "hx-request" not in headers
+    return scope["method"] == "GET" and "text/html" in headers.get("accept", "") and navigates
+
+
+def _login_page(scope: Scope) -> str:
+    """It leads back to what was wanted."""
+    wanted = scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1")
+    if scope["query_string"]:
+        wanted = f"{wanted}?{scope['query_string'].decode('latin-1')}"
+    wanted = own_page(wanted)
+    return BEGIN if wanted == "/" else f"{BEGIN}?next={quote(wanted, safe='/')}"
 
 
 def _same_origin(origin: str, host: str) -> bool:

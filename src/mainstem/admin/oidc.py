@@ -1,15 +1,12 @@
 """Logging in to the console where people have their accounts: OpenID Connect, authorisation code with PKCE.
 
-    /login            a state, a nonce and a verifier are made and kept; the browser goes to the provider
+    /login/provider   a state, a nonce and a verifier are made and kept; the browser goes to the provider
     /login/callback   the provider sent it back with a code: that is changed for an ID token, here, not in the browser
-    /logout           the session ends (POST)
 
 - What is kept of a login under way belongs to the browser that began it (a cookie) and is good for one try of LOGIN_S_MAX.
 - The ID token is checked as any token (`broker/identity/tokens.py`): signature, issuer, audience (our client id); and its
   nonce.
-- A session is a random number in a cookie no script can read; here only its hash is kept. It ends after `oidc.session_ms`,
-  when its user no longer holds, and with the broker: nothing is stored.
-- A cookie comes with every request the browser makes. The guard refuses changes that pages of other sites ask for.
+- Whoever the token names has a session (`sessions.py`) of `oidc.session_ms`.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ import secrets
 import time
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass, replace
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,6 +29,7 @@ from starlette.routing import Route
 
 from mainstem.admin.problems import problem_of
 from mainstem.admin.running import Running
+from mainstem.admin.sessions import BEGIN, Sessions, address_of, cookie_in, hashed, own_page, set_cookie
 from mainstem.broker.identity.issuer_keys import check_source, fetch
 from mainstem.broker.identity.login import Shown
 from mainstem.broker.identity.tokens import TokenOptions, Tokens
@@ -41,10 +38,10 @@ from mainstem.model.errors import ConfigError, MainstemError, NotAuthorized, Ove
 
 logger = logging.getLogger("mainstem.identity")
 
-BEGIN, CALLBACK, END = "/login", "/login/callback", "/logout"
-SESSION, LOGIN = "ms-session", "ms-login"  # cookies
+PROVIDER, CALLBACK = f"{BEGIN}/provider", f"{BEGIN}/callback"
+LOGIN = "ms-login"  # the cookie
 LOGIN_S_MAX = 600
-LOGINS_MAX, SESSIONS_MAX = 1_000, 10_000  # the oldest is forgotten
+LOGINS_MAX = 1_000  # under way; the oldest is removed
 DISCOVERY_S = 3_600
 
 
@@ -54,12 +51,14 @@ class _UnderWay:
     verifier: str
     nonce: str
     redirect: str
+    next: str  # the page that was wanted first
     until: float
 
 
 class Oidc:
-    def __init__(self, running: Running, tokens: TokenOptions) -> None:
+    def __init__(self, running: Running, tokens: TokenOptions, sessions: Sessions) -> None:
         self._running = running
+        self._sessions = sessions
         self._given = running.config.oidc
         self._options = replace(
             tokens,
@@ -76,27 +75,14 @@ class Oidc:
         self._tokens: Tokens | None = None
         self._asked = float("-inf")
         self._under_way: dict[str, _UnderWay] = {}
-        self._sessions: dict[bytes, tuple[Principal, float]] = {}
 
     def routes(self) -> list[Route]:
         return [
-            Route(BEGIN, self.begin, name="console.login"),
+            Route(PROVIDER, self.begin, name="console.login"),
             Route(CALLBACK, self.finish, name="console.login"),
-            Route(END, self.end, methods=["POST"], name="console.login"),
         ]
 
-    def session(self, cookies: str) -> Principal | None:
-        """Who this browser is logged in as."""
-        key = _hash(_cookie(cookies, SESSION))
-        principal, until = self._sessions.get(key, (None, 0.0))
-        if principal is None:
-            return None
-        if until <= time.monotonic() or not self._running.broker.access.holds(principal):
-            del self._sessions[key]
-            return None
-        return principal
-
-    # -- the three pages
+    # -- the two pages
 
     async def begin(self, request: Request) -> Response:
         try:
@@ -104,13 +90,12 @@ class Oidc:
         except MainstemError as error:
             return problem_of(error)
         browser, state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
-        redirect = f"{self._base(request)}{CALLBACK}"
-        _keep(
-            self._under_way,
-            LOGINS_MAX,
-            state,
-            _UnderWay(_hash(browser), verifier, nonce, redirect, time.monotonic() + LOGIN_S_MAX),
-        )
+        redirect = f"{address_of(self._running, request)}{CALLBACK}"
+        wanted = own_page(request.query_params.get("next", ""))
+        if len(self._under_way) >= LOGINS_MAX:
+            del self._under_way[next(iter(self._under_way))]
+        until = time.monotonic() + LOGIN_S_MAX
+        self._under_way[state] = _UnderWay(hashed(browser), verifier, nonce, redirect, wanted, until)
         asked = {
             "response_type": "code",
             "client_id": self._given.client_id,
@@ -122,39 +107,36 @@ class Oidc:
             "code_challenge_method": "S256",
         }
         answer = RedirectResponse(f"{provider['authorization_endpoint']}?{urlencode(asked)}", 302)
-        self._set_cookie(answer, request, LOGIN, browser, LOGIN_S_MAX, BEGIN)
+        set_cookie(self._running, answer, request, LOGIN, browser, lasts_s=LOGIN_S_MAX, path=BEGIN)
         return answer
 
     async def finish(self, request: Request) -> Response:
         shown = Shown(address=request.client.host if request.client else "", protocol="http")
         try:
-            principal = await self._principal(request, shown)
+            begun = self._begun(request)
+            principal = await self._principal(request, begun, shown)
         except MainstemError as error:
             self._running.broker.identity.on_login(shown, None, error.message)
             return problem_of(error)
-        number, lasts_s = secrets.token_urlsafe(32), self._given.session_ms // 1000
-        principal = replace(principal, expires_s=int(time.time()) + lasts_s)
-        _keep(self._sessions, SESSIONS_MAX, _hash(number), (principal, time.monotonic() + lasts_s))
-        answer = RedirectResponse("/", 302)
-        self._set_cookie(answer, request, SESSION, number, lasts_s, "/")
+        answer = RedirectResponse(begun.next, 302)
+        lasting = replace(principal, expires_s=0)  # not the ID token's few minutes: `session_ms`
+        self._sessions.open(answer, request, lasting, self._given.session_ms)
         answer.delete_cookie(LOGIN, path=BEGIN)
         return answer
 
-    async def end(self, request: Request) -> Response:
-        self._sessions.pop(_hash(_cookie(request.headers.get("cookie", ""), SESSION)), None)
-        answer = Response(status_code=204)
-        answer.delete_cookie(SESSION, path="/")
-        return answer
+    def _begun(self, request: Request) -> _UnderWay:
+        """Of this browser, and good for one try."""
+        begun = self._under_way.pop(request.query_params.get("state", ""), None)
+        if begun is None or begun.until <= time.monotonic():
+            raise NotAuthorized("no login was begun with this state, or long ago", fix="open /login again")
+        if not secrets.compare_digest(begun.browser, hashed(cookie_in(request.headers.get("cookie", ""), LOGIN))):
+            raise NotAuthorized("this login was begun by another browser", fix="open /login again")
+        return begun
 
     # -- asking the provider
 
-    async def _principal(self, request: Request, shown: Shown) -> Principal:
+    async def _principal(self, request: Request, begun: _UnderWay, shown: Shown) -> Principal:
         query = request.query_params
-        begun = self._under_way.pop(query.get("state", ""), None)
-        if begun is None or begun.until <= time.monotonic():
-            raise NotAuthorized("no login was begun with this state, or long ago", fix="open /login again")
-        if not secrets.compare_digest(begun.browser, _hash(_cookie(request.headers.get("cookie", ""), LOGIN))):
-            raise NotAuthorized("this login was begun by another browser", fix="open /login again")
         if "code" not in query:
             raise NotAuthorized(f"the provider refused: {query.get('error', 'it sent no code')[:100]}")
         provider, tokens = await self._discovered()
@@ -203,32 +185,3 @@ class Oidc:
                 self._tokens = Tokens(replace(self._options, keys=provider["jwks_uri"]))
                 self._asked = time.monotonic()
         return self._provider, self._tokens
-
-    # --
-
-    def _base(self, request: Request) -> str:
-        """How the browser calls us; the guard let no foreign name through."""
-        given: str = self._given.console_url.rstrip("/")
-        return given or f"{request.url.scheme}://{request.headers['host']}"
-
-    def _set_cookie(self, answer: Response, request: Request, name: str, value: str, lasts_s: int, path: str) -> None:
-        secure = self._base(request).startswith("https://")
-        answer.set_cookie(name, value, lasts_s, path=path, httponly=True, secure=secure, samesite="lax")
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
-
-
-def _keep(entries: dict[Any, Any], entries_max: int, key: Any, value: Any) -> None:
-    if len(entries) >= entries_max:
-        del entries[next(iter(entries))]
-    entries[key] = value

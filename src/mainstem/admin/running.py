@@ -10,8 +10,8 @@ from mainstem.broker.broker import Broker
 if TYPE_CHECKING:
     from mainstem.admin.events import Events
     from mainstem.admin.history.keeper import History
-    from mainstem.admin.oidc import Oidc
     from mainstem.admin.rates import Rates
+    from mainstem.admin.sessions import Sessions
     from mainstem.admin.tokens import Tokens
 
 
@@ -32,7 +32,7 @@ class Running(Protocol):
     cluster: Any  # cluster.figures.Figures where the broker is one of several, else None
     forward: Any  # server.cell_serving.Forwarding where other cells hold namespaces, else None
     tokens: Tokens
-    oidc: Oidc | None  # where people log in to the console at a provider's
+    sessions: Sessions
     ready: bool
     protocols: dict[str, str]  # listener → the protocol its clients are counted under
 
@@ -42,8 +42,10 @@ class Running(Protocol):
     def doors(self) -> list[dict[str, Any]]:
         """Each listener with a command or an address that works."""
 
-    async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
-        """Publish by one protocol, receive by all, through the real ports, as the user who asks."""
+    async def try_it(
+        self, protocol: str, topic: str, value: str, login: tuple[str, str], namespace: str
+    ) -> list[dict[str, Any]]:
+        """Publish by one protocol, receive by all, through the real ports, with this name and password."""
 
 
 Facts = Mapping[str, Any]

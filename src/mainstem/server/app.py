@@ -170,7 +170,7 @@ class App:
         self.asking: Any = None  # made with the HTTP server
         self.cluster: Any = None  # set by whoever runs it as one of several
         self.tokens: Any = None  # likewise
-        self.oidc: Any = None  # likewise
+        self.sessions: Any = None  # likewise
         self.forward: Any = None  # likewise, to other cells of a cluster: cell_serving.Forwarding
         self.serves_all = False  # also what it does not listen for: clients come by other brokers
         self.ready = False
@@ -222,7 +222,9 @@ class App:
         self.watchdog.start()
         self.ready = True
 
-    async def try_it(self, protocol: str, topic: str, value: str, login: tuple[str, str]) -> list[dict[str, Any]]:
+    async def try_it(
+        self, protocol: str, topic: str, value: str, login: tuple[str, str], namespace: str
+    ) -> list[dict[str, Any]]:
         """The console's "Try it": one publish by a protocol, its arrival by all of them, through the real ports."""
         from mainstem.server.round_trip import round_trip
 
@@ -231,7 +233,8 @@ class App:
         host = self.config.listeners.host
         self._tries += 1
         try:
-            found = await asyncio.to_thread(round_trip, self.ports, host, protocol, topic, value.encode(), login)
+            data = value.encode()
+            found = await asyncio.to_thread(round_trip, self.ports, host, protocol, topic, data, login, namespace)
         finally:
             self._tries -= 1
         return [arrival.to_document() for arrival in found]

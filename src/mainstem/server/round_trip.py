@@ -40,20 +40,27 @@ def spelled(protocol: str, topic: str) -> str:
 
 
 def round_trip(
-    ports: Mapping[str, int], host: str, protocol: str, topic: str, value: bytes, login: tuple[str, str] = ("", "")
+    ports: Mapping[str, int],
+    host: str,
+    protocol: str,
+    topic: str,
+    value: bytes,
+    login: tuple[str, str] = ("", ""),
+    namespace: str = "/",
 ) -> list[Arrival]:
     """Publish once; the arrivals in order of protocol. Blocks until all came or ARRIVAL_S is over."""
     readers = [name for name in by_name() if name in ports]
     if protocol not in readers:
         raise InvalidArgument(f"{protocol} is not one of {', '.join(readers)}")
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    receivers = [Receiver(name, _address(name, host, ports[name], topic, login), value) for name in readers]
+    addresses = {name: _address(name, host, ports[name], topic, login, namespace) for name in readers}
+    receivers = [Receiver(name, addresses[name], value) for name in readers]
     for receiver in receivers:
         receiver.start()
     for receiver in receivers:
         receiver.ready.wait(READY_S)
     sent_ns = time.time_ns()
-    address = _address(protocol, host, ports[protocol], topic, login)
+    address = addresses[protocol]
     with contextlib.closing(open_client(address)) as client:
         client.publish(Message(value, address.path))
         client.flush()
@@ -66,8 +73,10 @@ def round_trip(
     return [receiver.arrival for receiver in receivers]
 
 
-def _address(protocol: str, host: str, port: int, topic: str, login: tuple[str, str]) -> Address:
-    return Address(protocol, host, port, *login, spelled(protocol, topic), {})
+def _address(protocol: str, host: str, port: int, topic: str, login: tuple[str, str], namespace: str) -> Address:
+    """AMQP names the namespace when it connects; elsewhere it is the login's."""
+    options = {"vhost": namespace} if protocol == "amqp" else {}
+    return Address(protocol, host, port, *login, spelled(protocol, topic), options)
 
 
 class Receiver(threading.Thread):

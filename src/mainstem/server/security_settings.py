@@ -79,7 +79,7 @@ class Oidc:
     console_url: str = setting(
         "", TEXT, "How browsers reach the console, such as `https://broker.acme.net`; empty: as each asks."
     )
-    session_ms: int = setting(8 * HOUR, DURATION, "How long a login to the console lasts.")
+    session_ms: int = setting(8 * HOUR, DURATION, "How long a login at the provider lasts.")
 
 
 @dataclass(slots=True)

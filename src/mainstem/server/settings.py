@@ -469,6 +469,9 @@ class Http:
     console: bool = setting(True, FLAG, "Serve the console at `/`.")
     metrics_public: bool = setting(True, FLAG, "Serve `/metrics` without a login.", live=True)
     rabbit_api: bool = setting(True, FLAG, "Serve RabbitMQ's management API at `/api`.")
+    session_ms: int = setting(
+        12 * HOUR, DURATION, "How long a login by the console's login page lasts (docs/security.md).", live=True
+    )
     tails_max: int = setting(100, count(1), "Live tails (server-sent events) at once.", live=True)
     asks_max: int = setting(
         2, count(1), "Queries and searches answered at once, each in a process of its own.", live=True

@@ -128,7 +128,7 @@ class TestWithUsers:
         with httpx.Client(base_url=broker.http_url) as http:
             assert http.get("/livez").status_code == 200
             assert http.get("/metrics").status_code == 200
-            for path in ("/", "/topics.json", "/v1/topics", "/v1/openapi.json", "/static/console.css"):
+            for path in ("/", "/topics.json", "/v1/topics", "/v1/openapi.json", "/static/console.js"):
                 answer = http.get(path)
                 assert answer.status_code == 401
                 assert answer.headers["www-authenticate"].startswith("Basic")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -157,11 +158,15 @@ def require_consume(call: Call, topic: str, view: str, topic_filter: str, *, eac
 
 
 async def try_it(call: Call) -> Any:
-    """Its clients log in as whoever asks, with the login of this very request: they may do what that user may."""
+    """Its clients log in as whoever asks, in the namespace that was asked for: they may do what that user may."""
     body = call.body
     check_ordinary(body["topic"].encode())
     check_topic(body["topic"].encode())
-    arrivals = await call.running.try_it(body["protocol"], body["topic"], body.get("value") or "", call.login)
+    caller, value = call.principal, body.get("value") or ""
+    if not caller.anonymous:
+        caller = replace(caller, namespace=call.namespace.name)
+    with call.running.broker.identity.lent(caller) as login:
+        arrivals = await call.running.try_it(body["protocol"], body["topic"], value, login, caller.namespace)
     return {"topic": body["topic"], "arrivals": arrivals}
 
 

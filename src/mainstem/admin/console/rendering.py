@@ -21,10 +21,10 @@ from starlette.staticfiles import StaticFiles
 from mainstem import __version__
 from mainstem.admin.calls import Call, json_response
 from mainstem.admin.console.pages import PAGES, Page, overview_facts
-from mainstem.admin.oidc import SESSION
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
+from mainstem.admin.sessions import SESSION
 from mainstem.broker.rights.access import Principal
 from mainstem.broker.rights.operations import NEEDS
 from mainstem.model.errors import MainstemError, NotFound
@@ -125,7 +125,7 @@ class Console:
         self._environment = make_environment()
         self._compiling: asyncio.Future[None] | None = None
 
-    async def _templates(self) -> jinja2.Environment:
+    async def templates(self) -> jinja2.Environment:
         """Compiled when the first page is asked for, in a thread: on the loop everybody would wait for 200 ms."""
         if self._compiling is None:
             self._compiling = asyncio.ensure_future(asyncio.to_thread(self._compile))
@@ -173,7 +173,7 @@ class Console:
             call = self._call(request, PAGES[0])
         except MainstemError as error:
             return problem_of(error)
-        template = (await self._templates()).get_template("_numbers.html")
+        template = (await self.templates()).get_template("_numbers.html")
 
         async def numbers() -> AsyncIterator[str]:
             while True:
@@ -193,7 +193,7 @@ class Console:
         return Call(self._running, principal, query, {}, need)
 
     async def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
-        templates, query = await self._templates(), dict(request.query_params)
+        templates, query = await self.templates(), dict(request.query_params)
         following = {**query, "from" if page.path == "/messages" else "after": facts.get("next")}
         context = {
             **facts,
@@ -201,7 +201,7 @@ class Console:
             "here": page.under or page.path,
             "pages": [(one.path, one.title) for one in PAGES if not one.under and self._may_open(one, request)],
             "who": _login_name(request),
-            "by_provider": SESSION in request.cookies,
+            "by_session": SESSION in request.cookies,
             "version": __version__,
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),

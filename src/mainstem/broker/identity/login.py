@@ -19,7 +19,9 @@ import asyncio
 import hashlib
 import hmac
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +84,7 @@ class Identity:
         self.failures_total = 0
         self.on_login: Callable[[Shown, Principal | None, str], None] = lambda shown, principal, why: None
         self._verified: dict[bytes, _Verified] = {}
+        self._lent: dict[bytes, Principal] = {}  # passwords of the broker's own clients, see `lent`
         self._secret = os.urandom(32)
         self._hashing = asyncio.Semaphore(HASHING_MAX)
 
@@ -98,7 +101,10 @@ class Identity:
                 return self._by_certificate(shown)
         except NotAuthorized:
             return None  # `login` says why
-        known = self._verified.get(self._digest(shown))
+        digest = self._digest(shown)
+        if (lent := self._lent.get(digest)) is not None:
+            return lent if self._access.holds(lent) else None
+        known = self._verified.get(digest)
         if known is None or known.until_ms <= self._now_ms() or not self._access.holds(known.principal):
             return None
         if known.credentials is not None:
@@ -127,6 +133,23 @@ class Identity:
             self.on_login(shown, None, error.message)
             raise
         return principal
+
+    @contextmanager
+    def lent(self, principal: Principal) -> Iterator[tuple[str, str]]:
+        """Name and password by which clients of the broker's own log in as this principal, as long as this lasts.
+
+        A session has no password, and nobody keeps those that were shown.
+        """
+        if principal.anonymous:
+            yield "", ""
+            return
+        password = secrets.token_urlsafe(32)
+        digest = self._digest(Shown(principal.name, password.encode()))
+        self._lent[digest] = principal
+        try:
+            yield principal.name, password
+        finally:
+            del self._lent[digest]
 
     def _anonymous(self, shown: Shown) -> Principal:
         for name, namespace in _readings(shown):

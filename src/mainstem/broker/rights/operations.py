@@ -71,7 +71,7 @@ TABLE = (
     Need("health.read", Scope.PUBLIC),
     Need("metrics.read", Scope.PUBLIC),  # or a login: [http] metrics_public
     Need("metrics.per-object", _BROKER),
-    Need("console.login", Scope.PUBLIC),  # at an OpenID Connect provider: [oidc]
+    Need("console.login", Scope.PUBLIC),  # the login page, an OpenID Connect provider, logout
     Need("self.read", Scope.LOGIN),
     Need("overview.read", Scope.LOGIN),
     Need("overview.rates", _BROKER),

@@ -15,6 +15,11 @@ function toast(text, bad = false) {
   setTimeout(() => box.remove(), 6000);
 }
 
+// Without a session any more: by the login page back to this one.
+export function logIn() {
+  location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+}
+
 export async function call(method, path, body) {
   const options = { method, headers: { Accept: "application/json" } };
   if (body !== undefined) {
@@ -22,6 +27,7 @@ export async function call(method, path, body) {
     options.body = JSON.stringify(body);
   }
   const response = await fetch(path, options);
+  if (response.status === 401) logIn();
   const data = await response.json().catch(() => ({}));
   if (!response.ok) {
     throw new Error(`${data.detail ?? response.statusText}${data.fix ? ` (${data.fix})` : ""} ${data.code ?? ""}`);
@@ -93,6 +99,10 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     $("form.search input")?.focus();
   }
+});
+
+document.addEventListener("htmx:responseError", (event) => {
+  if (event.detail.xhr.status === 401) logIn();
 });
 
 const showPlace = () => $("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

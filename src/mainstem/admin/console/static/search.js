@@ -1,5 +1,6 @@
 // The page Search: one request for hits, newest first, and one for the bars; all state is in the form, so in the URL.
 
+import { logIn } from "./console.js";
 import { showTime, timeText } from "./times.js";
 
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -20,6 +21,7 @@ function asked() {
 async function* events(body, signal) {
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
   const response = await fetch("/v1/search", options);
+  if (response.status === 401) logIn();
   if (!response.ok) {
     const told = await response.json().catch(() => ({}));
     throw new Error(`${told.detail ?? response.statusText}${told.fix ? ` (${told.fix})` : ""}`);
