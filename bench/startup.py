@@ -111,7 +111,8 @@ def pages() -> list[str]:
     from mainstem.admin.console.pages import PAGES
 
     queries = {"/topic": "/topic?name=t/1/1", "/messages": "/messages?topic=t/1/1"}
-    return [*(queries.get(one.path, one.path) for one in PAGES), *MORE]
+    alone = [one.path for one in PAGES if one.path in queries or not one.under]  # the others are of one object each
+    return [*(queries.get(path, path) for path in alone), *MORE]
 
 
 @contextlib.contextmanager
