@@ -239,7 +239,8 @@ class SleepingLog(Log):
                 f"{kept['next_offset']} in epoch {kept['epoch']}: its files were changed",
                 fix="delete the file logs/closed in the data directory and start again",
             )
-        for name in ("start_offset", "low_mark", "refusal", "hidden", "last_stamp", "gathers"):  # routes have the last
+        for name in ("start_offset", "low_mark", "refusal", "hidden", "last_stamp", "durability"):
             setattr(self, name, kept[name])
+        self.gathers = kept["gathers"]  # routes have it
         del self._known, self._initialise
         self.__class__ = Log  # type: ignore[assignment]  # the point of it

@@ -144,6 +144,27 @@ async def test_a_full_disk_lets_a_log_sleep_on(tmp_path: Path) -> None:
     await broker.close()
 
 
+async def test_a_log_that_is_altered_while_it_sleeps_obeys_when_it_wakes(tmp_path: Path) -> None:
+    broker = await opened(tmp_path)
+    namespace = broker.namespace("/")
+    policy = namespace.defaults.with_changes({"layout": "dedicated", "durability": "none"})
+    await broker.declare_topic(namespace, b"t", policy)
+    namespace.publish(b"t", b"x")
+    await written(broker)
+    await broker.close()
+    broker = await opened(tmp_path)
+    namespace = broker.namespace("/")
+    topic = namespace.topics[b"t"]
+    log = topic.partitions[0].log
+    assert log.is_asleep and str(log.durability) == "none"
+    await broker.relocate_topic(namespace, topic, topic.policy.with_changes({"durability": "sync"}))
+    namespace.publish(b"t", b"y")
+    await written(broker)
+    assert not log.is_asleep and log is topic.partitions[0].log
+    assert str(log.durability) == "sync" and log.engine.durable_offset == 2
+    await broker.close()
+
+
 async def operations_of_a_start(data: Path, disk: FaultyDisk, namespaces: int) -> int:
     """Of the disk, by a broker with so many idle namespaces, half of them with records, and by a second of idling."""
     broker = await opened(data, disk=disk)
