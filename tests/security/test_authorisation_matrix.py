@@ -180,6 +180,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_topic": {"name": "newtopic"},
     "alter_topic": {"settings": {"retention_ms": 1000}},
     "create_view": {"name": "newview", "filter": "q/#"},
+    "create_stream": {"name": "newstream"},
+    "alter_stream": {"durability": "os"},
     "publish": {"topic": "obj", "value": "x"},
     "try_it": {"topic": "obj", "value": "x", "protocol": "none"},
     "create_group": {"name": "newgroup", "topic": "q.1"},
@@ -244,7 +246,13 @@ def test_by_http_from_another_namespace(broker: Broker, one: Operation) -> None:
         assert httpx.request(one.method, f"{broker.http_url}{one.path}").status_code in (401, 415)
 
 
-LISTS = {"topic.list": "obj", "view.list": "objview", "queue.list": "objqueue", "group.list": "objgroup"}
+LISTS = {
+    "topic.list": "obj",
+    "view.list": "objview",
+    "stream.list": "objstream",
+    "queue.list": "objqueue",
+    "group.list": "objgroup",
+}
 
 
 @pytest.mark.parametrize("one", [p for p in ENDPOINTS if p.values[0].needs in LISTS])

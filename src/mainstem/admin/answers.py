@@ -50,6 +50,19 @@ ROWS: dict[str, tuple[str, tuple[Field, ...]]] = {
             Field("slots", "integer", "Logs that it reads.", required=True),
         ),
     ),
+    "streams": (
+        "Stream",
+        (
+            NAME,
+            Field("subjects", "array", "What it captures, as NATS spells it.", required=True),
+            Field("storage", "string", "file or memory.", required=True),
+            Field("retention", "string", "limits, interest or workqueue.", required=True),
+            Field("durability", "string", "When a publish is acked: sync, interval:<ms>, os or none.", required=True),
+            Field("messages", "integer", "That it holds.", required=True),
+            Field("bytes", "integer", "That it holds, as JetStream counts them.", required=True),
+            Field("consumers", "integer", "That it has.", required=True),
+        ),
+    ),
     "groups": (
         "Group",
         (

@@ -186,6 +186,7 @@ TOLD = (
     "quota",
     "to",
     "settings",
+    "durability",
 )
 READING = ("topic.publish", "query.run", "search.run")  # by a POST, and no change that an admin makes
 

@@ -41,7 +41,8 @@ from mainstem.broker.schemas.registry import Schemas
 from mainstem.broker.sessions.keeper import SessionKeeper, SessionLimits
 from mainstem.broker.staging.staging import Staging
 from mainstem.broker.state.journal import Journal
-from mainstem.broker.streams.registry import LOG_KIND, StreamService
+from mainstem.broker.streams.policy import LOG_KIND
+from mainstem.broker.streams.registry import StreamService
 from mainstem.broker.topics.commits import Commit
 from mainstem.broker.topics.declaring import Declaring
 from mainstem.broker.topics.deletion import Deletion

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import nats
+import pytest
 
 from mainstem.testing import Broker
 
@@ -26,10 +27,10 @@ ASKED: list[Any] = [
     {"seq": 1, "start_time": PAST},
     {"start_time": PAST},
     *[{"multi_last": one} for one in (["d.1", "d.2"], ["d.>"], [">"], ["none"], ["a..b"], [""], "x")],
-    *[{"multi_last": ["d.>"], "up_to_seq": one} for one in (1, 4, 6, 7)],
+    *[{"multi_last": ["d.>"], "up_to_seq": one} for one in (1, 4, 6, 7, 8, 99)],
     *[{"multi_last": ["d.>"], "up_to_time": one} for one in (PAST, FUTURE, "x")],
     *[{"multi_last": ["d.>"], "batch": one} for one in (1, 2, 9)],
-    *[{"multi_last": ["d.>"], "seq": one} for one in (3, 6)],
+    *[{"multi_last": ["d.>"], "seq": one} for one in (3, 6, 99)],
     *[{**one, "no_hdr": True} for one in ({"seq": 2}, {"last_by_subj": "d.1"})],
     {"multi_last": ["d.>"], "up_to_seq": 3, "up_to_time": PAST},
     {},
@@ -39,11 +40,11 @@ ASKED: list[Any] = [
 ]
 
 
-async def told(url: str) -> list[Any]:
+async def told(url: str, storage: str) -> list[Any]:
     """Each request's answers, to the last that came before that of a request behind it."""
     client = await nats.connect(url, connect_timeout=WAIT_S)
     js = client.jetstream(timeout=WAIT_S)
-    await js.add_stream(name="d", subjects=["d.*"], allow_direct=True)
+    await js.add_stream(name="d", subjects=["d.*"], allow_direct=True, storage=storage)
     for n in range(7):
         await js.publish(f"d.{n % 3}", b"m%d" % n, headers={"N": str(n)} if n % 2 else None)
     found: list[Any] = []
@@ -61,12 +62,14 @@ async def told(url: str) -> list[Any]:
             answers.append((headers, message.data))
         await heard.unsubscribe()
         found.append(answers)
+    await js.delete_stream("d")
     await client.close()
     return found
 
 
-async def test_direct_gets_are_answered_alike(broker: Broker, peer: int) -> None:
-    ours, theirs = await told(broker.nats_url), await told(f"nats://127.0.0.1:{peer}")
+@pytest.mark.parametrize("storage", ["file", "memory"])
+async def test_direct_gets_are_answered_alike(broker: Broker, peer: int, storage: str) -> None:
+    ours, theirs = await told(broker.nats_url, storage), await told(f"nats://127.0.0.1:{peer}", storage)
     assert not [(asked, a, b) for asked, a, b in zip(ASKED, ours, theirs, strict=True) if a != b]
 
 

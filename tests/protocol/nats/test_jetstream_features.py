@@ -13,7 +13,6 @@ import pytest
 from nats.js.api import RePublish, StreamConfig, StreamSource
 from nats.js.errors import APIError
 
-from mainstem.testing import Broker
 from mainstem.testing.process import BrokerProcess
 from tests.crossing.commands import mainstem
 from tests.protocol.nats.test_jetstream import WAIT_S, connected, unique, until
@@ -223,24 +222,4 @@ async def test_backups_by_stream_are_refused_and_tell_of_ours(url: str) -> None:
         body = json.dumps({"deliver_subject": "to", "config": {"name": name}, "state": {}}).encode()
         answer = json.loads((await client.request(f"$JS.API.STREAM.{call}.{name}", body, timeout=WAIT_S)).data)
         assert answer["error"]["err_code"] == code and text in answer["error"]["description"]
-    await client.close()
-
-
-async def test_a_streams_metadata_says_how_durable_an_ack_is(broker: Broker) -> None:
-    client = await connected(broker.nats_url)
-    assert broker.app is not None
-
-    async def asked(word: str, durability: str) -> int:
-        body: dict[str, Any] = {"name": "kept", "subjects": ["kept"]}
-        if durability:
-            body["metadata"] = {"mainstem-durability": durability}
-        answer = await client.request(f"$JS.API.STREAM.{word}.kept", json.dumps(body).encode(), timeout=WAIT_S)
-        return int(json.loads(answer.data).get("error", {}).get("err_code", 0))
-
-    assert await asked("CREATE", "sometimes") == 10052
-    assert await asked("CREATE", "interval:250") == 0
-    log = next(one.log for one in broker.app.broker.streams.by_log.values() if one.name == "kept")
-    assert str(log.durability) == "interval:250"
-    assert await asked("UPDATE", "sync") == 10052  # it is said once
-    assert await asked("UPDATE", "interval:250") == 0
     await client.close()

@@ -269,6 +269,7 @@ def test_rows_have_the_fields_that_the_openapi_document_says(group: str) -> None
         http.post("/v1/messages", json={"topic": "a/b", "value": "x"}).raise_for_status()
         http.post("/v1/queues", json={"name": "jobs", "filter": "a/#"}).raise_for_status()
         http.post("/v1/views", json={"name": "all", "filter": "a/#"}).raise_for_status()
+        http.post("/v1/streams", json={"name": "kept"}).raise_for_status()
         http.post("/v1/groups", json={"name": "readers", "topic": "a.b"}).raise_for_status()
         http.post("/v1/users", json={"name": "root", "password": "secret-1", "admin": True}).raise_for_status()
         http.auth = ("root", "secret-1")

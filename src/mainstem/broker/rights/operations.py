@@ -65,7 +65,8 @@ _TRANSACTION, _NAMESPACE = Kind.TRANSACTION, Kind.NAMESPACE
 _PUBLISH, _CONSUME, _CREATE, _CONFIGURE = Action.PUBLISH, Action.CONSUME, Action.CREATE, Action.CONFIGURE
 _DELETE, _DESCRIBE, _MANAGE = Action.DELETE, Action.DESCRIBE, Action.MANAGE
 _NAMED, _EACH, _WHOLE, _OWN, _BROKER = Scope.OBJECT, Scope.EACH, Scope.WHOLE, Scope.NAMESPACE, Scope.BROKER
-_EVERYWHERE, _KAFKA, _AMQP = ("mqtt", "kafka", "amqp", "http"), ("kafka", "http"), ("amqp", "http")
+_EVERYWHERE = ("mqtt", "kafka", "amqp", "http")
+_KAFKA, _AMQP, _NATS = ("kafka", "http"), ("amqp", "http"), ("nats", "http")
 
 TABLE = (
     Need("health.read", Scope.PUBLIC),
@@ -88,11 +89,13 @@ TABLE = (
     Need("view.delete", _NAMED, _DELETE, _TOPIC),
     Need("view.describe", _NAMED, _DESCRIBE, _TOPIC),
     Need("view.list", _EACH, _DESCRIBE, _TOPIC),
-    Need("stream.create", _NAMED, _CREATE, _TOPIC, ("nats",)),  # on all topics that a stream of JetStream takes
+    Need("stream.create", _NAMED, _CREATE, _TOPIC, _NATS),  # on all topics that a stream of JetStream takes
+    Need("stream.configure", _NAMED, _CONFIGURE, _TOPIC),
     Need("stream.consume", _NAMED, _CONSUME, _TOPIC, ("nats",)),
     Need("stream.purge", _NAMED, _DELETE, _TOPIC, ("nats",)),
     Need("stream.delete", _NAMED, _DELETE, _TOPIC, ("nats",)),
-    Need("stream.describe", _NAMED, _DESCRIBE, _TOPIC, ("nats",)),
+    Need("stream.describe", _NAMED, _DESCRIBE, _TOPIC, _NATS),
+    Need("stream.list", _EACH, _DESCRIBE, _TOPIC),
     Need("queue.create", _NAMED, _CREATE, _QUEUE, ("mqtt", "amqp", "http")),  # and `consume` on what enters it
     Need("queue.consume", _NAMED, _CONSUME, _QUEUE, _EVERYWHERE),
     Need("queue.configure", _NAMED, _CONFIGURE, _QUEUE),

@@ -26,6 +26,7 @@ from mainstem.broker.state.journal import Entries
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
+from mainstem.broker.streams.policy import LOG_KIND, changed_policy, put_policy, use_policy
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
@@ -55,7 +56,6 @@ _OFFSET = struct.Struct(">q")
 _STATE = struct.Struct(">qqqq")
 _PLACE = struct.Struct(">qq")
 RESET = -1
-LOG_KIND = "stream"
 ENGINE_OF_STORAGE = {"memory": "memory"}  # JetStream's word → the engine; `file` is whatever the namespace has
 
 
@@ -258,7 +258,16 @@ class StreamService:
 
         return Commit(self.broker.ticker.loop, written, mirror, apply=apply)
 
-    def update(self, stream: Stream, config: dict[str, Any], granted: Granted | None = None) -> Commit[Stream]:
+    def update(
+        self,
+        stream: Stream,
+        config: dict[str, Any],
+        granted: Granted | None = None,
+        *,
+        durability: str | None = None,
+    ) -> Commit[Stream]:
+        """`durability`: where it changes; empty: as the namespace's topics."""
+        policy = changed_policy(stream, durability) if durability is not None else None
         body = {"log": stream.log.id, "created": stream.created_ns, "begin": 0, "config": config}
         body["granted"] = granted or {}
         filters = StreamSettings.of(config).filters
@@ -266,10 +275,15 @@ class StreamService:
         body["former"] = [one.decode() for one in sorted(gone)]
         if isinstance(stream, Mirror):
             body = {"mirror": stream.origin.name, "created": stream.created_ns, "start": stream.start, "config": config}
-        written = self.broker.store.put_item(ItemKind.STREAM, stream.namespace.name, stream.name, body)
+        with self.broker.store.together() as written:
+            self.broker.store.put_item(ItemKind.STREAM, stream.namespace.name, stream.name, body)
+            if policy is not None:
+                put_policy(stream, policy)
 
         def apply() -> None:
             self.broker.ticker.write_now()
+            if policy is not None:
+                use_policy(stream, policy)
             stream.granted, stream.former = granted or {}, tuple(sorted(gone))
             was = stream.settings.retention
             self.of(stream.namespace).change(stream, config)

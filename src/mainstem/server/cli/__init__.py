@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {  # verb → (module:object, one line of he
     "topic": ("topics:topic", "List, describe, create, alter and remove topics."),
     "schema": ("schemas:schema", "List, describe, add, check and remove schemas of the registry."),
     "view": ("topics:view", "List, describe, create and remove views: named filters over everything stored."),
+    "stream": ("streams:stream", "List, describe, create and alter streams of JetStream."),
     "queue": ("queues:queue", "List, describe, create, alter, purge and remove queues."),
     "group": ("queues:group", "List, describe, create, reset and remove consumer groups."),
     "exchange": ("exchanges:exchange", "List, describe, create and remove AMQP exchanges."),

@@ -24,7 +24,7 @@ from mainstem.server.cli.failures import Unreachable, WrongPeer
 DEFAULT_URL = "http://127.0.0.1:7070"
 TIMEOUT_S = 30.0
 PAGE_ROWS = 500
-NAMED = re.compile(r"/v1/(topics|views|queues|groups|users|sessions)/([^/]+)(?:/.*)?")
+NAMED = re.compile(r"/v1/(topics|views|streams|queues|groups|users|sessions)/([^/]+)(?:/.*)?")
 
 url_option = click.option(
     "--url",

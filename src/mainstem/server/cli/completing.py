@@ -18,6 +18,7 @@ ROWS_MAX = 200
 NOUNS = {  # noun → its list, and the field that names one
     "topic": ("/v1/topics", "name"),
     "view": ("/v1/views", "name"),
+    "stream": ("/v1/streams", "name"),
     "queue": ("/v1/queues", "name"),
     "group": ("/v1/groups", "name"),
     "session": ("/v1/sessions", "name"),

@@ -14,7 +14,7 @@ from base64 import b32encode
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.rights.audit import DONE, FAILED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
@@ -90,6 +90,12 @@ class Call:
         self.headers, self.payload = headers, payload
         self.subject = "$JS.API." + ".".join(tokens)
 
+    @property
+    def principal(self) -> Principal:
+        principal = self.connection.principal
+        assert principal is not None
+        return principal
+
 
 class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerChanges, Joining, Advisories, LeftOut):
     def __init__(self, server: NatsServer, namespace: Namespace, listening: Listening) -> None:
@@ -104,6 +110,7 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
         self.calls_total = self.calls_failed = 0
         self._changes: deque[tuple[Call, str]] = deque()
         self._changing: asyncio.Task[None] | None = None
+        self.change_lock = asyncio.Lock()  # an operator may ask for a change beside the clients
         self._batches = set()
         self._uninterested: set[Delivery] = set()  # push consumers without a subscriber
         listening.on_interest = self.on_interest
@@ -241,7 +248,8 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             call, name = self._changes.popleft()
             try:
                 self._check_level(call)
-                answer: dict[str, Any] = await getattr(self, f"change_{name}")(call)
+                async with self.change_lock:
+                    answer: dict[str, Any] = await getattr(self, f"change_{name}")(call)
             except (JsError, MainstemError) as error:
                 answer = self._refused(error)
             except NotAllowed:
@@ -284,10 +292,8 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             raise errors.consumer_not_found()
         return found
 
-    def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None:
+    def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None:
         """On everything that the filters mean."""
-        principal = call.connection.principal
-        assert principal is not None
         access = self.broker.access
         if not principal.admin and not all(access.allows_all(principal, action, one) for one in filters):
             raise NotAllowed

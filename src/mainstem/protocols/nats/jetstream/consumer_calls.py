@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer, queue_name
 from mainstem.broker.streams.settings import ConsumerSettings
@@ -39,7 +39,7 @@ class ConsumerCalls:
         def new_id(self) -> str: ...
         def stream(self, call: Call, at: int = 2) -> Stream: ...
         def consumer(self, call: Call) -> Consumer: ...
-        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None: ...
         def may_consume(self, connection: NatsConnection, consumer: Consumer) -> bool: ...
         def delivery(self, consumer: Consumer) -> Delivery: ...
         def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
@@ -90,7 +90,7 @@ class ConsumerCalls:
         wanted = {**wanted, "name": name} if name else wanted
         config = consumer_config.complete(wanted, stream.config, strict=strict)
         settings = ConsumerSettings.of(config)
-        self.require(call, Action.CONSUME, stream.rights_on(settings.filters))
+        self.require(call.principal, Action.CONSUME, stream.rights_on(settings.filters))
         known = stream.consumers.get(name) if name else None
         if known is not None:
             if isinstance(known, JoinedConsumer):
@@ -163,14 +163,14 @@ class ConsumerCalls:
 
     def on_consumer_info(self, call: Call) -> dict[str, Any]:
         consumer = self.consumer(call)
-        self.require(call, Action.DESCRIBE, consumer.rights)
+        self.require(call.principal, Action.DESCRIBE, consumer.rights)
         return self.info(consumer)
 
     async def change_consumer_delete(self, call: Call) -> dict[str, Any]:
         if call.payload:
             raise errors.NOT_EMPTY
         consumer = self.consumer(call)
-        self.require(call, Action.CONSUME, consumer.rights)
+        self.require(call.principal, Action.CONSUME, consumer.rights)
         written = self.broker.streams.delete_consumer(consumer)
         if written is not None:
             await written
@@ -191,7 +191,7 @@ class ConsumerCalls:
 
     def _names(self, call: Call) -> list[str]:
         stream = self.stream(call)
-        self.require(call, Action.DESCRIBE, stream.rights)
+        self.require(call.principal, Action.DESCRIBE, stream.rights)
         return sorted(stream.consumers)
 
     def on_consumer_msg_next(self, call: Call) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.protocols.nats.jetstream import errors
 from mainstem.protocols.nats.jetstream.consumer_config import check_group
@@ -27,7 +27,7 @@ class ConsumerChanges:
 
         def now_ns(self) -> int: ...
         def consumer(self, call: Call) -> Consumer: ...
-        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None: ...
         def delivery(self, consumer: Consumer) -> Delivery: ...
         def info(self, consumer: Consumer) -> dict[str, Any]: ...
         def advise_consumer(self, kind: str, word: str, consumer: Consumer, **more: Any) -> None: ...
@@ -41,7 +41,7 @@ class ConsumerChanges:
 
     def _changed(self, call: Call) -> Consumer:
         consumer = self.consumer(call)
-        self.require(call, Action.CONSUME, consumer.rights)
+        self.require(call.principal, Action.CONSUME, consumer.rights)
         return consumer
 
     async def change_consumer_pause(self, call: Call) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Record
@@ -91,7 +91,7 @@ class DirectGets:
     if TYPE_CHECKING:
 
         def now_ns(self) -> int: ...
-        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None: ...
         def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
 
     _batches: set[asyncio.Task[None]]
@@ -101,7 +101,7 @@ class DirectGets:
         stream = self.streams.by_name.get(call.tokens[2])
         if stream is None or not stream.config["allow_direct"]:
             return False
-        self.require(call, Action.CONSUME, stream.rights)
+        self.require(call.principal, Action.CONSUME, stream.rights)
         subject = ".".join(call.tokens[3:])
         if subject:
             self._send_last_of(call, stream, subject)
@@ -203,19 +203,23 @@ class DirectGets:
     # -- the last of many subjects -------------------------------------------------------------------------------------
 
     def _send_lasts(self, call: Call, stream: Stream, asked: Asked) -> None:
-        """As of a sequence or a time."""
+        """As of a sequence or a time. Past the end, as in nats-server, only a stream in memory has results."""
         end = asked.to_seq or stream.last_seq
+        if end > stream.last_seq and stream.config["storage"] == "file":
+            self._fail(call, 404, "No Results")
+            return
         if asked.to_ns is not None:
             end = offset_since(stream, asked.to_ns)
         filters = [one for subject in asked.lasts for one in _filters(subject) or ()]
-        offsets = sorted(o for topic in stream.topics_of(filters) for o in stream.last_offsets(topic, 1, end))
-        offsets = [offset for offset in offsets if offset >= asked.seq - 1] if filters else []
-        if len(offsets) > MULTI_LAST_MAX:
+        topics = stream.topics_of(filters) if filters else ()
+        found = sorted(o for topic in topics for o in stream.last_offsets(topic, 1, end))
+        if len(found) > MULTI_LAST_MAX:
             self._fail(call, 413, "Too Many Results")
             return
-        if not offsets:
+        if not found:
             self._fail(call, 404, "No Results")
             return
+        offsets = [offset for offset in found if offset >= asked.seq - 1]
         last, size, left = 0, 0, len(offsets)
         for sent, offset in enumerate(offsets, 1):
             record = stream.read_one(offset)

@@ -36,8 +36,7 @@ class Joining:
     async def join(self, call: Call, stream: Stream, config: dict[str, Any], settings: ConsumerSettings) -> None:
         """Find or make the queue, and take over what it says into the configuration."""
         _check(stream, config)
-        principal = call.connection.principal
-        assert principal is not None
+        principal = call.principal
         queues = self.broker.queues.of(self.namespace)
         queue = queues.find(queue_name(config))
         if queue is None:

@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.broker import Broker
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Record
@@ -50,12 +50,12 @@ class MessageCalls:
 
         def now_ns(self) -> int: ...
         def stream(self, call: Call, at: int = 2) -> Stream: ...
-        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None: ...
         def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> None: ...
 
     def on_stream_msg_get(self, call: Call) -> dict[str, Any]:
         stream = self.stream(call, 3)
-        self.require(call, Action.CONSUME, stream.rights)
+        self.require(call.principal, Action.CONSUME, stream.rights)
         record = self._found(stream, document(call.payload, _GET))
         if record is None:
             raise errors.no_message()
@@ -87,7 +87,7 @@ class MessageCalls:
 
     async def change_stream_msg_delete(self, call: Call) -> dict[str, Any]:
         stream = self.stream(call, 3)
-        self.require(call, Action.DELETE, stream.rights)
+        self.require(call.principal, Action.DELETE, stream.rights)
         seq = number(document(call.payload, frozenset(("seq", "no_erase"))), "seq")
         if stream.config["sealed"]:
             raise errors.SEALED

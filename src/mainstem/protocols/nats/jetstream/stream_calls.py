@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.rights.access import Action
+from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
-from mainstem.model.errors import InvalidName, Overloaded
+from mainstem.model.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidName,
+    MainstemError,
+    NotAuthorized,
+    Overloaded,
+)
 from mainstem.model.topic import filter_of_nats
 from mainstem.model.topic_filter import filter_levels, overlap
 from mainstem.protocols.nats.jetstream import errors, stream_config
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
 NAMES_MAX, LIST_MAX = 1024, 256
 DURABILITY = "mainstem-durability"  # in a stream's metadata
+UNAVAILABLE = 503
 
 STORAGES = ("memory", "file")
 _NO_LIMITS = (
@@ -40,6 +49,7 @@ class StreamCalls:
     broker: Broker
     namespace: Namespace
     streams: Streams
+    change_lock: asyncio.Lock
     calls_total: int
     calls_failed: int
 
@@ -47,7 +57,7 @@ class StreamCalls:
 
         def now_ns(self) -> int: ...
         def stream(self, call: Call, at: int = 2) -> Stream: ...
-        def require(self, call: Call, action: Action, filters: tuple[bytes, ...]) -> None: ...
+        def require(self, principal: Principal, action: Action, filters: tuple[bytes, ...]) -> None: ...
         def advise_stream(self, action: str, stream: Stream) -> None: ...
 
     # -- the account -------------------------------------------------------------------------------------------------
@@ -97,20 +107,37 @@ class StreamCalls:
         if "mirror" in config:
             stream = await self._create_mirror(call, config)
         else:
-            stream = await self._create(call, config)
+            stream = await self._create(call.principal, config)
         self.advise_stream("create", stream)
         return {**stream_info(stream, self.now_ns()), "did_create": True}
 
-    async def _create(self, call: Call, config: dict[str, Any]) -> Stream:
+    async def declare_stream(self, principal: Principal, given: dict[str, Any], durability: str) -> Stream:
+        """For an operator, who asks by HTTP: what STREAM.CREATE does, in turn with clients' changes."""
+        async with self.change_lock:
+            try:
+                config = stream_config.complete(given)
+                if config["name"] in self.streams.by_name:
+                    raise AlreadyExists(f"stream {config['name']} already exists")
+                stream = await self._create(principal, config, durability)
+            except errors.NotAllowed:
+                subjects = ", ".join(config.get("subjects") or ())
+                raise NotAuthorized(f"user {principal.name} may not create all that {subjects} means") from None
+            except errors.JsError as error:
+                kind: type[MainstemError] = Overloaded if error.code == UNAVAILABLE else InvalidArgument
+                raise kind(f"stream {given['name']} was not created: {error.description}") from None
+            self.advise_stream("create", stream)
+            return stream
+
+    async def _create(self, principal: Principal, config: dict[str, Any], durability: str = "") -> Stream:
         settings = StreamSettings.of(config)
-        self.require(call, Action.CREATE, settings.captured)
+        self.require(principal, Action.CREATE, settings.captured)
         self._check_quota(config)
         if self.streams.overlapping(settings.filters) is not None:
             raise errors.OVERLAP
-        granted = self._check_sources(call, config)
-        self._check_republish(call, config)
+        granted = self._check_sources(principal, config)
+        self._check_republish(principal, config)
         self.streams.check_topics(settings.filters)
-        durability = _durability(config) or ("os" if config.get("persist_mode") else "")
+        durability = durability or _durability(config)
         try:
             return await self.broker.streams.create(self.namespace, config, durability=durability, granted=granted)
         except Overloaded as error:
@@ -125,31 +152,29 @@ class StreamCalls:
         if origin is None or isinstance(origin, Mirror):
             what = "is a mirror itself" if origin is not None else "is not there"
             raise errors.stream_config(f"a mirror here is a view, and stream {asked['name']!r} {what}")
-        self.require(call, Action.CONSUME, origin.rights)
+        self.require(call.principal, Action.CONSUME, origin.rights)
         config["mirror_direct"] = origin.config["allow_direct"]
         start = max(0, asked.get("opt_start_seq", 0) - 1)
         if "opt_start_time" in asked:
             start = offset_since(origin, time_ns(asked["opt_start_time"]))
         return await self.broker.streams.create_mirror(origin, config, start)
 
-    def _check_republish(self, call: Call, config: dict[str, Any]) -> None:
+    def _check_republish(self, principal: Principal, config: dict[str, Any]) -> None:
         """Who has messages published again must be allowed to publish there."""
         if "republish" in config:
             goal = filter_of_nats(stream_config.pattern_of(config["republish"]["dest"]).encode())
-            self.require(call, Action.PUBLISH, (goal,))
+            self.require(principal, Action.PUBLISH, (goal,))
 
-    def _check_sources(self, call: Call, config: dict[str, Any]) -> Granted:
+    def _check_sources(self, principal: Principal, config: dict[str, Any]) -> Granted:
         """Who copies must be allowed to read, then and later; and no copy may come back to where it is from."""
         granted: Granted = {}
-        principal = call.connection.principal
-        assert principal is not None
         for one in config.get("sources") or ():
             origin = self.streams.by_name.get(one["name"])
             if principal.admin:
                 continue
             if origin is None:
                 raise errors.stream_config(f"only an admin may name a source that is not there: {one['name']!r}")
-            self.require(call, Action.CONSUME, origin.rights)
+            self.require(principal, Action.CONSUME, origin.rights)
             granted[origin.name] = [right.decode() for right in origin.rights]
         reached, waiting = set[str](), [one["name"] for one in config.get("sources") or ()]
         while waiting:
@@ -166,8 +191,9 @@ class StreamCalls:
         config = self._config(call)
         stream = self.stream(call)
         stream_config.check_update(stream.config, config)
-        if _durability(stream.config) != _durability(config):
-            raise errors.stream_config(f"metadata {DURABILITY} can not be updated")
+        durability = _durability(config) if _durability(stream.config) != _durability(config) else None
+        if durability is not None and isinstance(stream, Mirror):
+            raise errors.stream_config(f"metadata {DURABILITY}: a mirror here is a view, and its origin's holds")
         stream_config.seal(config)
         consumers = {name: one.config for name, one in stream.consumers.items()}
         if names := stream_config.limited_consumers(stream.config, config, consumers):
@@ -175,15 +201,15 @@ class StreamCalls:
         settings = StreamSettings.of(config)
         if isinstance(stream, Mirror):
             config["mirror_direct"] = stream.config["mirror_direct"]
-        self.require(call, Action.CREATE, (*stream.rights, *settings.captured))
+        self.require(call.principal, Action.CREATE, (*stream.rights, *settings.captured))
         self._check_quota(config)
         if self.streams.overlapping(settings.filters, stream.name) is not None:
             raise errors.OVERLAP
-        granted = self._check_sources(call, config)
-        self._check_republish(call, config)
+        granted = self._check_sources(call.principal, config)
+        self._check_republish(call.principal, config)
         fresh = tuple(one for one in settings.filters if one not in stream.settings.filters)
         self.streams.check_topics(fresh)
-        await self.broker.streams.update(stream, config, granted)
+        await self.broker.streams.update(stream, config, granted, durability=durability)
         self.advise_stream("modify", stream)
         return stream_info(stream, self.now_ns())
 
@@ -198,7 +224,7 @@ class StreamCalls:
         if call.payload:
             raise errors.NOT_EMPTY
         stream = self.stream(call)
-        self.require(call, Action.DELETE, stream.rights)
+        self.require(call.principal, Action.DELETE, stream.rights)
         if stream.mirrors:
             names = ", ".join(sorted(one.name for one in stream.mirrors))
             raise errors.JsError(500, 10050, f"its mirrors are views of it and would be empty: delete {names} first")
@@ -212,7 +238,7 @@ class StreamCalls:
             stream = self.stream(call)
         except errors.JsError as error:
             return {"error": error.to_document(), "total": 0, "offset": 0, "limit": 0}
-        self.require(call, Action.DESCRIBE, stream.rights)
+        self.require(call.principal, Action.DESCRIBE, stream.rights)
         info = stream_info(stream, self.now_ns())
         page = {"total": 0, "offset": 0, "limit": 0}
         if subjects := string(given, "subjects_filter"):
@@ -239,8 +265,7 @@ class StreamCalls:
         return [stream for stream in found if self._may_see(call, stream)]
 
     def _may_see(self, call: Call, stream: Stream) -> bool:
-        principal = call.connection.principal
-        assert principal is not None
+        principal = call.principal
         allows = self.broker.access.allows_filter
         return principal.admin or all(allows(principal, Action.DESCRIBE, one) for one in stream.rights)
 
@@ -266,7 +291,7 @@ class StreamCalls:
 
     async def _purge(self, call: Call) -> int:
         stream = self.stream(call)
-        self.require(call, Action.DELETE, stream.rights)
+        self.require(call.principal, Action.DELETE, stream.rights)
         given = document(call.payload)
         seq, keep, subject = number(given, "seq"), number(given, "keep"), string(given, "filter")
         if seq and keep:
@@ -299,4 +324,5 @@ class StreamCalls:
 
 
 def _durability(config: dict[str, Any]) -> str:
-    return str(config.get("metadata", {}).get(DURABILITY, ""))
+    """What the client asks for; empty: as the namespace's topics."""
+    return str(config.get("metadata", {}).get(DURABILITY, "")) or ("os" if config.get("persist_mode") else "")
