@@ -113,6 +113,7 @@ def test_a_page_whose_session_ended_leads_to_the_login_and_back(context: Browser
     page.goto("/connections")
     fill(page, *ROOT)
     expect(page.locator("h1")).to_have_text("Connections")
+    page.wait_for_load_state()  # with its scripts, which need a session too
     context.request.post("/logout", data={})  # in another tab
     expect(page).to_have_url(re.compile(r"/login\?next=%2Fconnections$"))  # its next poll
     fill(page, *ROOT)
