@@ -57,7 +57,7 @@ def _clients(running: Running, queue: Queue) -> Iterator[dict[str, Any]]:
 def _connection_of(taker: Any) -> Any:
     """MQTT's members have one; AMQP's consumers have a channel, whose session does."""
     channel = getattr(taker, "channel", None)
-    return getattr(taker, "connection", None) or getattr(getattr(channel, "session", None), "connection", None)
+    return getattr(taker, "connection", None) or getattr(getattr(channel, "owner", None), "connection", None)
 
 
 def _puller(puller: Any, unacked: int) -> dict[str, Any]:

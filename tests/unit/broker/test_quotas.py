@@ -74,7 +74,12 @@ async def test_levels_refuse_what_would_exceed_them_and_only_there(tmp_path: Pat
         await durable(left.publish(b"a", b"2"))
         right.publish(b"c", b"1")
         broker.queues.of(right).declare("two", QueueSettings())
-        assert broker.quotas.shown(NAMESPACE, "left")["topics_max"] == {"used": 2, "limit": 2, "left": 0}
+        assert broker.quotas.shown(NAMESPACE, "left")["topics_max"] == {
+            "used": 2,
+            "limit": 2,
+            "left": 0,
+            "near": True,
+        }
     async with running(tmp_path) as broker:
         with pytest.raises(QuotaExceeded):
             broker.namespace("left").publish(b"c", b"1")
