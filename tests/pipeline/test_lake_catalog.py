@@ -332,7 +332,8 @@ def test_tables_are_renamed_and_registered_and_namespaces_have_properties(broker
     assert len(catalog.register_table("iot.again", location).scan().to_arrow()) == 2
     done = catalog.update_namespace_properties("iot", removals={"owner", "none"}, updates={"room": "7"})
     assert (done.removed, done.updated, done.missing) == (["owner"], ["room"], ["none"])
-    assert catalog.load_namespace_properties("iot") == {"room": "7"}
+    told = catalog.load_namespace_properties("iot")
+    assert told == {"room": "7", "location": str(warehouse / "iot")}
 
 
 def test_what_would_give_an_archive_another_name_or_reach_outside_is_refused(broker: Broker, warehouse: Path) -> None:
