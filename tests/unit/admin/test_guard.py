@@ -146,6 +146,8 @@ class TestWithUsers:
                 "reset_group": {"group": "g", "to": "earliest"},
                 "publish": {"topic": "open/x", "value": "v"},
                 "try_it": {"topic": "open/x", "value": "v", "protocol": "mqtt"},
+                "create_stream": {"name": "s", "subjects": ["open.x"]},
+                "alter_stream": {"durability": "os"},
             }
             for one in OPERATIONS:
                 path = one.path.replace("{name:path}", "open/x").replace("{name}", "ann").replace("{id}", "mqtt-1")
