@@ -41,12 +41,11 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def tiered(broker: Broker) -> list[TieredEngine]:
     assert broker.app is not None
     engines = [log.engine for log in broker.app.broker.logs.by_id.values()]
-    assert all(isinstance(engine, TieredEngine) for engine in engines)
     return [engine for engine in engines if isinstance(engine, TieredEngine)]
 
 
-def move_all_to_the_store(broker: Broker) -> None:
-    """What a start replays stays here, so the state's snapshot comes first."""
+def move_all_to_the_store(broker: Broker, logs: int = 1) -> None:
+    """Of at least so many logs. What a start replays stays here, so the state's snapshot comes first."""
     assert broker.app is not None
     assert broker.loop is not None
     core = broker.app.broker
@@ -60,7 +59,9 @@ def move_all_to_the_store(broker: Broker) -> None:
 
     asyncio.run_coroutine_threadsafe(seal(), broker.loop).result(DEADLINE_S)
     deadline = time.monotonic() + DEADLINE_S
-    while any(segment.sealed for engine in tiered(broker) for segment in engine.local.segments):
+    while len(tiered(broker)) < logs or any(
+        segment.sealed for engine in tiered(broker) for segment in engine.local.segments
+    ):
         assert time.monotonic() < deadline, "sealed segments are still here"
         time.sleep(0.1)
 

@@ -20,6 +20,7 @@ from tests.protocol.mqtt.raw import Raw
 
 QUIET_S = 120.0  # nothing for that long, and it is given up
 PAGE = 100
+ABSENT = "absent"
 Reader = Callable[[BrokerProcess, int], Iterator[bytes]]
 
 
@@ -52,6 +53,21 @@ def mqtt_stream(broker: BrokerProcess, count: int) -> Iterator[bytes]:
         client.socket.settimeout(QUIET_S)
         earliest = {Property.USER_PROPERTY: [(b"stream-offset", b"earliest")]}
         client.subscribe(("$stream/t/a", 0), properties=earliest)
+        for _ in range(count):
+            yield client.message().payload
+
+
+def declare_session(broker: BrokerProcess) -> None:
+    with Raw.connected(broker.mqtt_port, ABSENT, clean=False) as client:
+        client.subscribe(("t/a", 1))
+        client.disconnect()
+
+
+def absent_session(broker: BrokerProcess, count: int) -> Iterator[bytes]:
+    """What came while it was away."""
+    with Raw.connected(broker.mqtt_port, ABSENT, clean=False, keep_alive=0) as client:
+        assert client.session_present
+        client.socket.settimeout(QUIET_S)
         for _ in range(count):
             yield client.message().payload
 
@@ -108,6 +124,7 @@ READERS: dict[str, Reader] = {
     "Kafka": kafka,
     "a view": view,
     "MQTT $stream": mqtt_stream,
+    "an absent MQTT session": absent_session,
     "an AMQP stream": amqp("t.a", {"x-stream-offset": "first"}),
     "an AMQP queue": amqp("held", {}),
     "NATS": nats_pull,

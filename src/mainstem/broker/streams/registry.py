@@ -33,10 +33,13 @@ from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
 from mainstem.broker.streams.tap import OVERHEAD_BYTES
 from mainstem.broker.topics.commits import Commit
+from mainstem.log.away import bring
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
 from mainstem.metadata.store import Written
 from mainstem.model.errors import Overloaded
+from mainstem.model.record import Record
 from mainstem.model.topic_filter import matches
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
@@ -387,15 +390,20 @@ class StreamService:
         if stream.settings.retention == "workqueue":
             stream.remove(offsets)
         elif stream.settings.retention == "interest":
-            stream.remove([offset for offset in offsets if not self._owed(stream, offset)])
+            try:
+                gone = [offset for offset in offsets if not self._owed(stream, stream.read_one(offset))]
+            except NotLocal as missing:
+                bring(missing, lambda: None if stream.deleted else self.on_settled(consumer, offsets))
+                return
+            stream.remove(gone)
         else:
             return
         stream.flush_removed()
 
-    def _owed(self, stream: Stream, offset: int) -> bool:
-        record = stream.read_one(offset)
+    def _owed(self, stream: Stream, record: Record | None) -> bool:
         if record is None:
             return False
+        offset = record.offset
         for consumer in stream.consumers.values():
             filters = consumer.settings.filters
             if filters and not any(matches(f, stream.plain(record.topic)) for f in filters):
@@ -404,10 +412,17 @@ class StreamService:
                 return True
         return False
 
-    def drop_unwanted(self, stream: Stream) -> None:
+    def drop_unwanted(self, stream: Stream, start: int = 0) -> None:
         """What no consumer is owed is removed: one was deleted, or the stream was not kept by interest before."""
-        found = stream.walk((), stream.first, stream.end)
-        stream.remove([record.offset for record in found if not self._owed(stream, record.offset)])
+        unwanted, at = list[int](), max(start, stream.first)
+        try:
+            for record in stream.walk((), at, stream.end):
+                at = record.offset + 1
+                if not self._owed(stream, record):
+                    unwanted.append(record.offset)
+        except NotLocal as missing:
+            bring(missing, lambda: None if stream.deleted else self.drop_unwanted(stream, at))
+        stream.remove(unwanted)
         stream.flush_removed()
 
     # -- journal ---------------------------------------------------------------------------------------------------

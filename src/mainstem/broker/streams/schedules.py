@@ -15,12 +15,14 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from mainstem.log.away import bring
 from mainstem.model.cron import next_fire
 from mainstem.model.errors import InvalidArgument, InvalidName
 from mainstem.model.nats_headers import header_value, with_lines, without
 from mainstem.model.origin import Origin
 from mainstem.model.times import time_text
 from mainstem.model.topic import topic_of_nats
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.stream import Stream
@@ -92,7 +94,12 @@ class Schedules:
             if offset >= self._stream.end:
                 return  # not durable yet
             heappop(self._heap)
-            self._fire(topic, offset, due_ns, now_ns)
+            try:
+                self._fire(topic, offset, due_ns, now_ns)
+            except NotLocal as missing:  # it reads first
+                heappush(self._heap, (due_ns, topic, offset))
+                bring(missing, self._stream.run_schedules)
+                return
 
     def _fire(self, topic: bytes, offset: int, due_ns: int, now_ns: int) -> None:
         stream = self._stream

@@ -17,6 +17,7 @@ import struct
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from mainstem.log.away import bring
 from mainstem.model.errors import MainstemError
 from mainstem.model.nats_headers import header_value, with_lines, without
 from mainstem.model.origin import Origin
@@ -25,6 +26,7 @@ from mainstem.model.subject_transform import SubjectTransform
 from mainstem.model.times import time_ns
 from mainstem.model.topic import filter_of_nats, topic_of_nats
 from mainstem.model.topic_filter import matches
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.stream import Stream
@@ -73,6 +75,12 @@ class Source:
 
     def run(self) -> None:
         """Copy some, and look again when there is more."""
+        try:
+            self._run()
+        except NotLocal as missing:  # nothing was copied yet in this turn
+            bring(missing, self.run)
+
+    def _run(self) -> None:
         self._waiting = False
         stream, origin = self._stream, self._streams.by_name.get(self.name)
         if self._stopped or stream.deleted or origin is None:

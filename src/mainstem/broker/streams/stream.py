@@ -22,10 +22,12 @@ from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.broker.streams.tap import OVERHEAD_BYTES, Tap
+from mainstem.log.away import bring
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 from mainstem.model.times import duration_text
 from mainstem.model.topic_filter import matches
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace
@@ -51,6 +53,7 @@ class Stream(StreamContents):
             OrderedDict()
         )  # id → (stamp, ticket, index)
         self.watchers: list[Callable[[], None]] = []  # who waits for something new
+        self._bringing = False  # old messages that lie elsewhere, to see how old they are
         self._fresh: deque[tuple[int, bytes]] = deque()  # written, not yet stable: offset, topic
         self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
         self._unjournaled: list[int] = []
@@ -273,22 +276,47 @@ class Stream(StreamContents):
             self.remove_front(self.end)
             return
         old: dict[bytes, Record] = {}
-        young = self.end
-        for record in self.walk((), self.first, self.end):
-            if record.stamp >= oldest:
+        young = self.first
+        try:
+            for record in self.walk((), self.first, self.end):
                 young = record.offset
-                break
-            if marked:
-                old[record.topic] = record
+                if record.stamp >= oldest:
+                    break
+                young += 1
+                if marked:
+                    old[record.topic] = record
+            else:
+                young = self.end
+        except NotLocal as missing:
+            self._expire_more(missing)
         self.remove_front(young)
         self._mark(old)
+
+    def _expire_more(self, missing: NotLocal) -> None:
+        """Once what comes next is here."""
+
+        def again() -> None:
+            self._bringing = False
+            if not self.deleted:
+                self.expire()
+                self.flush_removed()
+
+        if not self._bringing:
+            self._bringing = True
+            bring(missing, again)
 
     def expire_single(self) -> None:
         """Messages whose own time to live is over go."""
         due = self.expiring.due(self.service.now_ns(), self.end) if len(self.expiring) else []
         old: dict[bytes, Record] = {}
         if self.settings.marker_ttl_ns:
-            found = [record for offset in due if (record := self.read_one(offset)) is not None]
+            try:
+                found = [record for offset in due if (record := self.read_one(offset)) is not None]
+            except NotLocal as missing:
+                for offset in due:
+                    self.expiring.add(offset, 0)
+                bring(missing, lambda: None if self.deleted else self.expire_single())
+                return
             old = {record.topic: record for record in found}
         if due and self.remove(due):
             self.flush_removed()

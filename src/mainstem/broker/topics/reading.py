@@ -39,7 +39,7 @@ from mainstem.model.crossing import kafka_records
 from mainstem.model.errors import MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
-from mainstem.storage.engine import Buffer, Slice
+from mainstem.storage.engine import Buffer, NotLocal, Slice
 
 INFLATED_BYTES_MAX = 64 << 20
 SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
@@ -229,16 +229,21 @@ class Chosen:
         count_max: int,
         expect: Callable[[array[int]], None],
     ) -> array[int]:
-        """Offer matching records to a sink until it takes no more; their offsets, which `expect` is told before."""
+        """Offer matching records to a sink until it takes no more, or the next lie elsewhere; their offsets, which `expect`
+        is told before."""
         at = max(offset, self._log.start_offset)
         offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
         expect(offsets)
         taken = 0
-        for piece, inside in pieces_of(self._log, offsets, scanned, READ_BYTES_MAX):
-            wanted = offsets[taken:inside]
-            if dispatcher.replay(sink, self._log, piece, wanted, 0, STAMP_MAX, self._topic_of) != OFFERED:
-                break
-            taken = inside
+        try:
+            for piece, inside in pieces_of(self._log, offsets, scanned, READ_BYTES_MAX):
+                wanted = offsets[taken:inside]
+                if dispatcher.replay(sink, self._log, piece, wanted, 0, STAMP_MAX, self._topic_of) != OFFERED:
+                    break
+                taken = inside
+        except NotLocal:
+            if not taken:  # else what the sink has counts first
+                raise
         return offsets
 
     def _decode(self, piece: memoryview, chosen: array[int]) -> list[Record]:

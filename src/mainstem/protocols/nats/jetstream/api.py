@@ -12,6 +12,7 @@ import logging
 import os
 from base64 import b32encode
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action, Principal
@@ -19,6 +20,7 @@ from mainstem.broker.rights.audit import DONE, FAILED
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
 from mainstem.broker.streams.stream import Stream
+from mainstem.log.away import bring, brought
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.login import address_of
@@ -37,6 +39,7 @@ from mainstem.protocols.nats.jetstream.publishing import Publisher
 from mainstem.protocols.nats.jetstream.stream_calls import StreamCalls
 from mainstem.protocols.nats.jetstream.words import header_value
 from mainstem.protocols.nats.listening import is_live_only
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace
@@ -184,8 +187,10 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
         name = self._name_of(tokens)
         if name is None:
             return True  # nats-server is silent
-        if name in ("direct_get", "consumer_msg_next"):
-            return bool(getattr(self, f"on_{name}")(call))
+        if name == "consumer_msg_next":
+            return bool(self.on_consumer_msg_next(call))
+        if name == "direct_get":
+            return self._direct_get(call)
         if name == "consumer_reset" and not self.is_there(call):
             return True  # nats-server is silent
         if not reply:
@@ -205,6 +210,18 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
                 return name if fewest <= len(tokens) - count <= most else None
         return None
 
+    def _direct_get(self, call: Call) -> bool:
+        try:
+            return self.on_direct_get(call)
+        except NotLocal as missing:
+            bring(missing, lambda: None if call.connection.closing else self._get_again(call))
+            return True
+
+    def _get_again(self, call: Call) -> None:
+        """The stream may be gone by now: then it is as if nobody had been there."""
+        with suppress(NotAllowed):
+            self._direct_get(call)
+
     def _answer(self, call: Call, name: str) -> None:
         try:
             self._check_level(call)
@@ -213,6 +230,9 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             answer = self._refused(error)
         except NotAllowed:
             call.connection.refuse_publish(call.tokens)
+            return
+        except NotLocal as missing:  # it only reads: once more, when that is here
+            bring(missing, lambda: None if call.connection.closing else self._answer(call, name))
             return
         self._reply(call, name, answer)
 
@@ -248,8 +268,7 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             call, name = self._changes.popleft()
             try:
                 self._check_level(call)
-                async with self.change_lock:
-                    answer: dict[str, Any] = await getattr(self, f"change_{name}")(call)
+                answer = await self._change(call, name)
             except (JsError, MainstemError) as error:
                 answer = self._refused(error)
             except NotAllowed:
@@ -261,6 +280,16 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             failure = answer.get("error")
             self._audit(call, name, FAILED if failure else DONE, str(failure.get("description", "")) if failure else "")
             self._reply(call, name, answer)
+
+    async def _change(self, call: Call, name: str) -> dict[str, Any]:
+        """A change reads before it changes anything, or says the same when it is asked for again."""
+        while True:
+            try:
+                async with self.change_lock:
+                    answer: dict[str, Any] = await getattr(self, f"change_{name}")(call)
+                    return answer
+            except NotLocal as missing:
+                await brought(missing)
 
     def _audit(self, call: Call, name: str, outcome: str, why: str = "") -> None:
         if name in READING:

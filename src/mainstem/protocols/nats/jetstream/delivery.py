@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.consumer import Consumer, Delivered
+from mainstem.log.away import bring
 from mainstem.model.crossing import nats_message
 from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
@@ -27,6 +28,7 @@ from mainstem.protocols.nats.jetstream.handing import Handing, Target
 from mainstem.protocols.nats.jetstream.pace import Pace
 from mainstem.protocols.nats.jetstream.waiting import Pull, Waiting
 from mainstem.protocols.nats.jetstream.words import status, with_lines
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.jetstream.api import JetStream
@@ -77,7 +79,7 @@ class Delivery:
         self.pulls.on_unpinned = self._on_unpinned
         self._pace = Pace(consumer.config, consumer.stream.last_seq)
         self._later: asyncio.TimerHandle | None = None  # when the pace allows the next message
-        self._scheduled = self._watching = False
+        self._scheduled = self._watching = self._bringing = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._flow_bytes = 0
@@ -125,7 +127,10 @@ class Delivery:
         self.serve()
 
     def _ready(self) -> bool:
-        return self.consumer.has_ready()
+        try:
+            return self.consumer.has_ready()
+        except NotLocal:
+            return True
 
     def _expire(self, pull: Pull) -> None:
         if pull in self.pulls:
@@ -176,13 +181,22 @@ class Delivery:
 
     def serve(self) -> None:
         self._scheduled = False
-        if self.consumer.deleted:
+        if self.consumer.deleted or self._bringing:
             return
-        if self.push:
-            self._serve_push()
-        else:
-            self._serve_pulls()
+        try:
+            if self.push:
+                self._serve_push()
+            else:
+                self._serve_pulls()
+        except NotLocal as missing:
+            self._bringing = True
+            bring(missing, self._on_brought)
         self.consumer.put_back()
+
+    def _on_brought(self) -> None:
+        """What it reads next lay elsewhere, and is here now."""
+        self._bringing = False
+        self.wake()
 
     def _held_back(self, record: Record) -> bool:
         """Whether the next message must wait for its time; it is looked at again then."""

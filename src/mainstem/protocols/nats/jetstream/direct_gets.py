@@ -6,13 +6,16 @@ A batch is sent in slices, so that nobody waits for it. It ends with `204 EOB`, 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from mainstem.broker.rights.access import Action, Principal
 from mainstem.broker.streams.stream import Stream
-from mainstem.model.errors import InvalidName
+from mainstem.log.away import AGAIN_S, brought
+from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.record import Record
 from mainstem.model.topic import filter_of_nats
 from mainstem.protocols.nats.jetstream.delivery import message_of
@@ -30,10 +33,13 @@ from mainstem.protocols.nats.jetstream.words import (
     unsigned,
     with_lines,
 )
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.streams.streams import Streams
     from mainstem.protocols.nats.jetstream.api import Call
+
+logger = logging.getLogger("mainstem.nats")
 
 MULTI_LAST_MAX = 1024
 BYTES_MAX = 64 << 20  # of one answer: what a client may leave unread
@@ -168,21 +174,29 @@ class DirectGets:
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def _run(self, slices: Iterator[None]) -> None:
+    def _run(self, slices: Iterator[NotLocal | None]) -> None:
         """The first slice at once; the rest, if there is more, in turns with everybody else."""
-        if next(slices, StopIteration) is StopIteration:
+        for first in slices:
+            task = asyncio.get_running_loop().create_task(_in_turns(first, slices))
+            break
+        else:
             return
-        task = asyncio.get_running_loop().create_task(_in_turns(slices))
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
 
-    def _batch(self, call: Call, stream: Stream, asked: Asked) -> Iterator[None]:
+    def _batch(self, call: Call, stream: Stream, asked: Asked) -> Iterator[NotLocal | None]:
+        """Slices; between them it is the turn of others, and what it missed is brought."""
         start, end = _start(stream, asked), stream.end
         filters = _filters(asked.following) if asked.following else ()
         left = stream.count(filters, start, end) if filters is not None else 0
         last, sent, size, slice_size = 0, 0, 0, 0
         if asked.batch > 0:
-            for record in stream.walk(filters, max(start, stream.first), end) if filters is not None else ():
+            for record in _walk(stream, filters, max(start, stream.first), end) if filters is not None else ():
+                if isinstance(record, NotLocal):
+                    if call.connection.closing:
+                        return
+                    yield record
+                    continue
                 left -= 1
                 more = (("Nats-Num-Pending", left), ("Nats-Last-Sequence", last))
                 counted = self._send(call, stream, record, more, bare=asked.bare)
@@ -193,7 +207,7 @@ class DirectGets:
                     if call.connection.closing or len(self._batches) >= BATCHES_MAX:
                         break
                     slice_size = 0
-                    yield
+                    yield None
             if not sent:
                 self._fail(call, 404, "Message Not Found")
                 return
@@ -221,8 +235,8 @@ class DirectGets:
             return
         offsets = [offset for offset in found if offset >= asked.seq - 1]
         last, size, left = 0, 0, len(offsets)
-        for sent, offset in enumerate(offsets, 1):
-            record = stream.read_one(offset)
+        records = _all_here(stream, offsets, asked)
+        for sent, (offset, record) in enumerate(zip(offsets, records, strict=False), 1):
             left -= 1
             if record is not None:
                 more = (("Nats-Num-Pending", left), ("Nats-Last-Sequence", last))
@@ -234,10 +248,42 @@ class DirectGets:
         self.send(call.reply, b"", status(204, "EOB", lines))
 
 
-async def _in_turns(slices: Iterator[None]) -> None:
-    await asyncio.sleep(0)
-    for _ in slices:
-        await asyncio.sleep(0)
+def _all_here(stream: Stream, offsets: list[int], asked: Asked) -> list[Record | None]:
+    """The records of one answer: all are read before the first is sent, for some may have to be brought."""
+    records, size = list[Record | None](), 0
+    for offset in offsets:
+        record = stream.read_one(offset)
+        records.append(record)
+        size += len(record.value or b"") if record is not None else 0
+        if len(records) == asked.batch or size >= min(asked.bytes_max, BYTES_MAX):
+            break
+    return records
+
+
+def _walk(stream: Stream, filters: Sequence[bytes], start: int, end: int) -> Iterator[Record | NotLocal]:
+    """As `Stream.walk`; where something lies elsewhere it says so, and reads it again when it is asked to go on."""
+    while start < end:
+        try:
+            records, after = stream.read(filters, start, end, count_max=SLICE_MESSAGES)
+        except NotLocal as missing:
+            yield missing
+            continue
+        yield from records
+        if after <= start:
+            return
+        start = after
+
+
+async def _in_turns(first: NotLocal | None, slices: Iterator[NotLocal | None]) -> None:
+    for one in itertools.chain((first,), slices):
+        if one is None:
+            await asyncio.sleep(0)
+            continue
+        try:
+            await brought(one)
+        except MainstemError as error:
+            logger.error("what lies elsewhere could not be read, tried again in %d s: %s", AGAIN_S, error)
+            await asyncio.sleep(AGAIN_S)
 
 
 def _start(stream: Stream, asked: Asked) -> int:

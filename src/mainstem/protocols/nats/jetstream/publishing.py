@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.streams.expiry import EXPIRING_MAX, ttl_ns
 from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.tap import OVERHEAD_BYTES
+from mainstem.log.away import bring
 from mainstem.log.gather import Ticket
-from mainstem.model.errors import InvalidRecord, MainstemError
+from mainstem.model.errors import InvalidRecord, MainstemError, Overloaded
 from mainstem.model.origin import Origin
 from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.nats.jetstream import counters, errors, scheduling
@@ -23,11 +24,13 @@ from mainstem.protocols.nats.jetstream.fast_batches import SUFFIX as FAST
 from mainstem.protocols.nats.jetstream.fast_batches import FastBatches
 from mainstem.protocols.nats.jetstream.messages import Message, stored_topic
 from mainstem.protocols.nats.jetstream.pubacks import Gate
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.jetstream.api import JetStream
 
 HEADER_BYTES_MAX = 64 << 10
+BEING_FETCHED = "the last message of this subject is being fetched from the object store, publish again"
 
 
 def refusal(stream: str, error: JsError) -> bytes:
@@ -131,6 +134,13 @@ class Publisher:
 
     def check(self, stream: Stream, message: Message) -> tuple[tuple[Ticket | None, int] | None, bytes]:
         """Where it is a duplicate: of what; and what the ack adds. The message may change: counters are added up."""
+        try:
+            return self._check(stream, message)
+        except NotLocal as missing:  # the last message of a counter or a schedule
+            bring(missing, lambda: None)
+            raise errors.not_stored(Overloaded(BEING_FETCHED)) from None
+
+    def _check(self, stream: Stream, message: Message) -> tuple[tuple[Ticket | None, int] | None, bytes]:
         config, headers = stream.config, message.headers
         if config["sealed"]:
             raise errors.SEALED
