@@ -3,7 +3,8 @@
 A small MQTT message every 5 ms at QoS 1, from a client that subscribes to them itself; `ack` ends on the disk, `delivery` at
 the subscriber. Beside it, by one protocol after the other, a publisher of 50 MB messages and a consumer of them: the next is
 sent when the last one is acknowledged and has arrived. Latency counts from when a message was due. Each protocol meets a
-fresh broker, whose largest message is raised; publisher and consumer of large ones run at idle priority.
+fresh broker, whose largest message is raised, on a settled machine; publisher and consumer of large ones run at idle
+priority.
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp
@@ -30,7 +31,7 @@ from pathlib import Path
 
 import pika
 
-from bench.machine import step_back
+from bench.machine import settle_machine, step_back
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
@@ -182,6 +183,7 @@ def line(name: str, acks: list[float], deliveries: list[float], more: str) -> No
 
 def measure(protocol: str, size: int, seconds: float) -> None:
     limit = f"topics.message_bytes_max={size + (1 << 20)}"
+    settle_machine()
     with (
         tempfile.TemporaryDirectory(prefix="mainstem-large-") as folder,
         BrokerProcess(Path(folder) / "data", limit) as broker,

@@ -124,6 +124,7 @@ class Log(Readable):
         self.syncing = Syncing(self)
         self.use_engine(engine)
         self._pace = Pace()
+        self._reserved_at = 0  # where `reserve_ahead` last stood
         self.held = False  # gathers and writes nothing: the metadata that names it is not committed yet
         self.unsynced_bytes = 0  # of a held log: what it gathered
         self.unsynced_bytes_max = UNSYNCED_BYTES_MAX  # beyond it publishers wait
@@ -347,9 +348,11 @@ class Log(Readable):
                 self._reservation.extend(end + self._pace.next(end, self._stamps.now_ms()), self.epoch)
 
     def reserve_ahead(self) -> None:
-        """Called now and then in a thread, so that appending seldom waits for that fsync."""
+        """Called now and then in a thread, so that appending seldom waits for that fsync: twice what was used since the
+        last call should be there until the next."""
         reservation, pace = self._reservation, self._pace
-        if pace.used and reservation.end_offset - self.next_offset < pace.block // 4:
+        used, self._reserved_at = self.next_offset - self._reserved_at, self.next_offset
+        if pace.used and reservation.end_offset - self.next_offset < max(pace.block // 4, 2 * used):
             with self._reserving:
                 start = self.next_offset
                 end = start + pace.next(start, self._stamps.now_ms())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mainstem.storage.engine import Buffer
+from mainstem.storage.steady import STEADY_BYTES_MIN, read_steadily
 
 BUFFERS_MAX = 1024  # IOV_MAX: more buffers than this in one pwritev are refused by the kernel
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: blocks are reserved, the file does not look longer
@@ -115,7 +116,7 @@ class RealDisk:
         return os.pwritev(fd, buffers, position)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        return os.pread(fd, size, position)
+        return os.pread(fd, size, position) if size < STEADY_BYTES_MIN else read_steadily(fd, size, position)
 
     def pread_into(self, fd: int, buffer: memoryview, position: int) -> int:
         return os.preadv(fd, [buffer], position)

@@ -264,6 +264,21 @@ def test_the_reservation_grows_with_the_rate_and_ahead_of_it(tmp_path: Path) -> 
     assert made.log._reservation.end_offset > 3 * first
 
 
+def test_what_a_steady_publisher_needs_until_the_next_look_is_reserved_in_a_thread(tmp_path: Path) -> None:
+    """At 150 a second the first block is used up between two looks: the loop would wait for the disk."""
+    made = TestLog(tmp_path)
+    extended: list[int] = []
+    for _ in range(8):
+        before = made.log._reservation.end_offset
+        for _ in range(150):
+            made.put(b"a")
+            made.tick()
+        if made.log._reservation.end_offset != before:
+            extended.append(made.log.next_offset)
+        made.log.reserve_ahead()
+    assert extended == [150], "only the first block was reserved by who appended"
+
+
 def test_the_gap_after_an_unclean_stop_is_as_small_as_the_log(tmp_path: Path) -> None:
     made = TestLog(tmp_path)
     for _ in range(1_000):

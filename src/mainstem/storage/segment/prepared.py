@@ -17,6 +17,7 @@ from mainstem.storage.disk import Disk, write_all
 from mainstem.storage.engine import Buffer
 from mainstem.storage.segment.segment import LOG_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, remove
+from mainstem.storage.steady import write_steadily
 
 _numbers = itertools.count()
 
@@ -26,7 +27,11 @@ def write_synced(disk: Disk, path: Path, data: Sequence[Buffer]) -> None:
     remove(disk, path)
     fd = disk.open(path, create=True)
     try:
-        write_all(disk, fd, data, 0)
+        if disk.flushable:
+            disk.allocate(fd, 0, sum(map(len, data)))  # in few pieces of the disk, though it is written in many
+            write_steadily(fd, data)
+        else:
+            write_all(disk, fd, data, 0)
         disk.fsync(fd)
     except OSError:
         with contextlib.suppress(OSError):

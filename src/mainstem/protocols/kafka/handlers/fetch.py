@@ -299,7 +299,10 @@ class Polling:
             urgent = urgent or answer.error_code != ErrorCode.NONE
         if away is not None:
             if not size and not urgent:
-                raise away
+                try:
+                    raise away
+                finally:
+                    away = None  # it knows this frame: the answer's memory would wait for the collector of cycles
             bring(away, _nothing)  # what others asked for here does not wait; the next fetch finds it
             urgent = True
         return answers, size, urgent

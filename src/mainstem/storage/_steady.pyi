@@ -1,0 +1,9 @@
+from collections.abc import Sequence
+
+from mainstem.storage.engine import Buffer
+
+def write_steadily(fd: int, buffers: Sequence[Buffer]) -> None:
+    """All of them from the file's beginning on. The interpreter is free meanwhile. An `fsync` has to follow."""
+
+def read_steadily(fd: int, size: int, position: int) -> bytes:
+    """As `os.pread`; less than asked for only where the file ends."""
