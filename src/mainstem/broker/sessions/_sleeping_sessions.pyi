@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from mainstem.broker.sessions.sessions import Session
 
 def split(packed: bytes) -> tuple[bytes, bytes]:
     """(value of its "session" entry, value of its "place" entry)."""
@@ -18,12 +18,36 @@ def pack(keys: list[bytes], asleep: dict[bytes, bytes]) -> bytes:
 def load(
     asleep: list[dict[bytes, bytes]],
     expiries: dict[int, list[bytes]],
+    undecided: set[bytes],
     data: bytes,
     begin: int,
     limit: int,
-    wake: Callable[[bytes, bytes], None],
 ) -> tuple[int, int, int, int]:
     """Take sessions from a snapshot for as long as they come: (where it stopped, entries, sessions, subscriptions).
 
-    `expiries` gets the keys of those that end some day, by second. `wake(key, packed)` gets those that may not sleep.
+    `expiries` gets the keys of those that end some day, by second; `undecided` those that may not sleep as they are.
     """
+
+def replay(
+    awake: list[dict[bytes, Session]],
+    asleep: list[dict[bytes, bytes]],
+    expiries: dict[int, list[bytes]],
+    undecided: set[bytes],
+    data: bytes,
+    begin: int,
+    limit: int,
+    offset: int,
+    taken: dict[bytes, int],
+) -> tuple[int, int, int, int]:
+    """Apply entries of the journal to sessions that are not awake, for as long as they are simple:
+    (where it stopped, entries, how many sessions more there are, and how many subscriptions more).
+
+    A session's static part comes as a whole, so does its end. A place is simple where nothing is and was in flight.
+    `offset` is that of the first entry; `taken` says of some keys up to which offset the snapshot has their changes.
+    """
+
+def settle(
+    asleep: list[dict[bytes, bytes]], expiries: dict[int, list[bytes]], undecided: set[bytes], now_ns: int
+) -> list[bytes]:
+    """Everything is replayed, and nobody is here: those whose client was here left just now. The keys of those that have
+    to wake, because they concern others."""

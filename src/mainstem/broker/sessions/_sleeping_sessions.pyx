@@ -36,14 +36,15 @@ cdef extern from *:
 
 cdef enum:
     SIZES_BYTES = 8
-    DEPTH_MAX = 8
     NEVER = 0xFFFFFFFF
+    NULL_VALUE = 0xFFFFFFFF
     NS = 1000000000
 
 cdef bytes _SESSION = b"session\0"
 cdef bytes _PLACE = b"place\0"
 cdef bytes _RECEIVED = b"received\0"
 cdef bytes _SHARE = b"$share/"
+cdef bytes _NO_PLACE = b"\x92\x00\x90"  # position 0, nothing in flight
 
 
 cdef struct Reader:
@@ -54,9 +55,10 @@ cdef struct Reader:
 
 cdef struct Facts:
     uint64_t expiry_seconds, left_ns, oldest
-    uint32_t subscriptions, place_at
+    uint32_t subscriptions, place_at, left_at, left_end
     bint holds  # it subscribes with QoS 1 or 2
     bint concerns_others  # No Local, or a shared subscription
+    bint in_flight
 
 
 cdef inline uint64_t _big_endian(Reader* reader, uint32_t size) noexcept nogil:
@@ -144,7 +146,9 @@ cdef bint _facts(const uint8_t* at, uint64_t size, Facts* facts, list filters) e
     facts.holds = facts.concerns_others = False
     fields = _array(&reader)
     facts.expiry_seconds = _number(&reader)
+    facts.left_at = <uint32_t>(reader.at - at)
     facts.left_ns = _number(&reader)
+    facts.left_end = <uint32_t>(reader.at - at)
     facts.subscriptions = _array(&reader)
     if reader.bad or (fields != 3 and fields != 4):
         return False
@@ -179,7 +183,9 @@ cdef bint _facts(const uint8_t* at, uint64_t size, Facts* facts, list filters) e
         return False
     position = max(_number(&reader), earliest)  # no place was journaled yet
     facts.oldest = position
-    for one in range(_array(&reader)):
+    parts = _array(&reader)
+    facts.in_flight = parts > 0
+    for one in range(parts):
         if _array(&reader) != 3:
             return False
         _number(&reader)
@@ -279,10 +285,12 @@ cdef bint _is_of(const uint8_t* at, const uint8_t* end, bytes kind, const uint8_
     )
 
 
-def load(list asleep not None, dict expiries not None, bytes data not None, uint64_t begin, uint64_t limit, wake):
+def load(
+    list asleep not None, dict expiries not None, set undecided not None, bytes data not None, uint64_t begin, uint64_t limit
+):
     """Take sessions from a snapshot for as long as they come: (where it stopped, entries, sessions, subscriptions).
 
-    `expiries` gets the keys of those that end some day, by second. `wake(key, packed)` gets those that may not sleep.
+    `expiries` gets the keys of those that end some day, by second; `undecided` those that may not sleep as they are.
     """
     cdef const uint8_t* first = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* at = first + begin
@@ -318,19 +326,182 @@ def load(list asleep not None, dict expiries not None, bytes data not None, uint
             break
         at = place + place_size
         entries += 2
-        if not _may_sleep(&facts):
-            wake(key, packed)
-            continue
         PyDict_SetItem(asleep[<uint32_t>crc32(key) % shards], key, packed)
         sessions += 1
         subscriptions += facts.subscriptions
-        if facts.expiry_seconds != NEVER:
-            _plan(expiries, (facts.left_ns + NS - 1) // NS + facts.expiry_seconds, key)
+        if _may_sleep(&facts):
+            _plan(expiries, _expiry_second(&facts), key)
+        else:
+            undecided.add(key)
     return at - first, entries, sessions, subscriptions
 
 
+def replay(
+    list awake not None, list asleep not None, dict expiries not None, set undecided not None, bytes data not None,
+    uint64_t begin, uint64_t limit, int64_t offset, dict taken not None,
+):
+    """Apply entries of the journal to sessions that are not awake, for as long as they are simple:
+    (where it stopped, entries, how many sessions more there are, and how many subscriptions more).
+
+    A session's static part comes as a whole, so does its end. A place is simple where nothing is and was in flight.
+    `offset` is that of the first entry; `taken` says of some keys up to which offset the snapshot has their changes.
+    """
+    cdef const uint8_t* first = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef const uint8_t* at = first + begin
+    cdef const uint8_t* end = first + min(limit, <uint64_t>PyBytes_GET_SIZE(data))
+    cdef const uint8_t* name
+    cdef const uint8_t* value
+    cdef const uint8_t* zero
+    cdef uint32_t name_size, value_size, kind_size, shard, shards = <uint32_t>len(asleep)
+    cdef uint64_t entries = 0
+    cdef int64_t sessions = 0, subscriptions = 0
+    cdef bytes key
+    while end - at >= SIZES_BYTES:
+        name_size, value_size, name = mainstem_get32(at), mainstem_get32(at + 4), at + SIZES_BYTES
+        value = name + name_size
+        if end - name < <int64_t>name_size + (0 if value_size == NULL_VALUE else <int64_t>value_size):
+            break
+        kind_size = _kind_size(name, name_size)
+        zero = <const uint8_t*>memchr(name + kind_size, 0, name_size - kind_size) if kind_size else NULL
+        if zero == NULL:
+            break  # another kind
+        key = PyBytes_FromStringAndSize(<const char*>zero + 1, value - zero - 1)
+        shard = <uint32_t>crc32(key) % shards
+        if not taken or offset + <int64_t>entries > <int64_t>taken.get(key, -1):
+            if key in <dict>awake[shard]:
+                break
+            if kind_size == 6:
+                if not _replay_place(<dict>asleep[shard], key, value, value_size):
+                    break
+            elif value_size == NULL_VALUE:
+                _replay_end(<dict>asleep[shard], key, &sessions, &subscriptions)
+            elif not _replay_session(
+                <dict>asleep[shard], expiries, undecided, key, value, value_size, &sessions, &subscriptions
+            ):
+                break
+        entries += 1
+        at = value + (0 if value_size == NULL_VALUE else value_size)
+    return at - first, entries, sessions, subscriptions
+
+
+cdef inline uint32_t _kind_size(const uint8_t* name, uint32_t size) noexcept nogil:
+    """With the zero behind it; 0: it is none that is replayed here."""
+    if size > 8 and memcmp(name, b"session\0", 8) == 0:
+        return 8
+    if size > 6 and memcmp(name, b"place\0", 6) == 0:
+        return 6
+    return 0
+
+
+cdef int _replay_end(dict asleep, bytes key, int64_t* sessions, int64_t* subscriptions) except -1:
+    cdef Facts facts
+    cdef bytes before = asleep.pop(key, None)
+    if before is not None:
+        _facts(<const uint8_t*>PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before), &facts, None)
+        sessions[0] -= 1
+        subscriptions[0] -= facts.subscriptions
+    return 0
+
+
+cdef bint _replay_session(
+    dict asleep, dict expiries, set undecided, bytes key, const uint8_t* value, uint32_t size,
+    int64_t* sessions, int64_t* subscriptions,
+) except -1:
+    """False where it has to be decoded the long way."""
+    cdef PyObject* found = PyDict_GetItem(asleep, key)
+    cdef bytes place = _NO_PLACE
+    cdef uint64_t planned = 0, second
+    cdef Facts facts
+    cdef Facts earlier
+    cdef const uint8_t* place_at = <const uint8_t*>PyBytes_AS_STRING(_NO_PLACE)
+    cdef Py_ssize_t place_size = PyBytes_GET_SIZE(_NO_PLACE)
+    cdef bytes packed
+    if found != NULL:
+        place = <bytes>found
+        _facts(<const uint8_t*>PyBytes_AS_STRING(place), PyBytes_GET_SIZE(place), &earlier, None)
+        place_at = <const uint8_t*>PyBytes_AS_STRING(place) + earlier.place_at
+        place_size = PyBytes_GET_SIZE(place) - earlier.place_at
+        planned = _expiry_second(&earlier) if _may_sleep(&earlier) else 0
+    packed = PyBytes_FromStringAndSize(NULL, size + place_size)
+    memcpy(PyBytes_AS_STRING(packed), value, size)
+    memcpy(PyBytes_AS_STRING(packed) + size, place_at, place_size)
+    if not _facts(<const uint8_t*>PyBytes_AS_STRING(packed), size + place_size, &facts, None) or facts.place_at != size:
+        return False
+    sessions[0] += found == NULL
+    subscriptions[0] += <int64_t>facts.subscriptions - (<int64_t>earlier.subscriptions if found != NULL else 0)
+    PyDict_SetItem(asleep, key, packed)
+    if not _may_sleep(&facts):
+        undecided.add(key)
+    elif not undecided or key not in undecided:
+        second = _expiry_second(&facts)
+        if not 0 < planned <= second:  # else it is looked at then, and planned again
+            _plan(expiries, second, key)
+    return True
+
+
+cdef bint _replay_place(dict asleep, bytes key, const uint8_t* value, uint32_t size) except -1:
+    """False where it has to be decoded the long way. What is no session's is left out."""
+    cdef PyObject* found = PyDict_GetItem(asleep, key)
+    cdef const char* before
+    cdef Reader reader
+    cdef Facts facts
+    cdef bytes packed
+    if found == NULL or size == NULL_VALUE:
+        return True
+    reader.at, reader.end, reader.bad = value, value + size, False
+    if _array(&reader) != 3:
+        return False
+    _number(&reader)
+    if reader.bad or reader.end - reader.at != 2 or reader.at[0] != 0x90 or reader.at[1] != 0x90:
+        return False  # some identifiers ended, or began
+    before = PyBytes_AS_STRING(<bytes>found)
+    _facts(<const uint8_t*>before, PyBytes_GET_SIZE(<bytes>found), &facts, None)
+    if facts.in_flight:
+        return False
+    packed = PyBytes_FromStringAndSize(NULL, facts.place_at + size - 1)
+    memcpy(PyBytes_AS_STRING(packed), before, facts.place_at)
+    memcpy(PyBytes_AS_STRING(packed) + facts.place_at, value, size - 1)
+    PyBytes_AS_STRING(packed)[facts.place_at] = <char>0x92
+    PyDict_SetItem(asleep, key, packed)
+    return True
+
+
+def settle(list asleep not None, dict expiries not None, set undecided not None, uint64_t now_ns):
+    """Everything is replayed, and nobody is here: those whose client was here left just now. The keys of those that have
+    to wake, because they concern others."""
+    cdef uint32_t shard, shards = <uint32_t>len(asleep)
+    cdef list others = []
+    cdef PyObject* found
+    cdef bytes key, packed
+    cdef Facts facts
+    for key in undecided:
+        shard = <uint32_t>crc32(key) % shards
+        found = PyDict_GetItem(<dict>asleep[shard], key)
+        if found == NULL:
+            continue  # it ended, or is awake
+        packed = <bytes>found
+        _facts(<const uint8_t*>PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), &facts, None)
+        if facts.concerns_others:
+            others.append(key)
+            continue
+        if not facts.left_ns:
+            packed = packed[: facts.left_at] + b"\xcf" + now_ns.to_bytes(8, "big") + packed[facts.left_end :]
+            PyDict_SetItem(<dict>asleep[shard], key, packed)
+            facts.left_ns = now_ns
+        _plan(expiries, _expiry_second(&facts), key)
+    return others
+
+
+cdef inline uint64_t _expiry_second(Facts* facts) noexcept nogil:
+    """The first second in which it has expired; 0: never."""
+    return 0 if facts.expiry_seconds == NEVER else (facts.left_ns + NS - 1) // NS + facts.expiry_seconds
+
+
 cdef int _plan(dict expiries, uint64_t second, bytes key) except -1:
-    cdef PyObject* found = PyDict_GetItem(expiries, second)
+    cdef PyObject* found
+    if not second:
+        return 0
+    found = PyDict_GetItem(expiries, second)
     if found == NULL:
         expiries[second] = [key]
     else:

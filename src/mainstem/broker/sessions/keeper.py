@@ -378,6 +378,10 @@ class _BulkRetained:
         retained = self._keeper.all_retained_of(name)
         return (at, 0) if retained is None else retained.load(data, at, end, _snapshot_prefix(name))
 
+    def replay(self, data: bytes, at: int, end: int, offset: int, taken: dict[bytes, int]) -> tuple[int, int]:
+        """Those that end are left for `apply`."""
+        return self.load(data, at, end)
+
 
 def _snapshot_prefix(namespace: str) -> bytes:
     """Kind, namespace, and again the namespace, with which the keys of retained messages begin."""

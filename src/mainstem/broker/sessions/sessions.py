@@ -366,8 +366,9 @@ class Sessions:
     def recovered(self, now_ns: int, on_each: Callable[[Session], None] = lambda session: None) -> None:
         """Nobody is connected after a start: each session's time runs from now if it was connected.
 
-        Those that sleep were not, and concern nobody else: when they expire is known since they were loaded.
+        Those that sleep concern nobody else: when they expire is known once they are settled.
         """
+        self._table.settle(self._expiries, now_ns)
         self._expiry_seconds = list(self._expiries)
         heapq.heapify(self._expiry_seconds)
         for session in self._table.awake():
@@ -436,6 +437,9 @@ class Sessions:
 
     def load(self, data: bytes, at: int, end: int) -> tuple[int, int]:
         return self._table.load(self._expiries, data, at, end)
+
+    def replay(self, data: bytes, at: int, end: int, offset: int, taken: dict[bytes, int]) -> tuple[int, int]:
+        return self._table.replay(self._expiries, data, at, end, offset, taken)
 
     def _dump_sessions(self) -> Iterator[tuple[bytes, bytes]]:
         for session in self._table:

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainstem.broker.sessions._sleeping_sessions import held_by, load, pack, subscriptions_of
+from mainstem.broker.sessions._sleeping_sessions import (
+    held_by,
+    load,
+    pack,
+    replay,
+    settle,
+    subscriptions_of,
+)
 from mainstem.broker.state.shards import SHARDS, shard_of
 from mainstem.model.topic_filter import literal_filter
 
@@ -41,6 +48,7 @@ class SessionTable:
         self._unpack, self._pack = unpack, pack
         self._awake: list[dict[bytes, Session]] = [{} for _ in range(SHARDS)]
         self._asleep: list[dict[bytes, bytes]] = [{} for _ in range(SHARDS)]
+        self._undecided = set[bytes]()  # while recovering: bytes of those that may have to wake, or were not left yet
         self._count = 0
         self.asleep_count = 0
         self.asleep_subscriptions = 0
@@ -123,16 +131,29 @@ class SessionTable:
             self.asleep_count += 1
             self.asleep_subscriptions += subscriptions
 
+    # -- recovery
+
     def load(self, expiries: dict[int, list[bytes]], data: bytes, at: int, end: int) -> tuple[int, int]:
         """Take sessions from a snapshot for as long as they come: where it stopped, and how many entries these were."""
-        after, entries, sessions, subscriptions = load(self._asleep, expiries, data, at, end, self._load_awake)
+        return self._grown(*load(self._asleep, expiries, self._undecided, data, at, end))
+
+    def replay(
+        self, expiries: dict[int, list[bytes]], data: bytes, at: int, end: int, offset: int, taken: dict[bytes, int]
+    ) -> tuple[int, int]:
+        """The same with entries of the journal, for as long as they need no object."""
+        return self._grown(*replay(self._awake, self._asleep, expiries, self._undecided, data, at, end, offset, taken))
+
+    def _grown(self, after: int, entries: int, sessions: int, subscriptions: int) -> tuple[int, int]:
         self._count += sessions
         self.asleep_count += sessions
         self.asleep_subscriptions += subscriptions
         return after, entries
 
-    def _load_awake(self, key: bytes, packed: bytes) -> None:
-        self.add(self._unpack(key, packed))
+    def settle(self, expiries: dict[int, list[bytes]], now_ns: int) -> None:
+        """Everything is replayed: what sleeps from here on may sleep."""
+        undecided, self._undecided = self._undecided, set()
+        for key in settle(self._asleep, expiries, undecided, now_ns):
+            self.find(key)
 
     # -- retention
 

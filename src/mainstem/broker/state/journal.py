@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from mainstem.broker.state import snapshot as snapshots
+from mainstem.broker.state._journal_entries import entries_of_batch
 from mainstem.broker.state.snapshot import (
     HEAD_1,
     MAGIC,
@@ -39,10 +40,9 @@ from mainstem.broker.state.snapshot import (
     TAKEN,
     Apply,
     Bulk,
-    Named,
     Snapshot,
 )
-from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, decode_batch, verify_frame
+from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_STATE, verify_frame
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.model.clock import Clock
@@ -147,7 +147,7 @@ class Journal:
         self._newest: Ticket | None = None
         self._snapshot_running = False
         self._taking: Snapshot | None = None
-        self._taken: dict[Named, int] = {}  # while recovering: up to which offset the snapshot has their changes
+        self._taken: dict[str, dict[bytes, int]] = {}  # while recovering: what the snapshot has, up to which offset
         self._storing = threading.Lock()
         self._closed = False
 
@@ -203,15 +203,14 @@ class Journal:
         if self._data is None:  # from now on it is known where the journal lies
             self._disk.make_dir(self._path.parent)
             self._write(snapshots.sealed([snapshots.head(self.stem.id, 0)]))
-        count = self._load_snapshot() + self._replay_log(self._apply)
+        count = self._load_snapshot() + self._replay_log(self._replay_entries)
         self._taken = {}
         return count
 
     def _upgrade(self, data: bytes) -> int:
         """Take over what format 1 kept. Until the old snapshot is gone a crash begins this again from the start."""
-        count = snapshots.load_entries(data, len(MAGIC_1) + HEAD_1.size, self._apply_1) + self._replay_log(
-            self._apply_1
-        )
+        count = snapshots.load_entries(data, len(MAGIC_1) + HEAD_1.size, len(data) - 4, self._apply_1)
+        count += self._replay_log(lambda entries, _: snapshots.load_entries(entries, 0, len(entries), self._apply_1))
         self._disk.make_dir(self._path.parent)
         snapshot = self.take_snapshot()
         self._write(snapshot.sealed())
@@ -234,42 +233,60 @@ class Journal:
         self._disk.unlink(self._path)
         self._disk.fsync_dir(self._path.parent)
 
-    def _replay_log(self, apply: Apply) -> int:
+    def _replay_log(self, replay: Callable[[bytes, int], int]) -> int:
+        """`replay` gets the entries of each state frame and the offset of the first; returns how many there were."""
         count = 0
         offset = self.snapshot_offset  # not the log's start, which is that of streams
         while (piece := self.stem.read_in_thread(offset, READ_BYTES)) is not None:
-            count += self._replay(piece.data, apply)
+            data, at = piece.data, 0
+            while at < len(data):
+                head = verify_frame(data, at, self.stem.id)
+                batch = data[at + FRAME_HEAD_SIZE : at + head.size]
+                at += head.size
+                if head.kind == KIND_STATE and head.base_offset + head.count > self.snapshot_offset:
+                    entries = entries_of_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)
+                    count += replay(entries, head.base_offset)
             offset = piece.end_offset
         return count
 
-    def _replay(self, data: memoryview, apply: Apply) -> int:
-        at = count = 0
-        while at < len(data):
-            head = verify_frame(data, at, self.stem.id)
-            batch = data[at + FRAME_HEAD_SIZE : at + head.size]
-            at += head.size
-            if head.kind != KIND_STATE or head.base_offset + head.count <= self.snapshot_offset:
-                continue
-            for index, record in enumerate(decode_batch(batch, inflated_bytes_max=INFLATED_BYTES_MAX)):
-                if not self._taken or not self._is_taken(record.key or b"", head.base_offset + index):
-                    apply(record.key or b"", record.value)
-                    count += 1
+    def _replay_entries(self, data: bytes, offset: int) -> int:
+        """Those that bulk owners take are taken in one go; the others are applied one by one."""
+        end, sizes, at, count = len(data), SIZES.unpack_from, 0, 0
+        prefix, owner, bulk = b"\0", cast(Owner | None, None), cast(Bulk | None, None)
+        taken: dict[bytes, int] = {}
+        while at < end:
+            name_size, value_size = sizes(data, at)
+            name_at = at + SIZES.size
+            if not data.startswith(prefix, name_at):
+                kind, namespace, _ = data[name_at : name_at + name_size].split(b"\0", 2)
+                prefix = b"%b\0%b\0" % (kind, namespace)
+                owner = self._owners.get(kind.decode())
+                bulk = None if owner is None else self._owners[owner.part_of].bulk
+                is_changes = owner is not None and owner.entries is Entries.CHANGES
+                taken = self._taken.get(owner.part_of, {}) if owner is not None and is_changes else {}
+            if bulk is not None:
+                after, passed = bulk.replay(data, at, end, offset + count, taken)
+                if passed:
+                    at, count = after, count + passed
+                    continue
+            value_at = name_at + name_size
+            at = value_at if value_size == NULL else value_at + value_size
+            value = None if value_size == NULL else data[value_at:at]
+            if owner is None:
+                self._apply(data[name_at:value_at], value)
+            else:
+                key = data[name_at + len(prefix) : value_at]
+                if not taken or offset + count > taken.get(owner.changed_key(key), -1):
+                    owner.apply(key, value)
+            count += 1
         return count
-
-    def _is_taken(self, name: bytes, offset: int) -> bool:
-        """Whether the snapshot has that change already."""
-        kind, _, key = name.split(b"\0", 2)
-        owner = self._owners.get(kind.decode())
-        if owner is None or owner.entries is not Entries.CHANGES:
-            return False
-        return offset <= self._taken.get((owner.part_of, owner.changed_key(key)), -1)
 
     def _apply(self, name: bytes, value: bytes | None) -> None:
         kind, _, key = name.split(b"\0", 2)
         owner = self._owners.get(kind.decode())
         if kind == TAKEN.encode():
             taken_kind, _, taken_key = key.partition(b"\0")
-            self._taken[taken_kind.decode(), taken_key] = int.from_bytes(value or b"", "big")
+            self._taken.setdefault(taken_kind.decode(), {})[taken_key] = int.from_bytes(value or b"", "big")
             return
         if owner is None:  # kept for the next snapshot: a newer version's state must not be lost by an older one
             if value is None:

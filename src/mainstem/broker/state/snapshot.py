@@ -58,6 +58,10 @@ class Bulk(Protocol):
     def load(self, data: bytes, at: int, end: int) -> tuple[int, int]:
         """Take its entries from `at` on; where the first one begins that is not its own, and how many it took."""
 
+    def replay(self, data: bytes, at: int, end: int, offset: int, taken: dict[bytes, int]) -> tuple[int, int]:
+        """The same with entries of the journal, the first of which has that offset. Those that are not simple are left
+        for `apply`. `taken`: by key, up to which offset the snapshot has its changes."""
+
 
 class Snapshot:
     """On its way: begun as of an offset, taken in slices afterwards."""
@@ -152,10 +156,10 @@ def pieces_of(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         yield piece
 
 
-def load_entries(data: bytes, at: int, apply: Apply) -> int:
+def load_entries(data: bytes, at: int, end: int, apply: Apply) -> int:
     """Apply the entries from a position on; how many there were."""
     count = 0
-    while at < len(data) - 4:
+    while at < end:
         name_size, value_size = SIZES.unpack_from(data, at)
         name = data[at + 8 : at + 8 + name_size]
         at += 8 + name_size
