@@ -346,7 +346,7 @@ class Broker(Declaring):
     async def _snapshot(self) -> None:
         self.ticker.drain()
         snapshot = self.journal.begin_snapshot()
-        while not snapshot.go_on(self.snapshot_slice):
+        while not snapshot.go_on(self.snapshot_slice << self.journal.snapshot_haste()):
             await self.snapshot_pause()
             self.ticker.write_early()  # what is gathered may be in memory already, and must be in the log then
         self.ticker.drain()

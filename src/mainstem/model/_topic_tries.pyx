@@ -436,8 +436,14 @@ cdef class TopicTrie(LevelTree):
     def put_all(self, const uint8_t[::1] packed not None):
         """The same for many: per topic u32 number, u16 length, the name, little-endian. False if that does not add up."""
         cdef Py_ssize_t at = 0, size = packed.shape[0]
-        cdef uint32_t number
+        cdef uint32_t number, count = 0
         cdef uint16_t length
+        while at + 6 <= size:
+            memcpy(&length, &packed[at + 4], 2)
+            at += 6 + length
+            count += 1
+        self.reserve(count, size)
+        at = 0
         while at + 6 <= size:
             memcpy(&number, &packed[at], 4)
             memcpy(&length, &packed[at + 4], 2)

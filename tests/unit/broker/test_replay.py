@@ -11,6 +11,7 @@ import pytest
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.sessions import table
 from mainstem.broker.sessions.sessions import NEVER, Session, Subscription
+from mainstem.broker.state import journal
 from mainstem.broker.state import snapshot as snapshots
 from mainstem.model.origin import RecordFlag
 from tests.unit.broker.test_snapshot_slices import NAMESPACE, Clients, many_sessions, opened, seen, store
@@ -154,6 +155,41 @@ async def test_sessions_of_a_killed_broker_sleep_and_each_expires_once(tmp_path:
         for session in some:
             sessions.end(session)
     assert len(expired) == len({*expired}) == 300 and not len(sessions)
+    await again.close()
+
+
+async def test_a_snapshot_becomes_whole_while_clients_put_state_faster_than_slices_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY_BYTES", 100_000)
+    monkeypatch.setattr(table, "AWAKE_PIECE", 1)
+    broker = await opened(tmp_path)
+    await many_sessions(broker, 2_000)
+    pauses = 0
+
+    async def put_more() -> None:
+        nonlocal pauses
+        pauses += 1
+        for _ in range(100):
+            broker.journal.put("checkpoint", b"", b"\0" * 500)
+
+    broker.snapshot_slice, broker.snapshot_pause = 1, put_more
+    await broker.snapshot()
+    assert pauses < 200, "slices of one session each would have been 2,000"
+    await broker.close()
+
+
+async def test_what_was_replayed_counts_towards_the_next_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a broker that is killed again and again replays more each time."""
+    broker = await opened(tmp_path / "data")
+    await many_sessions(broker, 300)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    await broker.close()
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY_BYTES", 10_000)
+    again = await opened(tmp_path / "copy")
+    assert again.journal.snapshot_due()
     await again.close()
 
 
