@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 
 from mainstem.cluster.disk import INLINE_BYTES_MAX, CellDisk
-from mainstem.cluster.image import ImageMaker, rebuild
+from mainstem.cluster.image import ImageMaker
 from mainstem.cluster.membership import Membership
 from mainstem.cluster.objects import CellObjects
+from mainstem.cluster.rebuilding import rebuild
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, metadata_schema, prepare
 from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.metadata.postgres_session import PostgresSession

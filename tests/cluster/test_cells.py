@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
 
 
 def test_two_namespaces_have_two_owners_and_one_that_is_killed_costs_the_other_nothing(cluster: Cluster) -> None:
-    assert cluster.owner_of(NAMESPACE) == "b", "it goes to the broker that owns nothing yet"
+    assert cluster.until(lambda: cluster.owner_of(NAMESPACE)) == "b", "it goes to the broker that owns nothing yet"
     first, second = start_all(cluster), start_all(cluster, NAMESPACE)
     for one in (*first, *second):
         one.wait_acked(10)

@@ -55,18 +55,25 @@ class Server:
 class Front:
     """A relay in front of an owner that serves `served`."""
 
-    def __init__(self, served: dict[str, Any]) -> None:
-        self._served = served
+    def __init__(self, served: dict[str, Any], opening: asyncio.Event | None = None) -> None:
+        """`opening`: not before that is set."""
+        self._served, self._opening = served, opening
 
     async def __aenter__(self) -> Front:
         loop = asyncio.get_running_loop()
-        self.door = await loop.create_server(lambda: RelayDoor(self._find), "127.0.0.1", 0, ssl=LISTENING)
+        self.door = await loop.create_server(self._make_door, "127.0.0.1", 0, ssl=LISTENING)
         self.relay_port = self.door.sockets[0].getsockname()[1]
         owner = BrokerFacts("a", 1, "127.0.0.1", self.relay_port, {}, "1", False, True, 0.0)
         cell = CellFacts(1, "main", "a", None, 1, 5.0, "", 0, 0)
         self.relay = Relay(CONNECTING, lambda: View({"a": owner}, {1: cell}))
         self.front = await loop.create_server(self.relay.connection_for("mqtt"), "127.0.0.1", 0)
         return self
+
+    def _make_door(self) -> RelayDoor:
+        def opening(cell: int) -> asyncio.Event | None:
+            return None if self._opening is None or self._opening.is_set() else self._opening
+
+        return RelayDoor(self._find, opening=opening)
 
     def _find(self, listener: str, cell: int) -> Any:
         return self._served.get(listener)
@@ -183,3 +190,28 @@ def test_a_trunk_that_says_nonsense_is_broken_off(said: bytes) -> None:
             writer.close()
 
     run(attack())
+
+
+def test_clients_that_come_before_the_next_owner_serves_wait_at_its_door() -> None:
+    async def wait() -> None:
+        opening = asyncio.Event()
+        served = dict[str, Any]()
+        async with Front(served, opening) as front:
+            waiting = [await front.connect() for _ in range(3)]
+            for _, writer in waiting:
+                writer.write(b"hello")
+            given_up = waiting.pop()[1]
+            while len(front.relay._trunks) < 1:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # longer than a relay waits before it asks again
+            given_up.close()
+            await asyncio.sleep(0.1)
+            served["mqtt"] = Server()
+            opening.set()
+            for reader, writer in waiting:
+                assert await reader.readexactly(5) == b"hello"
+                writer.close()
+            (trunk,) = front.relay._trunks.values()
+            assert trunk._last == 3, "nobody was refused and had to ask again"
+
+    run(wait())

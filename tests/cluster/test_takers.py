@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.cluster import image
+from mainstem.cluster import rebuilding
 from mainstem.cluster.membership import Membership
 from mainstem.cluster.objects import CellObjects
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA
@@ -33,12 +33,12 @@ def test_a_taker_that_is_overtaken_while_it_rebuilds_is_told_so_and_not_that_row
     slow = Membership(dsn, "slow", lambda reason: None, lambda view: None)
     epoch = slow.take(FIRST_CELL, 1, "test", early=True)
     assert epoch == 2
-    rows, next_owners = image.rows_after, list[Owner]()
+    rows, next_owners = rebuilding.rows_after, list[Owner]()
 
     async def rows_of_a_paused_taker(*given: Any) -> list[tuple[int, int, bytes]]:
         """Before it reads them the next one takes the cell, and makes images of it."""
         if not next_owners:
-            monkeypatch.setattr(image, "rows_after", rows)
+            monkeypatch.setattr(rebuilding, "rows_after", rows)
             worker = threading.Thread(target=lambda: next_owners.append(take_over()))
             worker.start()
             worker.join()
@@ -52,10 +52,10 @@ def test_a_taker_that_is_overtaken_while_it_rebuilds_is_told_so_and_not_that_row
             owner.images.run()
         return owner
 
-    monkeypatch.setattr(image, "rows_after", rows_of_a_paused_taker)
+    monkeypatch.setattr(rebuilding, "rows_after", rows_of_a_paused_taker)
     session = PostgresSession(dsn, SCHEMA)
     with pytest.raises(Fenced, match="while its files were rebuilt"):
-        image.rebuild(session, FIRST_CELL, epoch, tmp_path / "slow", CellObjects(store, FIRST_CELL))
+        rebuilding.rebuild(session, FIRST_CELL, epoch, tmp_path / "slow", CellObjects(store, FIRST_CELL))
     session.close()
     for one in (first, *next_owners):
         one.end()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ class Broker(Declaring):
             disk = self.options.disk
             journal = disk if isinstance(disk, StatementJournal) else None
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes, journal=journal)
-            await loop.run_in_executor(None, self.logs.tier.claim)
+            claim = partial(self.logs.tier.claim, known_ours=self.options.replicated)
+            await loop.run_in_executor(None, claim)
             self.logs.objects = ObjectLogs(self.logs.tier)
         self.logs.load_closed()
         self.logs.remembered = (DELAYED_TOPIC,)

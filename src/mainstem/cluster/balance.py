@@ -14,7 +14,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mainstem.cluster.membership import CellFacts, View
+from mainstem.cluster.membership import CellFacts, View, hurry
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA
 from mainstem.metadata.postgres_session import PostgresSession
 
@@ -117,8 +117,9 @@ def ask_for(dsn: str, move: Move, moves_per_hour: int) -> bool:
                 return False
             sql = "INSERT INTO move (cell_id, source, target, reason) VALUES ($1, $2, $3, $4)"
             await connection.execute(sql, cell.cell_id, cell.owner, move.target, move.reason)
-            logger.warning("cell %s is to move from %s to %s: %s", cell.name, cell.owner, move.target, move.reason)
-            return True
+        await hurry(connection)
+        logger.warning("cell %s is to move from %s to %s: %s", cell.name, cell.owner, move.target, move.reason)
+        return True
 
     session = PostgresSession(dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
     try:

@@ -1,7 +1,8 @@
 """A cell that this process owns: its files rebuilt, its log open, a broker over both; images now and then.
 
 Taking a cell: the epoch is raised first (`Membership.take`), from then on the owner before commits nothing. Then the files
-are made of the image and the rows behind it, and the broker opens over them as after an unclean stop.
+are made of the image and the rows behind it, and the broker opens over them as after an unclean stop. An heir has made most
+of them before (`prepare`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.rights.followed_users import UserSource
 from mainstem.cluster.disk import CellDisk
-from mainstem.cluster.image import ImageMaker, Rebuilt, rebuild
+from mainstem.cluster.image import ImageMaker
 from mainstem.cluster.membership import Membership, look
 from mainstem.cluster.objects import CellObjects
+from mainstem.cluster.rebuilding import Rebuilding, Rebuilt
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, metadata_schema
 from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.metadata.postgres import PostgresStore
@@ -37,6 +39,7 @@ IMAGE_BYTES = 64 << 20  # of changes since the last one
 IMAGE_ROWS = 20_000  # likewise: a taker replays about so many in a second
 IMAGE_S = 600.0  # with any change
 UNFLUSHED_BYTES_MAX = 1 << 30
+HOLD_S = 10.0
 LOOK_S = 1.0
 
 
@@ -86,24 +89,40 @@ def borrow_cell(dsn: str, reason: str) -> Iterator[int]:
 class Cell:
     """From `open` on this process serves it; `lost(reason)` ends that, from any thread."""
 
-    def __init__(self, dsn: str, store: StoreSettings, cell_id: int, epoch: int, directory: Path) -> None:
-        self.cell_id, self.epoch = cell_id, epoch
+    def __init__(self, dsn: str, store: StoreSettings, cell_id: int, directory: Path) -> None:
+        self.cell_id, self.epoch = cell_id, 0
         self._dsn, self._root = dsn, directory / f"cell-{cell_id}"
         self.objects = CellObjects(store, cell_id)
+        self._session = PostgresSession(dsn, SCHEMA)
+        self._rebuilding = Rebuilding(self._session, cell_id, self._root, self.objects)
         self._images: asyncio.Task[None] | None = None
         self._refusing = False
+        self._next_image_s = 0.0  # not before (monotonic)
 
-    def rebuild(self) -> Rebuilt:
-        """In a thread."""
+    def hold_images(self) -> None:
+        """An heir reads the last one, which the next would take away. For HOLD_S: it may not come."""
+        self._next_image_s = time.monotonic() + HOLD_S
+
+    def prepare(self) -> None:
+        """As its heir: make the files as far as they are known. In a thread."""
+        self._rebuilding.catch_up()
+
+    def forget(self) -> None:
+        """It was prepared in vain. In a thread."""
+        self._rebuilding.close()
+        self._session.close()
+
+    def rebuild(self, epoch: int) -> Rebuilt:
+        """As its owner. In a thread."""
+        self.epoch = epoch
         began = time.monotonic()
-        session = PostgresSession(self._dsn, SCHEMA)
         try:
-            found = rebuild(session, self.cell_id, self.epoch, self._root, self.objects)
+            found = self._rebuilding.finish(epoch)
         finally:
-            session.close()
+            self._session.close()
         logger.info(
-            "cell %d, epoch %d: %d files, %d rows of %d KiB replayed in %.2f s",
-            self.cell_id, self.epoch, len(found.files), found.rows, found.replayed_bytes >> 10, time.monotonic() - began,
+            "cell %d, epoch %d: %d files, %d rows of %d KiB behind the image, the rest replayed in %.2f s",
+            self.cell_id, epoch, len(found.files), found.rows, found.replayed_bytes >> 10, time.monotonic() - began,
         )  # fmt: skip
         return found
 
@@ -156,6 +175,8 @@ class Cell:
                     logger.error("no image was made, the write-ahead log grows; it is tried again: %s", error)
                 making = None
             size = self.unflushed_bytes
+            if time.monotonic() < self._next_image_s:
+                continue
             many = size >= IMAGE_BYTES or self.wal.seq - self.images.flushed_seq >= IMAGE_ROWS
             if making is None and (many or (size and time.monotonic() - made_s >= IMAGE_S)):
                 making = asyncio.get_running_loop().run_in_executor(None, self.images.run)

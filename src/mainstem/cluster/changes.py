@@ -119,7 +119,11 @@ class Replay:
     def _run(self, path: str, statements: list[str]) -> None:
         db = self._databases.get(path)
         if db is None:
-            db = self._databases[path] = sqlite3.connect(self._root / path, isolation_level=None)
+            db = self._databases[path] = sqlite3.connect(
+                self._root / path,
+                isolation_level=None,
+                check_same_thread=False,  # one after the other
+            )
             db.execute("PRAGMA synchronous=OFF")
             for schema in (REGISTRY_SCHEMA, PIECES_SCHEMA):
                 db.executescript(schema)

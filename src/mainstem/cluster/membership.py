@@ -7,7 +7,11 @@ what is acked: that is the epoch, checked by every commit (`wal.py`). A taker ma
 
     lease ran out                                    anyone takes the cell
     the owner's address refuses connections          its process is gone: taken after REFUSED_S
-    `cell.wanted` names another                      the owner hands over; only that one takes it, for WANTED_S
+    `cell.wanted` names another, the heir            the owner hands over; only that one takes it, for WANTED_S
+
+An heir makes the cell's files beforehand and says so (`cell.prepared`): the owner serves until then, at most PREPARE_S.
+Whoever changes a cell sends a notice (NOTIFY), and everybody looks at once. Notices only hurry: without them brokers look
+each RENEW_S, and each HASTE_S while a cell changes hands.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA
 from mainstem.cluster.wal import Fenced
@@ -31,10 +37,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainstem.cluster")
 
-LEASE_S, FENCE_S, RENEW_S = 6.0, 4.5, 0.5
+LEASE_S, FENCE_S, RENEW_S = 5.0, 4.0, 0.5
+T = TypeVar("T")
+END_S = 0.01  # after the end of a lease somebody looks
 HASTE_S = 0.1  # instead of RENEW_S while a cell changes hands
 HEARD_S = 10.0  # a broker not heard of for so long is away
-WANTED_S = 10
+WANTED_S = 10.0
+NOTICES = "mainstem_cluster"
 STATEMENT_S = 2.0
 SKEW_S_MAX = 5.0
 
@@ -75,6 +84,15 @@ class CellFacts:
     flushed_seq: int
     relay_port: int = 0  # of the process that serves it; 0: its broker's
     wanted_because: str = ""
+    prepared: str = ""
+
+    def is_prepared_by(self, broker: str) -> bool:
+        return self.prepared == prepared_by(broker, self.epoch)
+
+
+def prepared_by(broker: str, epoch: int) -> str:
+    """What an heir says once it has the files of the owner with this epoch."""
+    return f"{broker} {epoch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,14 @@ class View:
         if owner is None or (wanted is not None and wanted is not owner and wanted.takes):
             return True
         return owner.draining and any(one.takes for one in self.brokers.values())
+
+    @property
+    def next_look_s(self) -> float:
+        """Until one is worth it: sooner where clients wait, or where a lease is about to be over."""
+        if self.on_the_way:
+            return HASTE_S
+        ends = [one.lease_s + END_S for one in self.cells.values() if 0 < one.lease_s < RENEW_S]
+        return min([*ends, RENEW_S])
 
     def owned_by(self, broker: str) -> list[CellFacts]:
         return [one for one in self.cells.values() if one.owner == broker and one.lease_s > 0]
@@ -144,6 +170,7 @@ def _broker(row: Any) -> BrokerFacts:
 def _cell(row: Any) -> CellFacts:
     names = "cell_id", "name", "owner", "wanted", "epoch", "lease", "reason", "wal_seq", "flushed_seq"
     added = {"relay_port": row.get("relay_port", 0), "wanted_because": row.get("wanted_because", "")}
+    added["prepared"] = row.get("prepared", "")
     return CellFacts(*(row[name] for name in names), **added)
 
 
@@ -171,6 +198,26 @@ async def take_cell(
         return None if found is None else int(found)
 
 
+async def hurry(connection: asyncpg.Connection[Any]) -> None:
+    """Have everybody look now. Where PostgreSQL has no notices they look a little later."""
+    import asyncpg
+
+    with suppress(asyncpg.PostgresError):
+        await connection.execute(f"NOTIFY {NOTICES}")
+
+
+async def hear(connection: asyncpg.Connection[Any], woken: Callable[[], None]) -> bool:
+    """False: this PostgreSQL has no notices."""
+    import asyncpg
+
+    try:
+        await connection.add_listener(NOTICES, lambda *_: woken())
+    except asyncpg.PostgresError as error:
+        logger.warning("PostgreSQL sends no notices, hand-overs take a little longer: %s", error)
+        return False
+    return True
+
+
 class Membership:
     """One broker's. `lost(reason)`: a cell is not ours any more, or may soon not be; `changed(view)` after each look; both
     are called in its thread."""
@@ -180,7 +227,9 @@ class Membership:
         self._registered = False
         self._dsn, self._lost, self._changed = dsn, lost, changed
         self._session = PostgresSession(dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
-        self._calls = threading.Condition()
+        self._calls = threading.Lock()
+        self._heard_by: asyncpg.Connection[Any] | None = None  # the connection that notices come by
+        self._deaf = False  # this PostgreSQL has no notices
         self._held: dict[int, tuple[int, float]] = {}  # cell → epoch, when it was last renewed (monotonic)
         self._stopping = False
         self.view = View({}, {})
@@ -245,9 +294,8 @@ class Membership:
         return self._session.use(ask)
 
     def stop(self) -> None:
-        with self._calls:
-            self._stopping = True
-            self._calls.notify_all()
+        self._stopping = True
+        self._session.wake()
         self._thread.join(STATEMENT_S * 2)
 
     # -- cells; each of these waits for PostgreSQL on a connection of its own
@@ -259,7 +307,7 @@ class Membership:
         `relay_port`: of the process that serves it, where that is not the broker's own."""
 
         began = time.monotonic()
-        taken: int | None = self._once(lambda c: take_cell(c, self.name, cell_id, epoch, reason, early, relay_port))
+        taken: int | None = self._tell(lambda c: take_cell(c, self.name, cell_id, epoch, reason, early, relay_port))
         self.note_taken(cell_id, taken, began)
         return taken
 
@@ -278,29 +326,55 @@ class Membership:
                 "UPDATE cell SET owner = NULL, lease_until = clock_timestamp(), reason = $3"
                 " WHERE cell_id = $1 AND epoch = $2"
             )
-            self._once(lambda connection: connection.execute(sql, cell_id, held[0], reason))
+            self._tell(lambda connection: connection.execute(sql, cell_id, held[0], reason))
 
-    def _once(self, run: Callable[[asyncpg.Connection[Any]], Any]) -> Any:
+    def name_heir(self, cell_id: int, epoch: int, heir: str, because: str) -> None:
+        """The owner is to hand the cell over to that broker, which makes its files from now on."""
+        sql = "UPDATE cell SET wanted = $3, wanted_because = $4 WHERE cell_id = $1 AND epoch = $2"
+        self._tell(lambda connection: connection.execute(sql, cell_id, epoch, heir, because))
+
+    def tell_prepared(self, cell_id: int, epoch: int) -> None:
+        """This broker, the heir, has the files of the owner with that epoch."""
+        sql = "UPDATE cell SET prepared = $3 WHERE cell_id = $1 AND epoch = $2"
+        self._tell(lambda connection: connection.execute(sql, cell_id, epoch, prepared_by(self.name, epoch)))
+
+    def take_no_more(self) -> None:
+        """This broker is being stopped: nobody is to name it as heir. The next start takes part again."""
+        sql = "UPDATE broker SET owns = false WHERE name = $1 AND incarnation = $2"
+        self._tell(lambda connection: connection.execute(sql, self.name, self.incarnation))
+
+    def _tell(self, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
+        """A change that others wait for."""
+
+        async def told(connection: asyncpg.Connection[Any]) -> T:
+            done = await run(connection)
+            await hurry(connection)
+            return done
+
         session = PostgresSession(self._dsn, SCHEMA, connect_s=STATEMENT_S, statement_s=STATEMENT_S)
         try:
-            return session.use(run)
+            return session.use(told)
         finally:
             session.close()
 
     # -- the thread
 
     def _run(self) -> None:
+        renewed_s = -RENEW_S
         while True:
+            self._session.wait(min(self.view.next_look_s, max(0.0, renewed_s + RENEW_S - time.monotonic())))
+            if self._stopping:
+                break
             with self._calls:
-                self._calls.wait(HASTE_S if self.view.on_the_way else RENEW_S)
-                if self._stopping:
-                    break
                 held = dict(self._held)
             try:
                 began = time.monotonic()
                 self._check_time(held)
-                self.view = self._session.use(lambda connection, held=held: self._beat(connection, held))  # type: ignore[misc]
-                self._note_renewed(held, began)
+                due = began - renewed_s >= RENEW_S
+                renewed_s = began if due else renewed_s
+                self.view = self._session.use(partial(self._look, held if due else None))
+                if due:
+                    self._note_renewed(held, began)
                 self.away = ""
                 self._changed(self.view)
             except Overloaded as error:
@@ -313,6 +387,13 @@ class Membership:
                 logger.exception("the thread that renews leases has failed")
                 self._lost(f"leases are not renewed: {error!r}")
         self._session.close()
+
+    async def _look(self, held: dict[int, tuple[int, float]] | None, connection: asyncpg.Connection[Any]) -> View:
+        """With renewals, or (None) without."""
+        if connection is not self._heard_by and not self._deaf:
+            self._deaf = not await hear(connection, self._session.wake)
+            self._heard_by = connection
+        return await (look(connection) if held is None else self._beat(connection, held))
 
     def _check_time(self, held: dict[int, tuple[int, float]]) -> None:
         for cell_id, (_, renewed) in held.items():

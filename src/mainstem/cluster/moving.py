@@ -14,8 +14,9 @@ from pathlib import Path
 from mainstem.cluster.cell import CellStore, borrow_cell
 from mainstem.cluster.changes import File
 from mainstem.cluster.disk import CellDisk, is_recorded
-from mainstem.cluster.image import ImageMaker, rebuild
+from mainstem.cluster.image import ImageMaker
 from mainstem.cluster.objects import CellObjects
+from mainstem.cluster.rebuilding import rebuild
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA
 from mainstem.cluster.wal import CellWal
 from mainstem.metadata.postgres_session import PostgresSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainstem.cluster.membership import look
+from mainstem.cluster.membership import hurry, look
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, add_cell
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import AlreadyExists, NotFound, Overloaded
@@ -36,7 +36,12 @@ def place(dsn: str, namespace: str, cell: str) -> tuple[int, str]:
                 await connection.execute("INSERT INTO place (namespace, cell_id) VALUES ($1, $2)", namespace, number)
             return number, name
 
-    placed: tuple[int, str] = _use(dsn, put)
+    async def put_and_tell(connection: asyncpg.Connection[Any]) -> tuple[int, str]:
+        done = await put(connection)
+        await hurry(connection)
+        return done
+
+    placed: tuple[int, str] = _use(dsn, put_and_tell)
     return placed
 
 

@@ -15,7 +15,8 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 from mainstem.broker.namespaces.placement import AGAIN, Again
@@ -37,6 +38,7 @@ Address = tuple[str, int]
 
 Find = Callable[[str, int], Any]  # a listener's server by the cell it is of, None where it is not ours to serve
 Ready = Callable[[Principal], Awaitable[None]]
+Opening = Callable[[int], asyncio.Event | None]  # of a cell that is ours and does not serve yet: set when it does
 
 
 async def at_once(principal: Principal) -> None:
@@ -44,12 +46,13 @@ async def at_once(principal: Principal) -> None:
 
 
 class RelayDoor(Trunk):
-    """The owner's side: each stream becomes a connection of the listener it names."""
+    """The owner's side: each stream becomes a connection of the listener it names. Clients that come before the cell serves
+    wait for it."""
 
-    def __init__(self, find: Find, ready: Ready = at_once) -> None:
+    def __init__(self, find: Find, ready: Ready = at_once, opening: Opening = lambda cell: None) -> None:
         """`ready` is awaited before a client is heard that another cell let in."""
         super().__init__(self._take)
-        self._find, self._ready = find, ready
+        self._find, self._ready, self._opening = find, ready, opening
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,6 +62,18 @@ class RelayDoor(Trunk):
 
     def _take(self, stream: Stream, payload: bytes) -> None:
         hello = json.loads(payload)
+        opening = self._opening(int(hello.get("cell", FIRST_CELL)))
+        if opening is None:
+            self._answer(stream, hello)
+        else:
+            self._run(self._answer_when_open(stream, hello, opening))
+
+    async def _answer_when_open(self, stream: Stream, hello: dict[str, Any], opening: asyncio.Event) -> None:
+        await opening.wait()
+        if not stream.is_closing():
+            self._answer(stream, hello)
+
+    def _answer(self, stream: Stream, hello: dict[str, Any]) -> None:
         server = self._find(str(hello["listener"]), int(hello.get("cell", FIRST_CELL)))
         if server is None:
             self.send(REFUSED, stream.number)
@@ -79,9 +94,12 @@ class RelayDoor(Trunk):
         if again is None:
             _begin(server, stream)
         else:
-            task = asyncio.get_running_loop().create_task(self._begin_when_ready(server, stream, again))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._run(self._begin_when_ready(server, stream, again))
+
+    def _run(self, waiting: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(waiting)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _begin_when_ready(self, server: Any, stream: Stream, again: dict[str, Any]) -> None:
         await self._ready(of_document(again))
@@ -278,6 +296,12 @@ class Relay:
         self._lately: dict[tuple[str, str], int] = {}
         self.clients: set[_Client] = set()
         self.relayed_total = 0
+        self._changed = asyncio.Event()
+
+    def look_again(self) -> None:
+        """The cluster is not as it was: whoever waits for an owner need not wait longer. In the loop."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def connection_for(self, listener: str) -> Callable[[], asyncio.Protocol]:
         return lambda: _Client(self, listener)
@@ -296,6 +320,7 @@ class Relay:
         """A stream to an owner that took it, of this cell or of any; looks again while there is none."""
         key = str(hello["listener"]), str(hello["peer"][0])
         while True:
+            changed = self._changed
             for candidate in (cell,) if cell is not None else self._candidates(key):
                 stream = await self._open({**hello, "cell": candidate, "again": again}, candidate)
                 if stream is not None:
@@ -303,7 +328,9 @@ class Relay:
                     if cell is not None:
                         self._remember(key, cell)
                     return stream
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await changed.wait()
 
     def _remember(self, key: tuple[str, str], cell: int) -> None:
         if len(self._lately) >= LATELY_MAX:

@@ -52,6 +52,7 @@ ADDED = (  # later, and unknown to older brokers: they go on as they were
     ("broker", "owns", "BOOLEAN NOT NULL DEFAULT true"),
     ("cell", "relay_port", "INTEGER NOT NULL DEFAULT 0"),  # of the process that serves it; 0: the broker's
     ("cell", "wanted_because", "TEXT NOT NULL DEFAULT ''"),
+    ("cell", "prepared", "TEXT NOT NULL DEFAULT ''"),  # the heir that has its files, and as of which epoch
 )
 ADDED_TABLES = """
 CREATE TABLE IF NOT EXISTS place (namespace TEXT PRIMARY KEY, cell_id INTEGER NOT NULL);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.model.errors import ConfigError, Overloaded, StorageFault
@@ -41,6 +42,7 @@ class PostgresSession:
         self._connect_s, self._statement_s = connect_s, statement_s
         self._loop = asyncio.new_event_loop()
         self._connection: asyncpg.Connection[Any] | None = None
+        self._woken: asyncio.Event | None = None
 
     def use(self, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
         """Run with a connection. Overloaded where the server does not answer: what was sent may have been done or not, the
@@ -73,6 +75,31 @@ class PostgresSession:
             raise Overloaded(f"PostgreSQL does not serve: {error}", fix=FIX.format(dsn="DSN")) from error
         except asyncpg.PostgresError as error:
             raise StorageFault(f"PostgreSQL refused a change: {error}") from error
+
+    def wait(self, seconds: float) -> bool:
+        """Until `wake`, or so long; whether it was woken. The connection is heard meanwhile: notices arrive."""
+
+        async def woken() -> bool:
+            self._woken = self._woken or asyncio.Event()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+            except TimeoutError:
+                return False
+            self._woken.clear()
+            return True
+
+        return self._loop.run_until_complete(woken())
+
+    def wake(self) -> None:
+        """Whoever waits, or will wait next. From any thread."""
+
+        def wake() -> None:
+            self._woken = self._woken or asyncio.Event()
+            self._woken.set()
+
+        with suppress(RuntimeError):  # it was closed: nobody waits
+            self._loop.call_soon_threadsafe(wake)
 
     def drop(self) -> None:
         """Without a goodbye: the next use makes another."""

@@ -2,8 +2,9 @@
 
 A child reads lines of JSON from its front, and ends when there will be no more, as the front is gone:
 
-    {"take": {"cell", "epoch", "reason", "early", "name", "host", "ports", "secret"}}    once: take this cell and serve it
-    {"leave": reason}                                                                   hand it over, then end
+    {"take": {"cell", "epoch", "reason", "early", "name", "host", "ports", "secret", "heir"}}
+                          once: take this cell and serve it; an heir prepares, and waits until its owner lets it go
+    {"leave": reason}     hand it over, then end
 
 One more waits as a spare where there are several cells: taking a cell then costs no start of Python. A front that starts
 over in its place (`exec`) keeps its children: their processes stay its own, and the pipes to them stay open.

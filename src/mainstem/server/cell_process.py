@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.cluster.certificate import relay_contexts
-from mainstem.cluster.membership import Membership
+from mainstem.cluster.membership import Membership, View
 from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.model.errors import MainstemError
 from mainstem.server.cell_serving import Serving
@@ -72,21 +72,33 @@ class _CellProcess:
         config.kafka.advertised_port = config.kafka.advertised_port or facts["ports"].get("kafka", 0)
         config.kafka.advertised_tls_port = config.kafka.advertised_tls_port or facts["ports"].get("kafkas", 0)
         cell, dsn = int(facts["cell"]), config.cluster.postgres
-        membership = self._membership = Membership(dsn, facts["name"], self._lost, lambda view: None)
-        await asyncio.to_thread(membership.follow)
+        changed = asyncio.Event()
         listening, connecting = relay_contexts(bytes.fromhex(facts["secret"]))
         relay = Relay(connecting, lambda: membership.view)
+
+        def see(view: View) -> None:
+            loop.call_soon_threadsafe(changed.set)
+            loop.call_soon_threadsafe(relay.look_again)
+
+        membership = self._membership = Membership(dsn, facts["name"], self._lost, see)
+        await asyncio.to_thread(membership.follow)
         directory = Path(config.data.directory).resolve()
         self._serving = serving = Serving(config, membership, relay, directory, self._lost)
         port = config.cluster.cell_ports + cell if config.cluster.cell_ports else 0
         door = await loop.create_server(
-            lambda: RelayDoor(serving.find, serving.ready_for),
+            lambda: RelayDoor(serving.find, serving.ready_for, serving.opening),
             config.listeners.host,
             port,
             ssl=listening,
             ssl_handshake_timeout=HANDSHAKE_S,
         )
         relay_port = door.sockets[0].getsockname()[1]
+        if facts.get("heir"):
+            await serving.prepare(cell, facts["epoch"])
+            if not await self._wait_for_release(facts, changed):
+                return False
+            facts["reason"] = membership.view.cells[cell].reason
+        serving.expect(cell)
         epoch = await asyncio.to_thread(
             membership.take, cell, facts["epoch"], facts["reason"], early=facts["early"], relay_port=relay_port
         )
@@ -100,6 +112,19 @@ class _CellProcess:
             raise
         gc.enable()
         return True
+
+    async def _wait_for_release(self, facts: dict[str, Any], changed: asyncio.Event) -> bool:
+        """As the heir of an owner that serves. False: another is to have it, or has it."""
+        while True:
+            changed.clear()
+            cell = self._membership.view.cells[int(facts["cell"])]
+            if cell.epoch != facts["epoch"]:
+                return False
+            if cell.owner is None or cell.lease_s < 0:
+                return True
+            if cell.wanted != facts["name"]:
+                return False
+            await changed.wait()
 
     async def _serve(self, facts: dict[str, Any], lines: asyncio.StreamReader, stopped: asyncio.Task[Any]) -> int:
         assert self._serving is not None

@@ -22,22 +22,25 @@ from mainstem.broker.rights.access import Principal
 from mainstem.cluster.cell import Cell
 from mainstem.cluster.figures import Figures
 from mainstem.cluster.membership import Membership
+from mainstem.cluster.phases import Phases
 from mainstem.cluster.places import place, take_place_away
 from mainstem.cluster.principals import to_document
 from mainstem.cluster.relay import Relay
 from mainstem.cluster.schema import FIRST_CELL
 from mainstem.cluster.trunk import Stream
 from mainstem.cluster.users import CellUsers
-from mainstem.model.errors import MainstemError, Overloaded
+from mainstem.model.errors import CorruptFrame, MainstemError, Overloaded
 from mainstem.server.app import App, broker_options, tier_settings
 from mainstem.server.lifecycle import GC_THRESHOLDS
 from mainstem.server.listeners import Taken
 from mainstem.server.settings import Config
 from mainstem.server.tls import TWINS
+from mainstem.storage.tier.store import ObjectMissing
 
 logger = logging.getLogger("mainstem.cluster")
 
 PLACES_S = 0.25
+PREPARE_TRIES, PREPARE_AGAIN_S = 20, 0.2
 NAMESPACE_S = 3.0  # for a namespace that was just added to be made
 PLACED_S = 10.0  # for a cell that was just added to be owned
 
@@ -101,19 +104,76 @@ class Serving:
         self._tasks: list[asyncio.Task[None]] = []
         self.app: App | None = None
         self._cell: Cell | None = None
+        self._heir_of: tuple[Cell, int, asyncio.Task[None]] | None = None  # a cell we prepare, as of that epoch
+        self._opening: tuple[int, asyncio.Event] | None = None
 
     @property
     def dsn(self) -> str:
         return self._config.cluster.postgres
 
-    async def start(self, cell_id: int, epoch: int, taken: Taken) -> None:
+    # -- before it is ours
+
+    def prepare(self, cell_id: int, epoch: int) -> asyncio.Task[None]:
+        """Its owner, of that epoch, is about to hand it over to us: make its files meanwhile, and tell. Once an epoch."""
+        known = self._heir_of
+        if known is None or (known[0].cell_id, known[1]) != (cell_id, epoch):
+            cell = self._new_cell(cell_id)
+            task = asyncio.get_running_loop().create_task(self._prepare(cell, epoch, known))
+            self._heir_of = cell, epoch, task
+            return task
+        return known[2]
+
+    async def _prepare(self, cell: Cell, epoch: int, before: tuple[Cell, int, asyncio.Task[None]] | None) -> None:
+        if before is not None:  # in vain: it uses the same files
+            await before[2]
+            await asyncio.to_thread(before[0].forget)
+        phases = Phases()
+        for _ in range(PREPARE_TRIES):
+            try:
+                await asyncio.to_thread(cell.prepare)
+                await asyncio.to_thread(self._membership.tell_prepared, cell.cell_id, epoch)
+            except (CorruptFrame, ObjectMissing, Overloaded) as error:
+                logger.info("cell %d is not prepared yet: %s", cell.cell_id, error)
+                await asyncio.sleep(PREPARE_AGAIN_S)
+            else:
+                phases.end("files")
+                logger.info("cell %d is prepared after %s", cell.cell_id, phases)
+                return
+
+    def expect(self, cell_id: int) -> None:
+        """It may be ours in a moment: who comes for it from now on waits until it serves."""
+        self._opening = cell_id, asyncio.Event()
+
+    def expect_no_more(self) -> None:
+        if self._opening is not None:
+            self._opening[1].set()
+            self._opening = None
+
+    def opening(self, cell_id: int) -> asyncio.Event | None:
+        return self._opening[1] if self._opening is not None and self._opening[0] == cell_id else None
+
+    def _new_cell(self, cell_id: int) -> Cell:
         tier = tier_settings(self._config)
         assert tier is not None
-        began = time.monotonic()
-        cell = Cell(self.dsn, tier.store, cell_id, epoch, self._directory)
-        found = await asyncio.to_thread(cell.rebuild)
+        return Cell(self.dsn, tier.store, cell_id, self._directory)
+
+    async def _prepared(self, cell_id: int) -> Cell:
+        heir_of, self._heir_of = self._heir_of, None
+        if heir_of is None or heir_of[0].cell_id != cell_id:
+            return self._new_cell(cell_id)
+        await heir_of[2]
+        return heir_of[0]
+
+    # -- ours
+
+    async def start(self, cell_id: int, epoch: int, taken: Taken) -> None:
+        phases = Phases()
+        cell = await self._prepared(cell_id)
+        found = await asyncio.to_thread(cell.rebuild, epoch)
+        phases.end("files")
         self._users = CellUsers(self.dsn) if cell_id != FIRST_CELL else None
         broker = await asyncio.to_thread(cell.open, found, broker_options(self._config), self._lost, users=self._users)
+        phases.end("metadata")
         broker.placement.cell, broker.placement.places = cell_id, self._membership.view.places
         broker.nodes = Nodes(self._node_id(), self._other_nodes)
         config = replace(self._config, data=replace(self._config.data, directory=str(broker.options.data)))
@@ -127,11 +187,14 @@ class Serving:
         cell.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_places(broker)))
+        self._tasks.append(loop.create_task(self._watch_for_heirs(cell)))
         if self._users is not None:
             self._tasks.append(loop.create_task(self._users.keep(lambda: broker.access)))
+        phases.end("broker")
+        self.expect_no_more()
+        logger.warning("serving cell %d, epoch %d, after %s", cell_id, epoch, phases)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        logger.warning("serving cell %d, epoch %d, after %.2f s", cell_id, epoch, time.monotonic() - began)
 
     def find(self, listener: str, cell_id: int) -> Any:
         """Where a relayed client of that cell goes, if we serve it."""
@@ -155,15 +218,19 @@ class Serving:
         """Say goodbye, commit everything, let go."""
         assert self.app is not None
         assert self._cell is not None
-        began = time.monotonic()
+        phases = Phases()
         for task in self._tasks:
             task.cancel()
+        self._tasks.clear()
         app, self.app = self.app, None
+        cell, self._cell = self._cell, None
         await app.stop()
-        await self._cell.close()
-        cell_id = self._cell.cell_id
-        await self.let_go(cell_id, reason)
-        logger.warning("handed cell %d over in %.2f s: %s", cell_id, time.monotonic() - began, reason)
+        phases.end("broker")
+        await cell.close()
+        phases.end("commit")
+        await self.let_go(cell.cell_id, reason)
+        phases.end("release")
+        logger.warning("handed cell %d over in %s: %s", cell.cell_id, phases, reason)
 
     async def let_go(self, cell_id: int, reason: str) -> None:
         """Anyone may take the cell from now on; where PostgreSQL does not answer, once the lease is over."""
@@ -191,6 +258,15 @@ class Serving:
             for name in [name for name, cell in places.items() if cell == placement.cell]:
                 if name not in broker.namespaces and name not in removed:
                     await self._make_namespace(broker, name)
+            await asyncio.sleep(PLACES_S)
+
+    async def _watch_for_heirs(self, cell: Cell) -> None:
+        known = None
+        while True:
+            wanted = self._membership.view.cells[cell.cell_id].wanted
+            if wanted not in (known, None, self._membership.name):
+                cell.hold_images()
+            known = wanted
             await asyncio.sleep(PLACES_S)
 
     async def _make_namespace(self, broker: Broker, name: str) -> None:

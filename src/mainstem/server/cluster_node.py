@@ -3,9 +3,9 @@
 relaying    every listener is open; clients' bytes go to the owner
 taking      the epoch of cell 1 is ours: files are rebuilt, the broker recovers; clients wait
 serving     as a broker that is alone does; clients of other cells are handed on
-over        handed over (drained, moved): everything is committed and released. Lost (another took it, the lease could
-            not be renewed): nothing more is said to anyone. Either way the process starts over in its place (exec), so
-            that nothing of the old owner lives on
+over        handed over (drained, moved): everything is committed, closed and released, and it relays again. Lost (another
+            took it, the lease could not be renewed): nothing more is said to anyone, and the process starts over in its
+            place (exec), so that nothing of the old owner lives on
 
 Cells other than the first have a process each (`cell_process.py`), which this one, their front, starts and ends.
 """
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mainstem import __version__
 from mainstem.cluster.balance import Balance, ask_for
@@ -56,6 +56,7 @@ LOOK_S = 0.25
 AGAIN_S = 1.0  # before a cell is taken again whose process could not serve it
 HAND_OVER_S, CHILDREN_S = 30.0, 0.05
 AWAY_S = 0.5
+COLLECT_S = 10.0  # after a hand-over: no client waits then
 AGAIN = "MAINSTEM_STARTED_OVER"  # in the environment of a process that took its own place
 T = TypeVar("T")
 CELLS, KAFKA = "cells", "kafka"  # the role of owning
@@ -134,7 +135,7 @@ class Node:
         self._relay = Relay(connecting, lambda: self._membership.view)
         self._serving = serving = Serving(self.config, self._membership, self._relay, self._directory, self._lost)
         door = await self._loop.create_server(
-            lambda: RelayDoor(serving.find, serving.ready_for),
+            lambda: RelayDoor(serving.find, serving.ready_for, serving.opening),
             self.config.listeners.host,
             given.relay_port,
             ssl=listening,
@@ -186,6 +187,7 @@ class Node:
 
     def _see(self, view: View) -> None:
         self._loop.call_soon_threadsafe(self._changed.set)
+        self._loop.call_soon_threadsafe(self._relay.look_again)
 
     def _lost(self, reason: str) -> None:
         """In any thread: at once, and without a word to clients."""
@@ -222,10 +224,7 @@ class Node:
     async def _live(self, taken: Taken, fronts: list[asyncio.Server], stopping: asyncio.Event) -> int:
         stopped = self._loop.create_task(stopping.wait())
         while not stopping.is_set():
-            changed = self._loop.create_task(self._changed.wait())
-            await asyncio.wait({stopped, changed}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-            self._changed.clear()
+            await self._next_look(stopped)
             view = self._membership.view
             self._notice_ended()
             if stopping.is_set():
@@ -248,24 +247,59 @@ class Node:
         logger.info("stopped cleanly")
         return 0
 
+    async def _next_look(self, *others: asyncio.Task[Any]) -> None:
+        """Until the cluster has changed, one of the others is done, or for a moment."""
+        changed = self._loop.create_task(self._changed.wait())
+        await asyncio.wait({changed, *others}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
+        self._changed.clear()
+
     async def _look_at_first(self, view: View, cell: CellFacts, taken: Taken, fronts: list[asyncio.Server]) -> None:
         if self._serving.app is None:
+            if self._taking.is_heir(view, cell):
+                self._serving.prepare(FIRST_CELL, cell.epoch)
             reason = await self._taking.reason_to_take(view, cell)
             if reason is not None:
                 await self._take_first(cell, reason, taken, fronts)
-        elif why := self._taking.reason_to_leave(view, cell):
+        elif why := await self._why_leave(view, cell):
+            await self._leave_first(why, taken, fronts)
+
+    async def _why_leave(self, view: View, cell: CellFacts) -> str:
+        """Why the cell is to be handed over now; "" where it is not, or where its heir is not prepared."""
+        leaving = self._taking.leaving(view, cell)
+        if leaving is None:
+            return ""
+        if cell.wanted != leaving.heir:
+            naming = partial(self._membership.name_heir, cell.cell_id, cell.epoch, leaving.heir, leaving.why)
+            try:
+                await asyncio.to_thread(naming)
+            except MainstemError as error:
+                logger.warning("cell %s has no heir yet: %s", cell.name, error)
+        return leaving.why if self._taking.may_leave(cell, leaving) else ""
+
+    async def _leave_first(self, why: str, taken: Taken, fronts: list[asyncio.Server]) -> None:
+        """Clients that connect meanwhile wait in the backlog of the sockets that stay open, then for the next owner."""
+        try:
             await self._serving.hand_over(why)
-            self._start_over()
+        except MainstemError as error:
+            self._lost(f"the cell was not handed over cleanly: {error}")
+        taken.sockets = {name: one.dup() for name, one in self._listening.items()}
+        fronts += await self._open_fronts(taken)
+        notify("STATUS=relaying")
+        self._loop.call_later(COLLECT_S, _collect_all)
 
     async def _take_first(self, cell: CellFacts, reason: Reason, taken: Taken, fronts: list[asyncio.Server]) -> None:
+        self._serving.expect(FIRST_CELL)
         try:
             epoch = await asyncio.to_thread(
                 self._membership.take, FIRST_CELL, cell.epoch, reason.text, early=reason.early
             )
         except MainstemError as error:
+            self._serving.expect_no_more()
             logger.warning("the cell was not taken: %s", error)
             return
         if epoch is None:
+            self._serving.expect_no_more()
             return
         logger.warning("taking cell %s, epoch %d: %s", cell.name, epoch, reason.text)
         try:
@@ -285,14 +319,21 @@ class Node:
         number = cell.cell_id
         if number in self._children.by_cell:
             self._children.end_if_lost(cell, self._name)
-            if cell.owner == self._name and (why := self._taking.reason_to_leave(view, cell)):
+            if cell.owner == self._name and (why := await self._why_leave(view, cell)):
                 self._children.leave(number, why)
             return
         if time.monotonic() < self._not_before.get(number, 0.0):
             return
-        reason = await self._taking.reason_to_take(view, cell)
+        heir = self._taking.is_heir(view, cell)
+        reason = Reason("") if heir else await self._taking.reason_to_take(view, cell)
         if reason is not None:
-            facts = {"epoch": cell.epoch, "reason": reason.text, "early": reason.early, "name": self._name}
+            facts = {
+                "epoch": cell.epoch,
+                "reason": reason.text,
+                "early": reason.early,
+                "name": self._name,
+                "heir": heir,
+            }
             facts |= {"host": self._host, "ports": self._ports, "secret": self._secret.hex()}
             try:
                 self._children.take(number, facts)
@@ -321,6 +362,7 @@ class Node:
         notify("STOPPING=1")
         reason = f"{self._name} was stopped"
         self._children.keep_spare(False)
+        await self._wait_for_heirs()
         for cell in self._children.by_cell:
             self._children.leave(cell, reason)
         if self._serving.app is not None:
@@ -330,10 +372,35 @@ class Node:
             self._notice_ended()
             await asyncio.sleep(CHILDREN_S)
 
+    async def _wait_for_heirs(self) -> None:
+        """Each cell that is ours is to be prepared by its next owner before it is let go; PREPARE_S at most."""
+        self._taking.stopping = True
+        try:
+            await asyncio.to_thread(self._membership.take_no_more)
+        except MainstemError as error:
+            logger.warning("cells are let go without heirs: %s", error)
+            return
+        waiting = {one.cell_id for one in self._membership.view.owned_by(self._name)}
+        while waiting:
+            view = self._membership.view
+            for number in list(waiting):
+                cell = view.cells[number]
+                if self._taking.leaving(view, cell) is None or await self._why_leave(view, cell):
+                    waiting.discard(number)
+            if waiting:
+                await self._next_look()
+
     def _start_over(self) -> None:
         self._children.keep_over_exec()
         keep_over_exec(self._listening)
         start_over()
+
+
+def _collect_all() -> None:
+    """Of a broker that handed its cell over: what it was is not looked at any more by itself (`gc.freeze`)."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 async def until_reached(call: Callable[[], T], waiting: Callable[[], None] = lambda: None) -> T:

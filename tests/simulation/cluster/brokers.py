@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from mainstem.cluster.image import ROWS_MIN, commit_image, rows_after
+from mainstem.cluster.image import commit_image
 from mainstem.cluster.lane import Lane
 from mainstem.cluster.membership import FENCE_S, RENEW_S, Membership, look, take_cell
+from mainstem.cluster.rebuilding import ROWS_MIN, rows_after
 from mainstem.cluster.schema import SLOTS
 from mainstem.cluster.wal import RETRY_S, Fenced
 from mainstem.codec.batch import crc32c

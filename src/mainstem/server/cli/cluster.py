@@ -66,6 +66,16 @@ def _ask(config: Config, run: Callable[[asyncpg.Connection[Any]], Awaitable[T]])
         session.close()
 
 
+def _change(config: Config, sql: str, *given: object) -> None:
+    from mainstem.cluster.membership import hurry
+
+    async def change(connection: asyncpg.Connection[Any]) -> None:
+        await connection.execute(sql, *given)
+        await hurry(connection)
+
+    _ask(config, change)
+
+
 def _look(config: Config) -> View:
     from mainstem.cluster.membership import look
     from mainstem.cluster.schema import SCHEMA
@@ -150,7 +160,7 @@ def drain(broker: str, off: bool, url: str | None, file: Path | None) -> None:
     others = [one for one in view.brokers.values() if one.takes and one.name != broker]
     if not off and not others:
         raise InvalidArgument(f"no other broker could take over from {broker}", fix="start another one first")
-    _ask(config, lambda c: c.execute("UPDATE broker SET draining = $2 WHERE name = $1", broker, not off))
+    _change(config, "UPDATE broker SET draining = $2 WHERE name = $1", broker, not off)
     click.echo(f"{broker} may own cells again" if off else f"{broker} is drained: mainstem cluster status shows when")
 
 
@@ -171,7 +181,7 @@ def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
         raise NotFound(f"there is no cell {cell!r}", fix="mainstem cluster status")
     if found.owner == broker and found.lease_s > 0:
         raise InvalidArgument(f"{broker} owns {cell} already", fix="mainstem cluster status")
-    _ask(config, lambda c: c.execute("UPDATE cell SET wanted = $2 WHERE name = $1", cell, broker))
+    _change(config, "UPDATE cell SET wanted = $2 WHERE name = $1", cell, broker)
     click.echo(f"{cell} moves to {broker}: mainstem cluster status shows when")
 
 

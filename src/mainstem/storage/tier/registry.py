@@ -116,6 +116,8 @@ class Registry:
         return str(found[0]) if found else ""
 
     def set_fact(self, name: str, value: str) -> None:
+        if self.fact(name) == value:
+            return
         with self.change() as db:
             db.execute("INSERT OR REPLACE INTO fact VALUES(?,?)", (name, value))
 
@@ -163,6 +165,9 @@ class Registry:
 
     def doom_pending(self, now_ms: int) -> int:
         """At a start: what was being uploaded when the process ended."""
+        with self.reading() as db:
+            if db.execute("SELECT 1 FROM object WHERE state='pending' LIMIT 1").fetchone() is None:
+                return 0
         with self.change() as db:
             return db.execute("UPDATE object SET state='doomed', doomed_ms=? WHERE state='pending'", (now_ms,)).rowcount
 

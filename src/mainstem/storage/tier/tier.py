@@ -98,10 +98,11 @@ class Tier:
 
     # -- the store is ours
 
-    def claim(self) -> None:
+    def claim(self, *, known_ours: bool = False) -> None:
         """At a start: the store is there, it lets us write, read and delete, and no other broker uses its prefix.
 
         A store that does not answer is no reason to stay away, once it was ours: uploads wait, the rest is served.
+        `known_ours`: where the registry says so the store is not asked, as clients wait for a cell's next owner.
         """
         known, url = self.registry.fact("store"), self.store.url
         if known and known != url and self.registry.logs():
@@ -109,7 +110,8 @@ class Tier:
                 f"tier.store is {url}, and this broker's objects lie in {known}", fix=f'[tier] store = "{known}"'
             )
         try:
-            self._claim()
+            if not known_ours or known != url:
+                self._claim()
         except StoreAway as error:
             if known != url:
                 raise ConfigError(
