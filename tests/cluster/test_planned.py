@@ -38,6 +38,7 @@ def test_cells_that_are_moved_and_drained_cost_clients_that_reconnect_no_message
     }
     with Cluster(tmp_path, postgres, "a", "b", settings=("cluster.moves_per_hour=0",)) as cluster:
         cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
+        cluster.until(lambda: any("serving cell 2," in one.log() for one in cluster.brokers.values()))
         clients = start_clients(cluster)
         for one in clients:
             one.wait_acked(10)

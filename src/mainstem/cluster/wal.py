@@ -56,6 +56,9 @@ class CellWal:
         self.commit_ns = times_histogram()
         self.away_since_s = 0.0  # while PostgreSQL does not answer: since when (monotonic)
         self._thread = threading.Thread(target=self._run, name=f"wal-{cell_id}", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
         self._thread.start()
 
     # -- for everyone
@@ -151,15 +154,19 @@ class CellWal:
                     if self._stopping:
                         return
                     self._state.wait(LINGER_S if self._changes else None)
-                self._pass_barriers()
-                bodies, end = self._take()
-            if not bodies:
-                continue
-            self._commit(b"".join(bodies))
-            with self._state:
-                self.committed = end
-                self._pass_barriers()
-                self._state.notify_all()
+            self._commit_round()
+
+    def _commit_round(self) -> None:
+        with self._state:
+            self._pass_barriers()
+            bodies, end = self._take()
+        if not bodies:
+            return
+        self._commit(b"".join(bodies))
+        with self._state:
+            self.committed = end
+            self._pass_barriers()
+            self._state.notify_all()
 
     def _due(self) -> bool:
         if self._barriers and self._barriers[0] <= self.committed:
