@@ -146,7 +146,7 @@ def test_what_others_may_not_do(broker: Broker, warehouse: Path) -> None:
         assert status("/namespaces/raw/tables", {**created, "location": "/etc/lake"}) == 400
         assert status("/namespaces/raw/tables", {**created, "location": f"{warehouse}/../out"}) == 400
         assert status("/namespaces/raw/tables", {**created, "properties": {"py-io-impl": "os.x"}}) == 403
-        assert status("/namespaces/raw/tables", {**created, "properties": {"format-version": "3"}}) == 400
+        assert status("/namespaces/raw/tables", {**created, "properties": {"format-version": "4"}}) == 400
         assert status("/namespaces/none/tables", created) == 404
         assert status(update, change(action="set-location", location="/tmp/x")) == 400
         assert status(update, change(action="remove-properties", removals=[SOURCE])) == 403
@@ -334,6 +334,18 @@ def test_tables_are_renamed_and_registered_and_namespaces_have_properties(broker
     assert (done.removed, done.updated, done.missing) == (["owner"], ["room"], ["none"])
     told = catalog.load_namespace_properties("iot")
     assert told == {"room": "7", "location": str(warehouse / "iot")}
+
+
+def test_a_namespace_within_another_has_tables(broker: Broker, warehouse: Path) -> None:
+    catalog = rest(broker)
+    for space in (("plant",), ("plant", "hall")):
+        catalog.create_namespace(space)
+        catalog.create_table((*space, "n"), NUMBERS).append(rows(len(space)))
+        with catalog.create_table_transaction((*space, "staged"), NUMBERS) as made:
+            made.append(rows(10))
+    for space in (("plant",), ("plant", "hall")):
+        assert catalog.load_table((*space, "n")).scan().to_arrow()["n"].to_pylist() == [len(space)]
+        assert catalog.load_table((*space, "staged")).scan().to_arrow()["n"].to_pylist() == [10]
 
 
 def test_what_would_give_an_archive_another_name_or_reach_outside_is_refused(broker: Broker, warehouse: Path) -> None:

@@ -6,7 +6,9 @@ but what must be: a number that became wider, lists whose offsets become longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
@@ -91,13 +93,18 @@ def _map(array: pa.MapArray, wanted: pa.MapType, known: Known) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(array.offsets.to_numpy(), pa.int32()), keys, items, type=wanted, mask=mask)
 
 
-def projected_batch(batch: pa.RecordBatch, wanted: pa.Schema, known: Callable[[pa.Field], str]) -> pa.RecordBatch:
-    """A batch's columns as another schema has them."""
+def projected_batch(
+    batch: pa.RecordBatch,
+    wanted: pa.Schema,
+    known: Callable[[pa.Field], str],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> pa.RecordBatch:
+    """A batch's columns as another schema has them; one that it has none of is null, or what `defaults` has for it."""
     places = {known(one): at for at, one in enumerate(batch.schema)}
     columns = [
         projected(batch.column(places[known(one)]), one.type, known)
         if known(one) in places
-        else pa.nulls(batch.num_rows, one.type)
+        else pa.repeat(pa.scalar(defaults.get(known(one)), one.type), batch.num_rows)
         for one in wanted
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)

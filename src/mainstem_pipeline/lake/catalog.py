@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 DEFAULT_WAREHOUSE = "./lake"
+SQL_CATALOG = "mainstem_pipeline.lake.format3.LakeCatalog"
 CATALOG_WAIT_S = 30  # for another process that is committing
 S3_VARIABLES = {
     "s3.endpoint": "AWS_ENDPOINT_URL",
@@ -78,7 +79,7 @@ def open_catalog(options: LakeOptions) -> Catalog:
         uri = f"sqlite:///{folder / 'catalog.db'}?timeout={CATALOG_WAIT_S}"
     elif "://" not in uri:
         raise InvalidArgument(f"catalog {uri!r} is not a URL", fix=f"catalog: sqlite:///{Path(uri).absolute()}")
-    return load_catalog("mainstem", type="sql", uri=uri, **properties)
+    return load_catalog("mainstem", **{"py-catalog-impl": SQL_CATALOG}, uri=uri, **properties)
 
 
 def _rest_properties(uri: str) -> dict[str, str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.model.counted import counted
-from mainstem.model.errors import InvalidArgument
+from mainstem.model.errors import ConfigError, InvalidArgument
 from mainstem.model.topic_filter import is_pattern
 from mainstem_pipeline.lake.catalog import LakeOptions, identifier, load_table, open_catalog
 from mainstem_pipeline.lake.commits import summary_of
+from mainstem_pipeline.lake.deletes import UnreadableTable
 from mainstem_pipeline.pipeline.flow_checks import duration_ms
 from mainstem_pipeline.pipeline.model import ArchiveTo, DeadLetters, Decode, Flow, Pipeline, Source
 from mainstem_pipeline.session import SparkOptions, start_session
@@ -98,8 +99,16 @@ def maintained(
     names = [table] if table else [one["table"] for one in tables(warehouse, catalog)]
     spark = start_session(SparkOptions(master=master, name="mainstem lake maintain", fast_start=True))
     try:
+        facts: dict[str, Any]
         for name in names:
-            done = compact(spark, opened, name, lake.file_properties(), target_mb << 20)
+            try:
+                done = compact(spark, opened, name, lake.file_properties(), target_mb << 20)
+            except (ConfigError, UnreadableTable) as error:
+                if table:
+                    raise
+                facts = {"before": 0, "after": 0, "expired": 0, "removed": 0, "left": error.message}
+                yield {"table": name, **facts, "text": f"{name}: left as it is: {error.message}"}
+                continue  # with the others
             expired = expire(opened, name, keep, grace_ms / 1000)
             removed = remove_unreferenced(opened, name, grace_ms / 1000)
             text = (

@@ -139,7 +139,7 @@ def check_writable(table: Table) -> None:
         name = ".".join(table.name())
         raise ConfigError(
             f"table {name} has format version {table.format_version}, and tables up to version {FORMAT_MAX} can be "
-            "written here: another engine has raised it",
+            "written here: another engine has created or raised it",
             fix="it can be read; write to a table of another name, or let the engine that raised it maintain it",
         )
 

@@ -57,6 +57,7 @@ def planned_tasks(
             fix="rewrite the table with that engine; in Spark: CALL system.rewrite_data_files(table => "
             f"'{_name(table)}', options => map('delete-file-threshold', '1'))",
         ) from None
+    _check_defaults(table)
     for task in tasks:
         for one in (task.file, *task.delete_files):
             allowed = (PARQUET,) if one is task.file else (PARQUET, PUFFIN)
@@ -66,6 +67,19 @@ def planned_tasks(
                     fix="rewrite the table with the engine that wrote it, as Parquet",
                 )
     return tasks
+
+
+def _check_defaults(table: Table) -> None:
+    """Defaults of columns are filled in where a file has none of them; those inside structs are not."""
+    schema = table.schema()
+    inside = set(schema.field_ids) - {one.field_id for one in schema.fields}
+    for number in inside:
+        if schema.find_field(number).initial_default is not None:
+            raise UnreadableTable(
+                f"table {_name(table)}: {schema.find_column_name(number)} has a default inside a column, "
+                "and its older rows cannot be read here",
+                fix="read the table with the engine that wrote it",
+            )
 
 
 def planned_files(

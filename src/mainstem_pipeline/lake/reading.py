@@ -19,12 +19,12 @@ READ_ROWS = 32_768
 def file_batches(io: FileIO, planned: PlannedFile, schema: Schema) -> Iterator[pa.RecordBatch]:
     """The file's rows in the columns of the schema: renamed, widened, or null where the file has none of it.
 
-    Without those that are deleted.
+    Without those that are deleted. A column with a default (format 3) has that where the file has none of it.
     """
     import pyarrow.parquet as pq
 
     wanted = written_schema(schema)
-    numbers = {by_id(one) for one in wanted}
+    numbers, defaults = {by_id(one) for one in wanted}, defaults_of(schema)
     deleted = deleted_rows(io, planned) if planned.deletes or planned.more else None
     row = 0
     with io.new_input(planned.path).open() as stream:
@@ -38,7 +38,12 @@ def file_batches(io: FileIO, planned: PlannedFile, schema: Schema) -> Iterator[p
         for batch in file.iter_batches(READ_ROWS, columns=names):
             if deleted is not None:
                 row, batch = row + batch.num_rows, _without(batch, row, deleted)
-            yield projected_batch(batch, wanted, by_id)
+            yield projected_batch(batch, wanted, by_id, defaults)
+
+
+def defaults_of(schema: Schema) -> dict[str, Any]:
+    """What rows have in a column that was added after they were written, by the column's id."""
+    return {str(one.field_id): one.initial_default for one in schema.fields if one.initial_default is not None}
 
 
 def _without(batch: pa.RecordBatch, first: int, deleted: Any) -> pa.RecordBatch:

@@ -11,7 +11,8 @@ SQL transaction, each only if it stands where the check saw it: whoever lost the
 process that dies in between leaves the tables where they were.
 
 What others may not do: put a table, its metadata or its manifests outside the warehouse, set properties that choose how
-files are opened, append to an archive's raw table (rewriting and deleting there is allowed, as by Spark's procedures).
+files are opened, append to an archive's raw table (rewriting and deleting there is allowed, as by Spark's procedures),
+raise a table that archives or pipelines write to format 3 (they write format 2).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from pyiceberg import exceptions as iceberg
 
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import EPOCH, PREFIX, archive_source
+from mainstem_pipeline.lake.format3 import FORMAT_MAX, LINEAGE, check_kept, metadata_json, with_defaults
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import CommitTableRequest, StagedTable, Table
 
 Answer = tuple[int, Any]
-FORMAT_MAX = 2
 TABLES_MAX = 50  # of one transaction
 # Properties by which pyiceberg or an engine chooses code, hosts or places: not for those who share the catalog.
 CHOOSING = (
@@ -204,8 +205,9 @@ class Rest:
         place = (*_space(space), asked.name)
         if self._catalog.table_exists(place):
             raise iceberg.TableAlreadyExistsError(f"Table already exists: {'.'.join(place)}")
-        make: Any = self._catalog._create_staged_table if asked.stage_create else self._catalog.create_table
-        made = make(
+        if not asked.stage_create and not self._catalog.namespace_exists(place[:-1]):
+            raise iceberg.NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(place[:-1])}")
+        staged = self._catalog._create_staged_table(
             place,
             asked.table_schema,
             location=asked.location,
@@ -213,7 +215,12 @@ class Rest:
             sort_order=asked.write_order or UNSORTED_SORT_ORDER,
             properties=asked.properties,
         )
-        found = self._told(made)
+        if staged.metadata.format_version >= LINEAGE:
+            schema = with_defaults(staged.metadata.schema(), asked.table_schema)
+            staged.metadata = staged.metadata.model_copy(update={"schemas": [schema]})
+        if not asked.stage_create:
+            self._write([(None, staged)])
+        found = self._told(staged)
         if asked.stage_create:  # nothing exists yet: its first commit makes it
             del found["metadata-location"]
         return 200, found
@@ -280,6 +287,11 @@ class Rest:
             staged = self._catalog._update_and_stage_table(current, place, request.requirements, updates)
             self._check_place(staged.metadata_location)
             planned.append((current, staged))
+        self._write(planned)
+        return [staged for _, staged in planned]
+
+    def _write(self, planned: list[tuple[Table | None, StagedTable]]) -> None:
+        """The metadata files first; then the catalog names them all, or none stays."""
         written: list[StagedTable] = []
         try:
             for _, staged in planned:
@@ -291,7 +303,6 @@ class Rest:
                 with contextlib.suppress(OSError):
                     staged.io.delete(staged.metadata_location)
             raise
-        return [staged for _, staged in planned]
 
     def _move(self, planned: list[tuple[Table | None, StagedTable]]) -> None:
         """One transaction over all tables; each must still stand where it was looked at."""
@@ -347,6 +358,11 @@ class Rest:
                     self._check_properties(told["updates"])
                 case "upgrade-format-version":
                     self._check_format(told["format-version"])
+                    if int(told["format-version"]) >= LINEAGE and current is not None and _is_ours(current):
+                        raise PermissionError(
+                            f"{'.'.join(current.name())} is written by an archive or a pipeline, in format "
+                            f"{current.format_version}: they could not write it in format {told['format-version']}"
+                        )
                 case "remove-properties" if any(one.startswith(PREFIX) for one in told["removals"]):
                     raise PermissionError(f"properties {PREFIX}* are the archive's and pipelines' own")
                 case "add-snapshot":
@@ -374,6 +390,10 @@ class Rest:
     def _check_format(version: Any) -> None:
         if int(version) > FORMAT_MAX:
             raise ValueError(f"tables of format version {version} cannot be committed here, up to {FORMAT_MAX} can")
+
+
+def _is_ours(table: Table) -> bool:
+    return any(name.startswith(PREFIX) for name in table.properties)
 
 
 def _path(place: str) -> str:
@@ -440,6 +460,8 @@ def _request(body: Any) -> CommitTableRequest:
     from pydantic import ValidationError
     from pyiceberg.table import CommitTableRequest
 
+    for update in body.get("updates") or ():
+        check_kept(update)
     try:
         return CommitTableRequest.model_validate(body)
     except ValidationError as error:
@@ -451,7 +473,7 @@ def _space(text: str) -> tuple[str, ...]:
 
 
 def _metadata(table: Any) -> Any:
-    return json.loads(table.metadata.model_dump_json())
+    return json.loads(metadata_json(table.metadata))
 
 
 def problem(status: int, kind: str, message: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reading lake tables with Spark, without Iceberg's jar: plan with pyiceberg, read the Parquet files with Spark.
 
-Files that another engine deleted rows of, and tables on S3 (without Hadoop's S3 jar), are read by tasks with pyarrow
-instead (`mapInArrow` over the files): Spark's own reader knows nothing of deletes.
+Files that another engine deleted rows of, tables whose columns have defaults, and tables on S3 (without Hadoop's S3 jar)
+are read by tasks with pyarrow instead (`mapInArrow` over the files): Spark's own reader knows neither deletes nor defaults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mainstem.model.errors import InvalidArgument
 from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
 from mainstem_pipeline.lake.commits import archive_source, next_offsets_of
 from mainstem_pipeline.lake.deletes import PlannedFile, planned_files
-from mainstem_pipeline.lake.reading import file_batches, fitted
+from mainstem_pipeline.lake.reading import defaults_of, file_batches, fitted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +51,9 @@ def frame_of(spark: SparkSession, lake: LakeOptions, table: Table, files: Sequen
     schema = spark_schema(table)
     if not files:
         return spark.createDataFrame([], schema)
-    whole = [one for one in files if lake.is_local and not one.deletes]
-    cut = [one for one in files if not lake.is_local or one.deletes]
+    by_spark = lake.is_local and not defaults_of(table.schema())
+    whole = [one for one in files if by_spark and not one.deletes]
+    cut = [one for one in files if not by_spark or one.deletes]
     frames = []
     if whole:
         frames.append(spark.read.schema(schema).parquet(*[one.path.removeprefix("file://") for one in whole]))
