@@ -2,6 +2,7 @@
 
 A process has no login: it is given the caller's rules about consuming, asks here for plans and frames of the caller's
 namespace (CALLS, nothing else), reads segment files itself, and is killed when it takes too long or its caller has gone.
+Schemas, which show the fields of values, it gets only if its caller may read by them.
 At most `[http] asks_max` run at once, and WAITING_MAX wait; its messages are drawn in mainstem_ask/pipe.py.
 """
 
@@ -46,7 +47,7 @@ class Asking:
             config = self._running.config.http
             limits = {"memory_bytes": config.ask_bytes_max, "time_ms": config.ask_ms_max}
             whole = {**asked, **limits, "rights": self._rights(principal, namespace)}
-            async with contextlib.aclosing(self._answered(whole, Principal("ask", namespace, admin=True))) as events:
+            async with contextlib.aclosing(self._answered(whole, namespace, principal)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -77,7 +78,10 @@ class Asking:
         ]
         return {"rules": rules, "user": principal.name, "namespace": namespace}
 
-    async def _answered(self, asked: Mapping[str, Any], caller: Principal) -> AsyncGenerator[dict[str, Any], None]:
+    async def _answered(
+        self, asked: Mapping[str, Any], namespace: str, asker: Principal
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        state = {"principal": Principal("ask", namespace, admin=True), "asker": asker}
         process = await ChildProcess.start(COMMAND)
         # No timeout around the reading: who reads on may be another task than who began.
         limit_s = int(asked["time_ms"]) / 1000 + GRACE_S
@@ -93,7 +97,7 @@ class Asking:
                 if "event" in head:
                     yield head["event"]
                 elif "call" in head:
-                    await _write(process.stdin, *await self._called(head["call"], body, caller))
+                    await _write(process.stdin, *await self._called(head["call"], body, state))
                 elif "error" in head:
                     raise _error_of(head["error"])
                 else:
@@ -103,8 +107,10 @@ class Asking:
             process.kill()
             await process.wait()
 
-    async def _called(self, call: Mapping[str, Any], body: bytes, caller: Principal) -> tuple[dict[str, Any], bytes]:
-        """The same handlers that answer Spark by HTTP."""
+    async def _called(
+        self, call: Mapping[str, Any], body: bytes, state: Mapping[str, Principal]
+    ) -> tuple[dict[str, Any], bytes]:
+        """The same handlers that answer Spark by HTTP. `state`: as whom the process calls, and for whom."""
         answer: dict[str, Any] = {"status": 500, "headers": {}}
         parts: list[bytes] = []
         scope = {
@@ -115,7 +121,7 @@ class Asking:
             "raw_path": call["path"].encode(),
             "query_string": urlencode(call["query"]).encode(),
             "headers": [(b"content-type", b"application/json")],
-            "state": {"principal": caller},
+            "state": dict(state),
             "client": None,
             "server": None,
             "scheme": "http",

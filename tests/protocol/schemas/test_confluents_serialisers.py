@@ -179,3 +179,35 @@ def test_a_protobuf_file_that_only_hands_on_another_is_a_reference_like_any(
         client.register_schema(
             topic, Schema(base64.b64encode(broken.SerializeToString()).decode(), "PROTOBUF", [second])
         )
+
+
+def test_options_that_a_protobuf_file_declares_are_known_to_those_that_import_it(
+    client: SchemaRegistryClient, topic: str
+) -> None:
+    """Python's serialiser registers the file as a descriptor; who imports it may write text that uses the options."""
+    from confluent_kafka.schema_registry import SchemaReference
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    options = FileDescriptorProto(name="options.proto", package="p", syntax="proto3")
+    options.dependency.append("google/protobuf/descriptor.proto")
+    options.message_type.add(name="Unit").field.add(name="symbol", number=1, type=9, label=1)
+    extendee = ".google.protobuf.FieldOptions"
+    options.extension.add(name="unit", number=50000, type=11, label=1, type_name=".p.Unit", extendee=extendee)
+    method = options.service.add(name="Units").method.add(name="Watch", input_type=".p.Unit", output_type=".p.Unit")
+    method.server_streaming = True
+    descriptor = base64.b64encode(options.SerializeToString()).decode()
+    client.register_schema(f"{topic}.options", Schema(descriptor, "PROTOBUF"))
+    text = client.get_latest_version(f"{topic}.options").schema.schema_str or ""
+    assert "extend .google.protobuf.FieldOptions {" in text and "rpc Watch (.p.Unit) returns (stream .p.Unit);" in text
+    reading = (
+        'syntax = "proto3"; package p; import "options.proto"; '
+        'message Reading { double celsius = 1 [(unit).symbol = "C"]; }'
+    )
+    reference = SchemaReference("options.proto", f"{topic}.options", 1)
+    schema_id = client.register_schema(topic, Schema(reading, "PROTOBUF", [reference]))
+    assert client.get_schema(schema_id).references == [reference]
+    again = client.register_schema(topic, Schema(reading, "PROTOBUF", [reference]))
+    other = client.register_schema(topic, Schema(reading.replace('"C"', '"F"'), "PROTOBUF", [reference]))
+    assert again == schema_id != other, "another option is another schema"
+    found = client.get_latest_version(topic)
+    assert found.version == 2 and '"F"' in (found.schema.schema_str or "")

@@ -93,11 +93,19 @@ def test_a_value_that_names_a_schema_shows_nothing_of_it_to_who_may_not_see_it()
         def shown(user: tuple[str, str]) -> str:
             return http.get("/v1/messages", params={"topic": "mine/a"}, auth=user).raise_for_status().text
 
+        def asked(user: tuple[str, str]) -> str:
+            """What SQL and search show of it, by any of its columns."""
+            statement = {"sql": 'select text, json from "mine/a"'}
+            rows = http.post("/v1/query", json=statement, auth=user).raise_for_status().text
+            words = {"query": "celsius>=0", "topic": "mine/#"}
+            return rows + http.post("/v1/search", json=words, auth=user).raise_for_status().text
+
         assert "celsius" in shown(ROOT) and "plant.kitchen-value" in shown(ROOT)
         assert "celsius" not in shown(ANN) and "plant.kitchen" not in shown(ANN)
         assert json.loads(shown(ANN))["items"][0]["size"] == 13, "the record itself is hers"
+        assert "celsius" in asked(ROOT) and "celsius" not in asked(ANN)
         allow(broker, "plant/kitchen", "consume")
-        assert "celsius" in shown(ANN)
+        assert "celsius" in shown(ANN) and "celsius" in asked(ANN)
 
 
 def test_the_console_shows_versions_and_what_they_changed(broker: Broker) -> None:

@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError
 
 from mainstem.broker.schemas.formats import SchemaError, Source
-from mainstem.broker.schemas.formats.protobuf_text import text_of
+from mainstem.broker.schemas.formats.protobuf_text import options_of, text_of
 
 MAIN = "schema.proto"
 ERROR_BYTES_MAX = 4_000
@@ -101,9 +101,10 @@ def _protoc(arguments: list[str]) -> tuple[int, str]:
 
 
 def canonical(text: str, sources: Sequence[Source]) -> tuple[str, str]:
+    """Schemas that differ in an option only are two, so what the text cannot show counts as well."""
     found = parse(text, sources)
-    normal = text_of(found)
-    return normal, normal
+    normal, unshown = text_of(found), list(options_of(descriptor_of(text) or found))
+    return ("\n".join([normal, *unshown]), text) if unshown else (normal, normal)
 
 
 def as_format(text: str, sources: Sequence[Source], wanted: str) -> str:

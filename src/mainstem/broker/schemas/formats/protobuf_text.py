@@ -11,6 +11,7 @@ from google.protobuf.descriptor_pb2 import (
     EnumDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
+    ServiceDescriptorProto,
 )
 
 FIELD = FieldDescriptorProto
@@ -31,6 +32,11 @@ SCALARS = {
     FIELD.TYPE_SINT32: "sint32",
     FIELD.TYPE_SINT64: "sint64",
 }
+SHOWN = {  # options that the text has
+    "google.protobuf.FieldOptions": {"packed", "deprecated"},
+    "google.protobuf.MessageOptions": {"map_entry"},
+    "google.protobuf.EnumOptions": {"allow_alias"},
+}
 QUOTED = (FIELD.TYPE_STRING, FIELD.TYPE_BYTES)
 
 
@@ -47,7 +53,7 @@ def _file(file: FileDescriptorProto) -> Iterator[str]:
     for index, name in enumerate(file.dependency):
         yield f"import {'public ' if index in public else ''}{json.dumps(name)};"
     for option, value in file.options.ListFields():
-        if not option.is_extension and isinstance(value, str | bool):
+        if _is_shown(option, value):
             yield f"option {option.name} = {json.dumps(value)};"
     for enum in file.enum_type:
         yield ""
@@ -55,6 +61,33 @@ def _file(file: FileDescriptorProto) -> Iterator[str]:
     for message in file.message_type:
         yield ""
         yield from _message(message, "", syntax)
+    yield from _extensions(file.extension, "", syntax)
+    for service in file.service:
+        yield ""
+        yield from _service(service)
+
+
+def options_of(part: Any, place: str = "") -> Iterator[str]:
+    """Options that the text does not show, those that a file of its own declares among them: where, and their bytes."""
+    for field, value in part.ListFields():
+        if field.name == "options":
+            rest = type(value).FromString(value.SerializeToString())
+            for option, set_to in value.ListFields():
+                kind = option.containing_type.full_name
+                if option.name in SHOWN.get(kind, ()) or (
+                    isinstance(part, FileDescriptorProto) and _is_shown(option, set_to)
+                ):
+                    rest.ClearField(option.name)
+            if data := rest.SerializeToString(deterministic=True):
+                yield f"{place}: {data.hex()}"
+        elif field.message_type is not None and hasattr(value, "add"):
+            for index, one in enumerate(value):
+                yield from options_of(one, f"{place}/{field.name}/{index}")
+
+
+def _is_shown(option: Any, value: Any) -> bool:
+    """Of a whole file."""
+    return not option.is_extension and isinstance(value, str | bool)
 
 
 def _message(message: DescriptorProto, indent: str, syntax: str) -> Iterator[str]:
@@ -81,7 +114,27 @@ def _message(message: DescriptorProto, indent: str, syntax: str) -> Iterator[str
             yield from _message(nested, inner, syntax)
     for span in message.extension_range:
         yield f"{inner}extensions {span.start} to {span.end - 1};"
+    yield from _extensions(message.extension, inner, syntax)
     yield f"{indent}}}"
+
+
+def _extensions(fields: Any, indent: str, syntax: str) -> Iterator[str]:
+    """Fields of others' messages, such as options that a file of its own declares."""
+    for extended in dict.fromkeys(one.extendee for one in fields):
+        yield f"{indent}extend {extended} {{"
+        for field in fields:
+            if field.extendee == extended:
+                yield f"{indent}  {_field(field, {}, syntax)}"
+        yield f"{indent}}}"
+
+
+def _service(service: ServiceDescriptorProto) -> Iterator[str]:
+    yield f"service {service.name} {{"
+    for one in service.method:
+        asked = f"{'stream ' if one.client_streaming else ''}{one.input_type}"
+        told = f"{'stream ' if one.server_streaming else ''}{one.output_type}"
+        yield f"  rpc {one.name} ({asked}) returns ({told});"
+    yield "}"
 
 
 def _field(field: Any, entries: dict[str, DescriptorProto], syntax: str) -> str:
