@@ -191,6 +191,22 @@ def test_defaults_of_columns_are_kept_and_read(catalog: Broker, lake: LakeOption
     assert status == 400 and "variant" in told["message"]
 
 
+def test_a_table_is_registered_unless_its_keys_would_be_lost(catalog: Broker, lake: LakeOptions) -> None:
+    create(catalog, "v")
+    connection = attached(catalog)
+    connection.execute("insert into lake.iot.v values (1), (2)")
+    connection.execute("delete from lake.iot.v where n = 1")
+    connection.close()
+    known = Path(table_of(lake, "iot.v").metadata_location)
+    open_catalog(lake).drop_table("iot.v")
+    locked = known.with_name("locked.metadata.json")
+    locked.write_text(json.dumps({**json.loads(known.read_text()), "encryption-keys": [{"key-id": "k"}]}))
+    status, told = asked(catalog, "iot/register", {"name": "again", "metadata-location": str(locked)})
+    assert status == 400 and "encrypted table" in told["message"]
+    assert asked(catalog, "iot/register", {"name": "again", "metadata-location": str(known)})[0] == 200
+    assert read_by_query(table_of(lake, "iot.again")) == [2]
+
+
 def test_maintenance_leaves_a_table_of_format_3_to_its_engine_and_does_the_others(
     catalog: Broker, lake: LakeOptions
 ) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
 PARQUET, PUFFIN = "PARQUET", "PUFFIN"
+REFERENCED = "referenced-data-file"  # property of a vector in a Puffin file
 
 
 class UnreadableTable(MainstemError):
@@ -101,6 +102,7 @@ def deleted_rows(io: FileIO, file: PlannedFile) -> np.ndarray[Any, Any]:
 
 
 def _positions(io: FileIO, path: str, form: str, data_path: str) -> Any:
+    import numpy as np
     import pyarrow.parquet as pq
     from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
     from pyiceberg.table.puffin import PuffinFile
@@ -109,9 +111,12 @@ def _positions(io: FileIO, path: str, form: str, data_path: str) -> Any:
         if form == PARQUET:
             rows = pq.read_table(stream, columns=["pos"], filters=[("file_path", "=", data_path)], use_threads=False)
             return rows["pos"].to_numpy()
-        vectors = deletion_vectors_from_puffin_file(PuffinFile(stream.read()))
-    meant = [one.to_vector().to_numpy() for one in vectors if one.referenced_data_file == data_path]
-    return [row for one in meant for row in one]
+        puffin = PuffinFile(stream.read())
+    # One file has the vectors of many data files; the others' stay packed.
+    meant = [one for one in puffin.footer.blobs if one.properties.get(REFERENCED) == data_path]
+    puffin.footer = puffin.footer.model_copy(update={"blobs": meant})
+    found = [one.to_vector().to_numpy() for one in deletion_vectors_from_puffin_file(puffin)]
+    return np.concatenate(found) if found else []
 
 
 def _format(file: Any) -> str:

@@ -8,7 +8,7 @@ pyiceberg (0.12) reads tables of format 3 and commits none. What it lacks for co
 | raising a table to format 3 | refused | done; row ids start at 0 |
 | a snapshot's `added-rows` | may be missing, and the next row id is lost with it | required |
 | a snapshot behind the table's sequence number or next row id | refused for good, or unnoticed | 409: it lost a race |
-| a snapshot that is encrypted | its key is dropped | refused |
+| a snapshot or a table that is encrypted | its keys are dropped | refused |
 | defaults of columns | dropped when a table is created | kept |
 
 Data files, delete files and manifests are the engine's own. Our own commits are of format 2 (`commits.check_writable`).
@@ -16,6 +16,7 @@ Data files, delete files and manifests are the engine's own. Our own commits are
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -137,6 +138,14 @@ def check_kept(update: Any) -> None:
     snapshot = update.get("snapshot") if isinstance(update, dict) else None
     if isinstance(snapshot, dict) and snapshot.get("key-id") is not None:
         raise ValueError("the snapshot is encrypted (key-id): encrypted tables cannot be committed here")
+
+
+def check_whole(io: FileIO, location: str) -> None:
+    """ValueError for a metadata file with something that pyiceberg's model drops: the next commit would lose it."""
+    with Compressor.get_compressor(location).stream_decompressor(io.new_input(location).open()) as stream:
+        told = json.load(stream)
+    if told.get("encryption-keys"):
+        raise ValueError(f"{location} is of an encrypted table (encryption-keys): they cannot be committed here")
 
 
 # -- defaults of columns

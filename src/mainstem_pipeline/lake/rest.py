@@ -29,7 +29,7 @@ from pyiceberg import exceptions as iceberg
 
 from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import EPOCH, PREFIX, archive_source
-from mainstem_pipeline.lake.format3 import FORMAT_MAX, LINEAGE, check_kept, metadata_json, with_defaults
+from mainstem_pipeline.lake.format3 import FORMAT_MAX, LINEAGE, check_kept, check_whole, metadata_json, with_defaults
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -251,6 +251,7 @@ class Rest:
             raise iceberg.TableAlreadyExistsError(f"Table already exists: {'.'.join(place)}")
         found = StaticTable.from_metadata(location, self._lake.file_properties())
         self._check_format(found.format_version)
+        check_whole(found.io, location)
         self._check_place(found.location())
         if (source := archive_source(found)) is not None:
             raise PermissionError(f"{location} is the archive of {source}: it has one name")
