@@ -263,10 +263,10 @@ def test_a_session_ends_by_its_time() -> None:
     with Broker("http.session_ms=2s") as broker:
         add_users(broker)
         with visitor(broker, ROOT) as http:
-            cookie = next(iter(http.cookies.jar)).value or ""
+            [cookie] = http.cookies.jar
 
             def ended() -> bool:
-                headers = {"cookie": f"ms-session={cookie}"}  # httpx itself sends no cookie that is over
+                headers = {"cookie": f"{cookie.name}={cookie.value}"}  # httpx itself sends no cookie that is over
                 return httpx.get(f"{broker.http_url}/v1/overview", headers=headers).status_code == 401
 
             eventually(ended, "two seconds are over")
@@ -286,7 +286,7 @@ def test_a_login_ends_the_session_that_the_browser_had(broker: Broker) -> None:
     with visitor(broker, ROOT) as http:
         [before] = http.cookies.jar
         assert enter(http, ANN).status_code == 200
-        stolen = httpx.get(f"{broker.http_url}/v1/overview", headers={"cookie": f"ms-session={before.value}"})
+        stolen = httpx.get(f"{broker.http_url}/v1/overview", headers={"cookie": f"{before.name}={before.value}"})
         assert stolen.status_code == 401
         assert http.get("/v1/users").status_code == 403, "it is ann now"
 
@@ -297,8 +297,22 @@ def test_a_login_ends_the_session_that_the_browser_had(broker: Broker) -> None:
 def test_cookies_of_other_programs_on_this_host_do_no_harm(broker: Broker) -> None:
     with visitor(broker, ROOT) as http:
         [session] = http.cookies.jar
-    odd = f'theirs={{"a": "b;c"}}; ms-session={session.value}; x'
+    odd = f'theirs={{"a": "b;c"}}; {session.name}={session.value}; x'
     assert httpx.get(f"{broker.http_url}/v1/users", headers={"cookie": odd}).status_code == 200
+
+
+def test_two_brokers_on_one_host_end_no_session_of_each_other(broker: Broker) -> None:
+    """A browser sends the cookies of one to the other, too: they know no port."""
+    with Broker() as other, httpx.Client(timeout=30) as browser:
+        add_users(other)
+        for one in (broker, other):
+            login = {"user": ROOT[0], "password": ROOT[1]}
+            assert browser.post(f"{one.http_url}/login", json=login).status_code == 200
+        assert len({cookie.name for cookie in browser.cookies.jar}) == 2
+        for one in (broker, other):
+            assert browser.get(f"{one.http_url}/v1/users").status_code == 200
+        assert browser.post(f"{other.http_url}/logout", json={}).status_code == 204
+        assert browser.get(f"{broker.http_url}/v1/users").status_code == 200
 
 
 def test_by_tls_the_cookie_leaves_by_tls_only(http: httpx.Client) -> None:

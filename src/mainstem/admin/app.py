@@ -12,9 +12,10 @@ from mainstem.admin.api import OPERATIONS
 from mainstem.admin.asking import Asking
 from mainstem.admin.calls import endpoint, json_response
 from mainstem.admin.console.login import LoginPage
-from mainstem.admin.console.rendering import Console
+from mainstem.admin.console.rendering import NUMBERS, Console
 from mainstem.admin.guard import Guard
 from mainstem.admin.iceberg_api import iceberg_routes
+from mainstem.admin.live_answers import LiveAnswers
 from mainstem.admin.metrics.collecting import metrics_text
 from mainstem.admin.metrics.exposition import CONTENT_TYPE, OPEN_METRICS, OPEN_METRICS_TYPE
 from mainstem.admin.nats_monitoring import nats_routes
@@ -28,6 +29,8 @@ from mainstem.admin.schema_api import schema_routes
 from mainstem.admin.sessions import Sessions
 from mainstem.admin.tokens import Tokens
 from mainstem.model.errors import MainstemError, NotAuthorized
+
+LIVE = {NUMBERS, *(one.path for one in OPERATIONS if one.streams and one.method == "GET")}  # answers without an end
 
 
 def make_application(running: Running) -> Starlette:
@@ -72,7 +75,7 @@ def make_application(running: Running) -> Starlette:
 
     answered = [Route(one.path, endpoint(running, one), methods=[one.method], name=one.needs) for one in OPERATIONS]
     scans = spark_routes(running.broker)
-    running.tokens = Tokens(running.broker.access)
+    running.live, running.tokens = LiveAnswers(running.broker.access), Tokens(running.broker.access)
     running.sessions = sessions = Sessions(running)
     oidc = Oidc(running, running.broker.options.identity.tokens, sessions) if running.config.oidc.issuer else None
     running.asking = Asking(running, [*scans, *answered])
@@ -97,6 +100,6 @@ def make_application(running: Running) -> Starlette:
         routes += [*LoginPage(running, sessions, console.templates).routes(), *console.routes()]
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, running=running)],
+        middleware=[Middleware(Guard, running=running, live=LIVE)],
         exception_handlers={404: not_found, 405: not_allowed, Exception: failed},
     )

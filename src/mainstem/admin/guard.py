@@ -15,8 +15,9 @@ import base64
 import binascii
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -63,9 +64,11 @@ LET_IN = "let_in"  # of a request that another cell sent on: whom that one let i
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, running: Running) -> None:
+    def __init__(self, app: ASGIApp, running: Running, live: Container[str] = ()) -> None:
+        """`live`: paths whose answers have no end (`live_answers.py`)."""
         self._app = app
         self._running = running
+        self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # WebSockets of browsers are MQTT's, on a port of their own
@@ -84,6 +87,13 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
+        if scope["path"] in self._live:
+            serving = partial(self._serve, scope)
+            await self._running.live.serve(serving, self._holds(scope, headers), receive, guarded)
+        else:
+            await self._serve(scope, receive, guarded)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running.forward is not None and LET_IN not in scope["state"]:
             principal = scope["state"].get("principal")
             cell = cell_elsewhere(self._running.forward.placement, scope, principal)
@@ -92,7 +102,27 @@ class Guard:
                 return
         if scope["path"] not in BYTES_PATHS:
             receive = _bounded(receive, self._running.config.http.body_bytes_max)
-        await self._app(scope, receive, guarded)
+        await self._app(scope, receive, send)
+
+    def _holds(self, scope: Scope, headers: dict[str, str]) -> Callable[[], bool]:
+        """Asks whether who asked would still be let in: by the same session, or the same password."""
+        access, sessions = self._running.broker.access, self._running.sessions
+        principal: Principal | None = scope["state"].get("principal")
+        if principal is None or LET_IN in scope["state"]:  # the cell that let it in looks after it
+            return lambda: True
+        cookies = headers.get("cookie", "")
+        if "authorization" not in headers and sessions.principal(cookies) is not None:
+            return lambda: sessions.principal(cookies) is not None
+        user = access.users.get(principal.name)
+        if user is None or "authorization" not in headers or principal.by_token:
+            return lambda: access.holds(principal)
+        credentials = user.credentials
+
+        def holds() -> bool:
+            now = access.users.get(principal.name)
+            return now is not None and now.credentials is credentials and access.holds(principal)
+
+        return holds
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> Response | None:
         host = headers.get("host", "")

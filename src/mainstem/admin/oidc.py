@@ -39,7 +39,7 @@ from mainstem.model.errors import ConfigError, MainstemError, NotAuthorized, Ove
 logger = logging.getLogger("mainstem.identity")
 
 PROVIDER, CALLBACK = f"{BEGIN}/provider", f"{BEGIN}/callback"
-LOGIN = "ms-login"  # the cookie
+LOGIN = "ms-login"  # the cookie's name begins so
 LOGIN_S_MAX = 600
 LOGINS_MAX = 1_000  # under way; the oldest is removed
 DISCOVERY_S = 3_600
@@ -107,7 +107,9 @@ class Oidc:
             "code_challenge_method": "S256",
         }
         answer = RedirectResponse(f"{provider['authorization_endpoint']}?{urlencode(asked)}", 302)
-        set_cookie(self._running, answer, request, LOGIN, browser, lasts_s=LOGIN_S_MAX, path=BEGIN)
+        set_cookie(
+            self._running, answer, request, self._sessions.named(LOGIN), browser, lasts_s=LOGIN_S_MAX, path=BEGIN
+        )
         return answer
 
     async def finish(self, request: Request) -> Response:
@@ -129,7 +131,8 @@ class Oidc:
         begun = self._under_way.pop(request.query_params.get("state", ""), None)
         if begun is None or begun.until <= time.monotonic():
             raise NotAuthorized("no login was begun with this state, or long ago", fix="open /login again")
-        if not secrets.compare_digest(begun.browser, hashed(cookie_in(request.headers.get("cookie", ""), LOGIN))):
+        shown = cookie_in(request.headers.get("cookie", ""), self._sessions.named(LOGIN))
+        if not secrets.compare_digest(begun.browser, hashed(shown)):
             raise NotAuthorized("this login was begun by another browser", fix="open /login again")
         return begun
 

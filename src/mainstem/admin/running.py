@@ -10,6 +10,7 @@ from mainstem.broker.broker import Broker
 if TYPE_CHECKING:
     from mainstem.admin.events import Events
     from mainstem.admin.history.keeper import History
+    from mainstem.admin.live_answers import LiveAnswers
     from mainstem.admin.rates import Rates
     from mainstem.admin.sessions import Sessions
     from mainstem.admin.tokens import Tokens
@@ -33,6 +34,7 @@ class Running(Protocol):
     forward: Any  # server.cell_serving.Forwarding where other cells hold namespaces, else None
     tokens: Tokens
     sessions: Sessions
+    live: LiveAnswers
     ready: bool
     protocols: dict[str, str]  # listener → the protocol its clients are counted under
 

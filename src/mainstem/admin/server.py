@@ -200,6 +200,7 @@ class AdminServer:
         self.application = make_application(running)
         self.second = 0  # coarse monotonic time
         self.idle: dict[HttpConnection, None] = {}  # between two requests, the one that has been so longest first
+        self._live = running.live
         self._config = uvicorn.Config(
             self.application,
             http="httptools",
@@ -253,6 +254,7 @@ class AdminServer:
         while True:
             await asyncio.sleep(1)
             self.second = int(loop.time() - started)
+            self._live.look()
             for connection in list(self._state.connections):
                 if isinstance(connection, HttpConnection) and connection.is_late() and not connection.closing:
                     connection.refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time"))

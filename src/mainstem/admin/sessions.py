@@ -1,6 +1,7 @@
 """Sessions of browsers: who logged in by a form or at a provider's stays logged in, by a cookie.
 
 - A session is a random number in a cookie that no script can read; here only its hash is kept.
+- Its cookie is named after the broker: cookies know no port, and two brokers on one host would end each other's.
 - It ends after its time, by `POST /logout`, when its user would no longer be let in (`Access.holds`), when the password
   that it was opened with is another, and with the broker: nothing is stored.
 - SESSIONS_MAX are kept, of one user SESSIONS_OF_USER_MAX: the oldest is ended, and nobody ends those of others.
@@ -25,7 +26,7 @@ from mainstem.broker.rights.access import Principal
 from mainstem.broker.rights.people import Hashed
 
 BEGIN, END = "/login", "/logout"
-SESSION = "ms-session"  # the cookie
+COOKIE = "ms-session"  # its name begins so
 SESSIONS_MAX, SESSIONS_OF_USER_MAX = 10_000, 100
 NEXT_CHARACTERS_MAX = 2_000
 _NO_PAGES = (BEGIN, END, "/api/")  # RabbitMQ's API is for programs, and one GET of it changes something
@@ -44,13 +45,28 @@ class Sessions:
         self._running = running
         self._sessions: dict[bytes, _Session] = {}  # by the hash of their number, the oldest first
         self._of_user: dict[str, dict[bytes, None]] = {}
+        self._mark = ""
 
     def routes(self) -> list[Route]:
         return [Route(END, self.end, methods=["POST"], name="console.login")]
 
+    @property
+    def cookie(self) -> str:
+        return self.named(COOKIE)
+
+    def named(self, cookie: str) -> str:
+        """A cookie's name at this broker; the same after a restart, so that no browser collects them."""
+        if not self._mark:
+            place = f"{self._running.broker.coordinator.cluster_id}:{self._running.ports.get('http', 0)}"
+            self._mark = hashlib.sha256(place.encode()).hexdigest()[:8]
+        return f"{cookie}-{self._mark}"
+
+    def _key(self, cookies: str) -> bytes:
+        return hashed(cookie_in(cookies, self.cookie))
+
     def principal(self, cookies: str) -> Principal | None:
         """Who this browser is logged in as."""
-        key = hashed(cookie_in(cookies, SESSION))
+        key = self._key(cookies)
         found = self._sessions.get(key)
         if found is None:
             return None
@@ -61,7 +77,7 @@ class Sessions:
 
     def open(self, answer: Response, request: Request, principal: Principal, lasts_ms: int) -> None:
         """The answer takes the cookie to the browser. A session that this browser had before ends."""
-        self._drop(hashed(cookie_in(request.headers.get("cookie", ""), SESSION)))
+        self._drop(self._key(request.headers.get("cookie", "")))
         lasts_s = -(-lasts_ms // 1000)
         ends_s = int(time.time()) + lasts_s
         if principal.expires_s:  # a token came in place of the password
@@ -70,12 +86,12 @@ class Sessions:
         credentials = user.credentials if user is not None and not principal.by_token else None
         number, known = secrets.token_urlsafe(32), replace(principal, expires_s=ends_s)
         self._keep(hashed(number), _Session(known, credentials, time.monotonic() + lasts_s))
-        set_cookie(self._running, answer, request, SESSION, number, lasts_s=lasts_s, path="/")
+        set_cookie(self._running, answer, request, self.cookie, number, lasts_s=lasts_s, path="/")
 
     async def end(self, request: Request) -> Response:
-        self._drop(hashed(cookie_in(request.headers.get("cookie", ""), SESSION)))
+        self._drop(self._key(request.headers.get("cookie", "")))
         answer = Response(status_code=204)
-        answer.delete_cookie(SESSION, path="/", httponly=True, samesite="lax")
+        answer.delete_cookie(self.cookie, path="/", httponly=True, samesite="lax")
         return answer
 
     def _holds(self, session: _Session) -> bool:
@@ -102,6 +118,7 @@ class Sessions:
             del own[key]
             if not own:
                 del self._of_user[session.principal.name]
+            self._running.live.look()
 
 
 def own_page(path: str) -> str:

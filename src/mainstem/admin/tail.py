@@ -39,6 +39,7 @@ class Tail(Sink):
         self._logs: set[Log] = set()
         self._dropped = 0
         self._news = asyncio.Event()
+        self._looks = False
 
     def start(self) -> None:
         Tail.open_tails.add(self)
@@ -60,10 +61,15 @@ class Tail(Sink):
             rows = []
             while self._rows and self._rows[0][0].stable > self._rows[0][1]:
                 rows.append(self._rows.popleft()[2])
-            if rows or self._dropped:
-                dropped, self._dropped = self._dropped, 0
+            if rows or self._dropped or self._looks:
+                dropped, self._dropped, self._looks = self._dropped, 0, False
                 return rows, dropped
             await self._news.wait()
+
+    def look_again(self) -> None:
+        """Rights changed: `next` returns, so that the reader is asked for."""
+        self._looks = True
+        self._news.set()
 
     def push(self, record: RecordRef, options: Any) -> bool:
         if not self._allowed(record.topic):

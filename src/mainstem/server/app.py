@@ -171,6 +171,7 @@ class App:
         self.cluster: Any = None  # set by whoever runs it as one of several
         self.tokens: Any = None  # likewise
         self.sessions: Any = None  # likewise
+        self.live: Any = None  # likewise
         self.forward: Any = None  # likewise, to other cells of a cluster: cell_serving.Forwarding
         self.serves_all = False  # also what it does not listen for: clients come by other brokers
         self.ready = False

@@ -120,7 +120,11 @@ async def tail(call: Call) -> Any:
         raise Overloaded(f"{len(Tail.open_tails)} live tails are open already")
     one = Tail(call.namespace, topic_filter, lambda topic: call.allows(Action.CONSUME, topic), call.shown())
 
+    access = call.running.broker.access
+
     async def events() -> AsyncIterator[bytes]:
+        access.listeners.append(one.look_again)
+        version = access.version
         try:
             one.start()
             yield b": following\n\n"
@@ -131,12 +135,20 @@ async def tail(call: Call) -> Any:
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
+                if access.version != version:
+                    version = access.version
+                    try:
+                        require_consume(call, "", "", topic_filter, each_asked=True)
+                    except NotAuthorized as error:
+                        yield b"event: ended\ndata: " + str(error).encode() + b"\n\n"
+                        return
                 call.running.servers["http"].counters.messages_out += len(rows)
                 for row in rows:
                     yield b"data: " + msgspec.json.encode(row) + b"\n\n"
                 if dropped:
                     yield b"event: dropped\ndata: " + str(dropped).encode() + b"\n\n"
         finally:
+            access.listeners.remove(one.look_again)
             one.stop()
 
     return StreamingResponse(events(), media_type="text/event-stream")

@@ -24,12 +24,12 @@ from mainstem.admin.console.pages import PAGES, Page, overview_facts
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.rights import admit
 from mainstem.admin.running import Running
-from mainstem.admin.sessions import SESSION
 from mainstem.broker.rights.access import Principal
 from mainstem.broker.rights.operations import NEEDS
 from mainstem.model.errors import MainstemError, NotFound
 
 FOLDER = Path(__file__).parent
+NUMBERS = "/events/overview"  # the overview's, each second
 
 
 def show_size(size: float) -> str:
@@ -142,7 +142,7 @@ class Console:
             twin = "/overview.json" if page.path == "/" else f"{page.path}.json"
             routes.append(Route(page.path, self.show(page, twin), name=page.needs))
             routes.append(Route(twin, self.twin(page), name=page.needs))
-        routes.append(Route("/events/overview", self.events, name="overview.read"))
+        routes.append(Route(NUMBERS, self.events, name="overview.read"))
         return routes
 
     async def nothing_there(self, request: Request) -> Response:
@@ -201,7 +201,7 @@ class Console:
             "here": page.under or page.path,
             "pages": [(one.path, one.title) for one in PAGES if not one.under and self._may_open(one, request)],
             "who": _login_name(request),
-            "by_session": SESSION in request.cookies,
+            "by_session": self._running.sessions.cookie in request.cookies,
             "version": __version__,
             "twin": twin + (f"?{urlencode(query)}" if query else ""),
             "self_url": page.path + (f"?{urlencode(query)}" if query else ""),

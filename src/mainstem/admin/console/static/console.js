@@ -105,6 +105,13 @@ document.addEventListener("htmx:responseError", (event) => {
   if (event.detail.xhr.status === 401) logIn();
 });
 
+// A stream of events ends with its login, and says no status: any call does.
+async function askWhyItEnded() {
+  if ((await fetch("/v1/work")).status === 401) logIn();
+}
+
+document.addEventListener("htmx:sseError", askWhyItEnded);
+
 const showPlace = () => $("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 // Whoever has no mouse scrolls a wide table by keys, once it has the focus.
@@ -124,13 +131,22 @@ addEventListener("resize", () => {
 function startTail(button) {
   const rows = $(button.dataset.rows);
   let source = null;
+  const stop = () => {
+    source.close();
+    source = null;
+    button.setAttribute("aria-pressed", "false");
+  };
   button.addEventListener("click", () => {
     if (source) {
-      source.close();
-      source = null;
+      stop();
     } else {
       source = new EventSource(button.dataset.tail);
       source.onmessage = (event) => prepend(rows, JSON.parse(event.data));
+      source.onerror = askWhyItEnded;
+      source.addEventListener("ended", (event) => {
+        stop();
+        toast(event.data, true);
+      });
       source.addEventListener("dropped", (event) => toast(`${event.data} messages were too fast to show`));
     }
     button.setAttribute("aria-pressed", String(Boolean(source)));
