@@ -61,6 +61,34 @@ def may(running: Running, principal: Principal, need: Need, namespace: Namespace
             return owners.may(principal, need.action, need.kind, namespace.name, name, exists=exists)
 
 
+def may_some(running: Running, principal: Principal, need: Need) -> bool:
+    """Whether there can be an object, of whatever name, on which the caller has the right."""
+    assert need.action is not None and need.kind is not None
+    if principal.admin or need.kind in (Kind.GROUP, Kind.TRANSACTION):  # one with a new name is anybody's to make
+        return True
+    kinds = (need.kind, Kind.TOPIC)  # of queues and exchanges rules of topics speak, too
+    rules = running.broker.access.rules_of(principal)
+    return any(rule.allow and need.action in rule.actions and rule.kind in kinds for _, rule in rules)
+
+
+def refusal(
+    running: Running, principal: Principal, need: Need, asked: str = "", name: str = ""
+) -> NotAuthorized | None:
+    """Why the caller would be refused, by the checks that a call meets; None where it would not be.
+
+    Without a name: whether it would be refused whatever the name is.
+    """
+    try:
+        namespace = admit(running.broker, principal, need, asked)
+        if need.scope is Scope.OBJECT and name:
+            require(running, principal, need, namespace, name)
+        elif need.scope is Scope.OBJECT and not may_some(running, principal, need):
+            raise NotAuthorized(f"no rule allows user {principal.name} to {need.action} any {need.kind}")
+    except NotAuthorized as error:
+        return error
+    return None
+
+
 def require(running: Running, principal: Principal, need: Need, namespace: Namespace, name: str) -> None:
     if not may(running, principal, need, namespace, name):
         what = name if need.kind is Kind.TOPIC else f"{need.kind} {name}"

@@ -26,10 +26,8 @@ from mainstem.admin.cursors import (
 )
 from mainstem.admin.openapi import openapi_document
 from mainstem.admin.pipelines import flow_rows
-from mainstem.admin.rights import admit
-from mainstem.admin.running import Running
+from mainstem.admin.rights import admit, refusal
 from mainstem.admin.way import way_of
-from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.namespaces.quotas import NAMESPACE, USER
 from mainstem.broker.queues.exchanges import Exchange
 from mainstem.broker.queues.opening import check_taker
@@ -39,6 +37,7 @@ from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.tracing.stations import groups_of_record, queues_of_record, sessions_of_record
 from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
+from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import matches
 
 DEAD_SHOWN = 50
@@ -56,13 +55,13 @@ async def queue_page(call: Call) -> dict[str, Any]:
     name = _name(call)
     call.require_object(name, "queue.describe")
     facts, found = any_queue_facts(call.running, call.namespace, name)
-    facts["links_connections"] = _opens(call, "connection.describe")
     if isinstance(found, Consumer):
         require_stream_consumer(call, found)
         facts["settings"] = {name: _shown_setting(name, value) for name, value in facts["settings"].items()}
         return {**facts, "dead_letters": [], "bindings": [], "stream": found.stream.name}
     dead: list[dict[str, Any]] = []
     try:
+        call.require_object(name, "queue.consume")
         check_taker(call.running.broker.access, call.principal, found)
         dead = [dead_row(taken, reason, time_ms) for taken, reason, time_ms in found.browse_dead(DEAD_SHOWN)]
     except MainstemError:  # who may not take from it sees how many there are, not what they say
@@ -78,15 +77,6 @@ def _shown_setting(name: str, value: Any) -> Any:
     """JetStream's durations are nanoseconds, which nobody reads."""
     is_duration = name in ("ack_wait", "idle_heartbeat", "inactive_threshold") and isinstance(value, int)
     return f"{value / 1e9:g} s" if is_duration else value
-
-
-def _opens(call: Call, operation: str) -> bool:
-    """Whether a page that needs this would open for the caller: a link that says no is not offered."""
-    try:
-        admit(call.running.broker, call.principal, NEEDS[operation])
-    except MainstemError:
-        return False
-    return True
 
 
 async def exchange_page(call: Call) -> dict[str, Any]:
@@ -131,8 +121,9 @@ async def api_page(_call: Call) -> dict[str, Any]:
     return {"groups": groups}
 
 
-def topic_readers(running: Running, namespace: Namespace, topic: bytes) -> list[dict[str, str]]:
-    """Queues, JetStream consumers, sessions and groups that read a topic."""
+def topic_readers(call: Call, topic: bytes) -> tuple[list[dict[str, str]], int]:
+    """Queues, JetStream consumers, sessions and groups that read a topic, and how many of them the caller may not see."""
+    running, namespace = call.running, call.namespace
     now = namespace.broker.stamps.next
     queues = [("queue", one.name) for one in queues_of_record(namespace, topic, now)]
     sessions = [("session", _text(one.client_id)) for one in sessions_of_record(namespace, topic, now)]
@@ -140,8 +131,14 @@ def topic_readers(running: Running, namespace: Namespace, topic: bytes) -> list[
     consumers = [
         ("queue", stream_consumer_name(one)) for one in stream_consumers(running, namespace) if _reads(one, topic)
     ]
-    found = islice((*queues, *consumers, *sessions, *groups), READERS_SHOWN)
-    return [{"kind": kind, "name": name} for kind, name in found]
+    found = [*queues, *consumers, *sessions, *groups]
+    seen = [{"kind": kind, "name": name} for kind, name in found if _describes(call, kind, name)]
+    return seen[:READERS_SHOWN], len(found) - len(seen)
+
+
+def _describes(call: Call, kind: str, name: str) -> bool:
+    need = NEEDS[f"{kind}.describe"]
+    return refusal(call.running, call.principal, need, call.query.get("namespace", ""), name) is None
 
 
 def _reads(consumer: Consumer, topic: bytes) -> bool:
@@ -185,7 +182,9 @@ def _partition_of(call: Call, trace: Trace) -> int:
 
 async def group_page(call: Call) -> dict[str, Any]:
     call.require_object(_name(call), "group.describe")
-    return group_facts(call.running, call.namespace, _name(call))
+    facts = group_facts(call.running, call.namespace, _name(call))
+    topics = {one["topic"]: topic_of_kafka(one["topic"]).decode(errors="replace") for one in facts["offsets"]}
+    return {**facts, "names": topics}
 
 
 async def view_page(call: Call) -> dict[str, Any]:

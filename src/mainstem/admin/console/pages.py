@@ -165,8 +165,15 @@ async def topic_page_facts(call: Call) -> dict[str, Any]:
     oldest_ms = await oldest_time_ms(call, facts["name"])
     keeps_ms = facts["settings"]["retention_ms"]["value"]
     leaves_ms = oldest_ms + keeps_ms if oldest_ms is not None and keeps_ms >= 0 else None
-    readers = topic_readers(call.running, call.namespace, name)
-    return {**facts, "shares": shares, "oldest_ms": oldest_ms, "leaves_ms": leaves_ms, "readers": readers}
+    readers, hidden = topic_readers(call, name)
+    return {
+        **facts,
+        "shares": shares,
+        "oldest_ms": oldest_ms,
+        "leaves_ms": leaves_ms,
+        "readers": readers,
+        "readers_hidden": hidden,
+    }
 
 
 async def oldest_time_ms(call: Call, topic: str) -> int | None:
@@ -260,7 +267,9 @@ async def cursors_page(call: Call) -> dict[str, Any]:
     return {
         "items": rows[:ROWS],
         "next": more,
-        "groups": list(islice(await group_names(call.running, call.namespace), 1000)),
+        "groups": [
+            one for one in islice(await group_names(call.running, call.namespace), 1000) if call.may(one, "group.reset")
+        ],
     }
 
 

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from mainstem import __version__
 from mainstem.admin.calls import Call, json_response
+from mainstem.admin.console.offers import Offers
 from mainstem.admin.console.pages import PAGES, Page, overview_facts
 from mainstem.admin.problems import problem_of, status_of
 from mainstem.admin.rights import admit
@@ -186,20 +187,30 @@ class Console:
         return StreamingResponse(numbers(), media_type="text/event-stream")
 
     def _call(self, request: Request, page: Page) -> Call:
+        call = self._unchecked_call(request, page)
+        admit(self._running.broker, call.principal, call.need, call.query.get("namespace", ""))
+        return call
+
+    def _unchecked_call(self, request: Request, page: Page) -> Call:
         principal = request.scope["state"].get("principal") or Principal("anonymous")
         query, need = dict(request.query_params), NEEDS[page.needs]
         principal = self._running.broker.access.within(principal, query.get("namespace", ""))
-        admit(self._running.broker, principal, need, query.get("namespace", ""))
         return Call(self._running, principal, query, {}, need)
 
     async def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
         templates, query = await self.templates(), dict(request.query_params)
+        offers = Offers(self._unchecked_call(request, page))
         following = {**query, "from" if page.path == "/messages" else "after": facts.get("next")}
         context = {
             **facts,
             "title": facts.get("name") or page.title,
             "here": page.under or page.path,
-            "pages": [(one.path, one.title) for one in PAGES if not one.under and self._may_open(one, request)],
+            "pages": [(one.path, one.title) for one in PAGES if not one.under and offers.opens(one.path)],
+            "refused": offers.refused,
+            "opens": offers.opens,
+            "reads": offers.reads,
+            "follows": offers.follows,
+            "sees_all": offers.sees_all,
             "who": _login_name(request),
             "by_session": self._running.sessions.cookie in request.cookies,
             "version": __version__,
@@ -217,15 +228,6 @@ class Console:
         host = request.url.hostname or "localhost"
         named = f"[{host}]" if ":" in host else host
         return {protocol: f"{named}:{port}" for protocol, port in self._running.ports.items() if port}
-
-    def _may_open(self, page: Page, request: Request) -> bool:
-        """Pages that would only say no are not offered."""
-        principal = request.scope["state"].get("principal") or Principal("anonymous")
-        try:
-            admit(self._running.broker, principal, NEEDS[page.needs])
-        except MainstemError:
-            return False
-        return True
 
     async def _problem(self, error: MainstemError, request: Request) -> Response:
         facts = {"detail": str(error), "fix": error.fix, "code": error.code, "name": "That did not work"}

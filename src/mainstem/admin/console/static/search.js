@@ -97,7 +97,7 @@ function rowOf(hit) {
   of("time").dataset.ms = hit.time_ms;
   showTime(of("time"));
   of("topic").textContent = hit.topic;
-  of("topic").href = `/topic?name=${topic}`;
+  of("topic").href = `${$("#hits").dataset.topics}${topic}`; // whoever may consume it need not see its page
   of("origin").textContent = hit.origin;
   of("origin").classList.add(hit.origin);
   of("value").textContent = hit.value ?? "null";
