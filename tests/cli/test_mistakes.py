@@ -41,6 +41,7 @@ def refused(*arguments: str, code: int = 1, given: str | None = None) -> str:
         ("sub", "mqtt://localhost/a", "--idle", "-1s"),
         ("sub", "mqtt://localhost/a", "--idle", "0"),
         ("sub", "mqtt://localhost/a", "--count", "0"),
+        ("sub", "mqtt://localhost/a", "--format", "{topic}"),
         ("queue", "create", "q", "a/#", "--lock", "abc"),
         ("queue", "create", "q", "a/#", "--ttl", "9999999999999999d"),
     ],

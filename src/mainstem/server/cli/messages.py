@@ -265,7 +265,13 @@ def _filled(message: Message, number: int) -> Message:
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--idle", type=Duration(least_ms=1), metavar="DURATION", help="Stop when nothing came for so long.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines with topic, key, value, headers, offset.")
-@click.option("--format", "template", metavar="TEMPLATE", help="For example '{{topic}} {{key}} {{value}}'.")
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    callback=lambda _context, _option, given: _checked_template(given),
+    help="For example '{{topic}} {{key}} {{value}}'.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Topic, key and headers beside the value.")
 @click.option("--decode", is_flag=True, help="Show values of the schema registry's serialisers as JSON.")
 @click.option(
@@ -313,6 +319,13 @@ def sub(url: str, start: str, count: int | None, idle: int | None, url_of_api: s
             seen += 1
             if count is not None and seen >= count:
                 break
+
+
+def _checked_template(given: str | None) -> str | None:
+    """One without a field would print the same line for each message."""
+    if given is not None and not PLACEHOLDER.search(given):
+        raise click.BadParameter(f"{given!r} names no field; write them in two braces: '{{{{topic}}}} {{{{value}}}}'")
+    return given
 
 
 def _note_queue(address: Address) -> None:
