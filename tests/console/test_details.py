@@ -118,8 +118,12 @@ def test_the_api_can_be_read_by_people(page: Page, broker: Broker, http: httpx.C
     expect(page.locator("h1")).to_have_text("HTTP API")
     page.locator("summary", has_text="/v1/history").click()
     expect(page.locator("details[open]")).to_contain_text("How far back")
-    operations = sum(len(methods) for methods in http.get("/v1/openapi.json").json()["paths"].values())
-    expect(page.locator("summary")).to_have_count(operations)
+    document = http.get("/v1/openapi.json").json()
+    operations = sum(len(methods) for methods in document["paths"].values())
+    expect(page.locator("summary")).to_have_count(operations + len(document["components"]["schemas"]))
+    expect(page.locator("details[open]")).to_contain_text("403")
+    page.locator("details[open] a", has_text="HistorySeries").click()  # what it answers unfolds
+    expect(page.locator("#answer-HistorySeries")).to_contain_text("Seconds since 1970.")
 
 
 def test_a_group_shows_its_members_and_is_reset_after_a_preview(page: Page, broker: Broker, shoot: Shoot) -> None:

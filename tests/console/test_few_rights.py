@@ -168,7 +168,7 @@ def send_all(forms: set[tuple[str, str]], send: Callable[[str, str, Any], int]) 
 
 def check_offers(user: str, walk: Walk) -> None:
     if user in ("nobody", "onlooker", "warden"):  # they may consume nothing
-        assert not any(said in text for text in walk.texts for said in ("a letter", "an order", "celsius"))
+        assert not any(said in text for text in walk.texts for said in ("a letter", "an order", "21.5}"))
     offered = {f"{method} {path}" for method, path in walk.forms if path != "/logout"}
     if user in ("nobody", "reader", "onlooker"):
         assert offered == set(), "they change nothing"

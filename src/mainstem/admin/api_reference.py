@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import Operation
+from mainstem.admin.openapi import openapi_document, type_text
+
+STREAMED = {"text/event-stream": "server-sent events, each a ", "application/x-ndjson": "lines of JSON, each a "}
 
 _HEAD = """\
 # The HTTP API
@@ -13,7 +19,8 @@ _HEAD = """\
 On `listeners.http_port` (7070), JSON in and out, described by `/v1/openapi.json`. What changes something must be sent as
 `application/json`. Lists answer `{"items": [...], "next": ...}`; ask again with `after=<next>`. Problems are
 `application/problem+json` with a stable `code` (`mainstem explain CODE`), the reason in `detail` and often a `fix`. Any
-topic name may stand in a path, percent-encoded or not.
+topic name may stand in a path, percent-encoded or not. What each call answers is one of the types [at the end](#answers);
+an answer may get more fields with a later version, and loses none.
 
 Once users exist, programs log in by HTTP Basic, a Bearer token or a client certificate. Without a login they are
 answered 401. A browser that opens a page without one is led to the console's login page: `POST /login` with
@@ -39,7 +46,18 @@ def reference_page() -> str:
             group = name
             parts.append(f"## {name}\n")
         parts.append(_section(operation))
+    parts.append("## Answers\n")
+    parts += [_answer(name, schema) for name, schema in sorted(openapi_document()["components"]["schemas"].items())]
     return "\n".join(parts)
+
+
+def _answer(name: str, schema: dict[str, Any]) -> str:
+    lines = [f"**`{name}`**{': ' + schema['description'] if 'description' in schema else ''}", ""]
+    for field, one in schema["properties"].items():
+        left_out = "" if field in schema["required"] else ", may be left out"
+        doc = f": {one['description']}" if "description" in one else ""
+        lines.append(f"- `{field}` ({type_text(one)}{left_out}){doc}")
+    return "\n".join(lines) + "\n"
 
 
 def _section(operation: Operation) -> str:
@@ -49,6 +67,12 @@ def _section(operation: Operation) -> str:
         for one in fields:
             needed = ", required" if one.required else ""
             lines.append(f"- `{one.name}` ({place}, {one.kind}{needed}): {one.doc}")
+    path = re.sub(r"\{(\w+):path\}", r"{\1}", operation.path)
+    [(kind, content)] = openapi_document()["paths"][path][operation.method.lower()]["responses"]["200"][
+        "content"
+    ].items()
+    answered = type_text(content.get("x-itemSchema", content["schema"]))
+    lines += [*([""] if lines[-1] else []), f"Answers {STREAMED.get(kind, '')}`{answered}`."]
     return "\n".join(lines).rstrip() + "\n"
 
 

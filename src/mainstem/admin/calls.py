@@ -7,12 +7,13 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from mainstem.admin.answers import Page
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
@@ -30,6 +31,7 @@ from mainstem.storage.engine import NotLocal
 
 logger = logging.getLogger("mainstem.audit")
 
+T = TypeVar("T")
 Handler = Callable[["Call"], Awaitable[Any]]
 
 
@@ -61,6 +63,11 @@ class Operation:
     @property
     def need(self) -> Need:
         return NEEDS[self.needs]
+
+    @property
+    def answer(self) -> Any:
+        """The type of what it answers: its handler says it."""
+        return get_type_hints(self.handler, include_extras=True)["return"]
 
     @property
     def group(self) -> str:
@@ -132,8 +139,8 @@ class Call:
         return self.query.get(name, "") in ("1", "true", "yes", "on")
 
 
-def page(items: list[Any], next_row: str | None = None, **facts: Any) -> dict[str, Any]:
-    return {"items": items, "next": next_row, **facts}
+def page(items: list[T], next_row: str | None = None) -> Page[T]:
+    return {"items": items, "next": next_row}
 
 
 def check_ordinary(name: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mainstem.admin.answers.consumers import ConnectionRow
 from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
 from mainstem.broker.namespaces.namespace import Namespace
@@ -21,9 +22,9 @@ def seen_by(call: Call) -> Namespace | None:
 
 async def page_of_connections(
     running: Running, namespace: Namespace | None, *, protocol: str = "", after: str = "", limit: int
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[ConnectionRow], str | None]:
     """So many rows, and where the next page goes on."""
-    turns, tenant, rows = running.broker.turns, namespace.name if namespace is not None else "", list[dict[str, Any]]()
+    turns, tenant, rows = running.broker.turns, namespace.name if namespace is not None else "", list[ConnectionRow]()
     for listener, shown in running.protocols.items():
         server = running.servers.get(listener)
         if server is None or listener == "http" or (protocol and shown != protocol):  # HTTP's come and go
@@ -62,7 +63,7 @@ def _order(running: Running, connection_id: str) -> tuple[int, int]:
     return (listeners.index(listener) if listener in listeners else -1, int(number) if number.isdigit() else 0)
 
 
-def connection_row(listener: str, protocol: str, connection: Any) -> dict[str, Any]:
+def connection_row(listener: str, protocol: str, connection: Any) -> ConnectionRow:
     transport = connection.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     principal = getattr(connection, "principal", None)

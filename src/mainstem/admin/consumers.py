@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from mainstem.admin.answers.consumers import QueueClient, QueueFacts
 from mainstem.admin.connections import client_name, connection_id
 from mainstem.admin.cursors import (
     group_named,
@@ -26,7 +27,7 @@ from mainstem.model.errors import NotFound
 CLIENTS_SHOWN = 100
 
 
-def queue_facts(running: Running, queue: Queue) -> dict[str, Any]:
+def queue_facts(running: Running, queue: Queue) -> QueueFacts:
     clients = list(islice(_clients(running, queue), CLIENTS_SHOWN))
     row = queue_row(queue)
     others = 0
@@ -35,7 +36,7 @@ def queue_facts(running: Running, queue: Queue) -> dict[str, Any]:
     return {**row, "clients": clients, "unacked_by_others": others, "settings": queue.settings.to_document()}
 
 
-def _clients(running: Running, queue: Queue) -> Iterator[dict[str, Any]]:
+def _clients(running: Running, queue: Queue) -> Iterator[QueueClient]:
     """Those that are handed messages, then those that pull. Where only one consumer may be active, the others wait."""
     for place, taker in enumerate(queue.takers):
         _, name, protocol = describe(taker)
@@ -60,7 +61,7 @@ def _connection_of(taker: Any) -> Any:
     return getattr(taker, "connection", None) or getattr(getattr(channel, "owner", None), "connection", None)
 
 
-def _puller(puller: Any, unacked: int) -> dict[str, Any]:
+def _puller(puller: Any, unacked: int) -> QueueClient:
     """A member of a Kafka share group, or a JetStream consumer that joined the queue."""
     if isinstance(puller, JoinedConsumer):
         return _pulls(stream_consumer_name(puller), "nats", unacked)
@@ -68,9 +69,17 @@ def _puller(puller: Any, unacked: int) -> dict[str, Any]:
     return _pulls(name, protocol, unacked, group=group_named(puller.group_key)[1])
 
 
-def _pulls(client: str, protocol: str, unacked: int, *, acks: bool = True, group: str | None = None) -> dict[str, Any]:
-    facts = {"client": client, "protocol": protocol, "unacked": unacked, "acks": acks}
-    return {**facts, "priority": 0, "waits": False, "group": group, "connection": None}
+def _pulls(client: str, protocol: str, unacked: int, *, acks: bool = True, group: str | None = None) -> QueueClient:
+    return {
+        "client": client,
+        "protocol": protocol,
+        "unacked": unacked,
+        "acks": acks,
+        "priority": 0,
+        "waits": False,
+        "group": group,
+        "connection": None,
+    }
 
 
 def find_stream_consumer(running: Running, namespace: Namespace, name: str) -> Consumer | None:
@@ -79,7 +88,7 @@ def find_stream_consumer(running: Running, namespace: Namespace, name: str) -> C
     return next(found, None)
 
 
-def stream_consumer_facts(consumer: Consumer) -> dict[str, Any]:
+def stream_consumer_facts(consumer: Consumer) -> QueueFacts:
     """What it delivered is held by the consumer, whichever connection pulled it: so JetStream has one client to show."""
     row = stream_consumer_row(consumer)
     client = _pulls(consumer.name, "nats", row["unacked"], acks=consumer.explicit)
@@ -87,7 +96,7 @@ def stream_consumer_facts(consumer: Consumer) -> dict[str, Any]:
     return {**row, "clients": [client], "unacked_by_others": 0, "settings": settings}
 
 
-def any_queue_facts(running: Running, namespace: Namespace, name: str) -> tuple[dict[str, Any], Queue | Consumer]:
+def any_queue_facts(running: Running, namespace: Namespace, name: str) -> tuple[QueueFacts, Queue | Consumer]:
     """A named queue, or a JetStream consumer."""
     queue = queues_of(running, namespace).find(name)
     if queue is not None:

@@ -8,6 +8,16 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from mainstem.admin.answers.consumers import (
+    CursorRow,
+    DeadLetter,
+    GroupFacts,
+    GroupOffset,
+    InFlight,
+    OffsetChange,
+    QueueRow,
+    SessionFacts,
+)
 from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.messages import open_source, record_facts, start_offsets
 from mainstem.admin.running import Running
@@ -51,10 +61,10 @@ def queues_of(running: Running, namespace: Namespace) -> Queues:
     return queue_service(running).of(namespace)
 
 
-async def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[dict[str, Any]]:
+async def cursor_rows(running: Running, namespace: Namespace, begin: int, count: int) -> list[CursorRow]:
     """So many rows from the `begin`th on, in order of name within each kind, so that a page can go on where the one before
     ended. A lag is counted only for rows that are asked for."""
-    turns, tenant, rows = running.broker.turns, namespace.name, list[dict[str, Any]]()
+    turns, tenant, rows = running.broker.turns, namespace.name, list[CursorRow]()
     queues = await in_order(turns, tenant, queues_of(running, namespace), key=lambda one: one.name)
     consumers = await in_order(turns, tenant, stream_consumers(running, namespace), key=stream_consumer_name)
     ordered = chain(
@@ -68,7 +78,7 @@ async def cursor_rows(running: Running, namespace: Namespace, begin: int, count:
     return rows
 
 
-def cursors_of(running: Running, namespace: Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
+def cursors_of(running: Running, namespace: Namespace) -> Iterator[Callable[[], CursorRow]]:
     """In no order; take them before anything else happens."""
     for name in _groups_in(running, namespace):
         yield partial(group_row, running, namespace, name)
@@ -129,7 +139,7 @@ def group_exists(running: Running, namespace: Namespace, name: str) -> bool:
     return groups is not None and (key in groups.groups or key in groups.offsets)
 
 
-def group_row(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
+def group_row(running: Running, namespace: Namespace, name: str) -> CursorRow:
     groups = groups_of(running)
     key = group_key(namespace, name)
     group = groups.groups.get(key)
@@ -146,7 +156,7 @@ def group_row(running: Running, namespace: Namespace, name: str) -> dict[str, An
     }
 
 
-def group_facts(running: Running, namespace: Namespace, name: str) -> dict[str, Any]:
+def group_facts(running: Running, namespace: Namespace, name: str) -> GroupFacts:
     groups = groups_of(running)
     key = group_key(namespace, name)
     if key not in groups.groups and key not in groups.offsets:
@@ -193,7 +203,7 @@ def read_assignment(data: bytes) -> list[str]:
     return found[:ASSIGNED_SHOWN]
 
 
-def offset_rows(namespace: Namespace, groups: Groups, key: str) -> list[dict[str, Any]]:
+def offset_rows(namespace: Namespace, groups: Groups, key: str) -> list[GroupOffset]:
     """Every partition of the topics that the group reads. It is behind in all of one that it never committed."""
     offsets, group = groups.offsets.get(key, {}), groups.groups.get(key)
     subscribed = groups.subscribed(group) if group is not None and not isinstance(group, ShareGroup) else None
@@ -206,7 +216,7 @@ def offset_rows(namespace: Namespace, groups: Groups, key: str) -> list[dict[str
         for partition in sorted({*readers, *commits}):
             held, reader = commits.get(partition), readers.get(partition)
             at = None if held is None else held.offset
-            row = {"topic": topic, "partition": partition, "offset": at, "end_offset": None, "lag": 0}
+            row: GroupOffset = {"topic": topic, "partition": partition, "offset": at, "end_offset": None, "lag": 0}
             if reader is not None:
                 start, end = max(at or 0, reader.start_offset), reader.stable_offset
                 row["end_offset"], row["lag"] = end, reader.count(start, end) if start < end else 0
@@ -225,7 +235,7 @@ def _kafka_source(namespace: Namespace, topic: str) -> dict[int, Any]:
         return {}
 
 
-def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, to: str) -> list[dict[str, Any]]:
+def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, to: str) -> list[OffsetChange]:
     """What a reset would change: one row per partition. Nothing is changed."""
     groups = groups_of(running)
     key = group_key(namespace, group)
@@ -237,8 +247,8 @@ def plan_reset(running: Running, namespace: Namespace, group: str, topic: str, t
 
 def plan_offsets(
     namespace: Namespace, topics: list[str], held: dict[tuple[str, int], Commit], to: str
-) -> list[dict[str, Any]]:
-    changes = []
+) -> list[OffsetChange]:
+    changes = list[OffsetChange]()
     for name in topics:
         readers = _kafka_source(namespace, name)
         if not readers:
@@ -261,7 +271,7 @@ def open_source_of(namespace: Namespace, topic: str) -> Any:
     return open_source(namespace, topic=canonical)
 
 
-def apply_reset(running: Running, namespace: Namespace, group: str, changes: list[dict[str, Any]]) -> Any:
+def apply_reset(running: Running, namespace: Namespace, group: str, changes: list[OffsetChange]) -> Any:
     """The ticket of the new offsets. Members would overwrite them, so there must be none."""
     groups = groups_of(running)
     key = group_key(namespace, group)
@@ -276,7 +286,7 @@ def apply_reset(running: Running, namespace: Namespace, group: str, changes: lis
 # -- queues
 
 
-def queue_row(queue: Queue) -> dict[str, Any]:
+def queue_row(queue: Queue) -> QueueRow:
     return {
         "name": queue.name,
         "kind": str(getattr(queue.settings.kind, "value", queue.settings.kind)),
@@ -293,7 +303,7 @@ def stream_consumer_name(consumer: Consumer) -> str:
     return f"{consumer.stream.name}/{consumer.name}"
 
 
-def stream_consumer_row(consumer: Consumer) -> dict[str, Any]:
+def stream_consumer_row(consumer: Consumer) -> QueueRow:
     """A JetStream consumer is a queue cursor, too."""
     stream = consumer.stream
     return {
@@ -314,12 +324,17 @@ def stream_consumers(running: Running, namespace: Namespace) -> Iterator[Consume
         yield from (one for one in stream.consumers.values() if not isinstance(one, JoinedConsumer))
 
 
-def dead_row(taken: Taken, reason: str, time_ms: int) -> dict[str, Any]:
-    facts = {"position": taken.position, "reason": reason, "attempts": taken.attempts, "dead_ms": time_ms}
-    return {**facts, **record_facts(0, taken.record)}
+def dead_row(taken: Taken, reason: str, time_ms: int) -> DeadLetter:
+    return {
+        "position": taken.position,
+        "reason": reason,
+        "attempts": taken.attempts,
+        "dead_ms": time_ms,
+        **record_facts(0, taken.record),
+    }
 
 
-def stream_cursor(consumer: Consumer) -> dict[str, Any]:
+def stream_cursor(consumer: Consumer) -> CursorRow:
     row = stream_consumer_row(consumer)
     return {
         "name": row["name"],
@@ -333,7 +348,7 @@ def stream_cursor(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-def queue_cursor(running: Running, queue: Queue) -> dict[str, Any]:
+def queue_cursor(running: Running, queue: Queue) -> CursorRow:
     stamp, consumers = queue.held_stamp(), len(queue.takers) + len(queue.pullers)
     return {
         "name": queue.name,
@@ -350,7 +365,7 @@ def queue_cursor(running: Running, queue: Queue) -> dict[str, Any]:
 # -- MQTT sessions
 
 
-def session_row(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
+def session_row(running: Running, namespace: Namespace, session: Session) -> CursorRow:
     session.refresh()
     holds = not session.hold_ended and any(one.qos for one in session.subscriptions.values())
     filters = [one.decode(errors="replace") for one in session.subscriptions]
@@ -367,7 +382,7 @@ def session_row(running: Running, namespace: Namespace, session: Session) -> dic
     }
 
 
-def session_facts(running: Running, namespace: Namespace, session: Session) -> dict[str, Any]:
+def session_facts(running: Running, namespace: Namespace, session: Session) -> SessionFacts:
     return {
         **session_row(running, namespace, session),
         "expiry_seconds": None if session.expiry_seconds == NEVER else session.expiry_seconds,
@@ -379,10 +394,14 @@ def session_facts(running: Running, namespace: Namespace, session: Session) -> d
         "subscriptions": [
             {"filter": one.filter.decode(errors="replace"), "qos": one.qos} for one in session.subscriptions.values()
         ],
-        "in_flight": [
-            {"packet_id": packet_id, "stamp": stamp} for packet_id, state, stamp in session.flight if state != DONE
-        ][:IN_FLIGHT_SHOWN],
+        "in_flight": list(islice(_in_flight(session), IN_FLIGHT_SHOWN)),
     }
+
+
+def _in_flight(session: Session) -> Iterator[InFlight]:
+    for packet_id, state, stamp in session.flight:
+        if state != DONE:
+            yield {"packet_id": packet_id, "stamp": stamp}
 
 
 def session_lag(namespace: Namespace, session: Session) -> int:

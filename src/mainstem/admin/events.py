@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mainstem.admin.answers.consumers import ConnectionRow
 from mainstem.admin.connections import connection_row
 from mainstem.admin.cursors import group_named, groups_of
 from mainstem.admin.running import Running
@@ -62,7 +63,7 @@ class Events:
         self._watchers: set[Watcher] = set()
         self._lines = _LogLines()
         self._task: asyncio.Task[None] | None = None
-        self._connections: dict[int, dict[str, Any]] = {}
+        self._connections: dict[int, ConnectionRow] = {}
         self._groups: dict[str, tuple[str, int]] = {}
         self._topics: dict[tuple[str, bytes], tuple[str, str, int]] = {}
 
@@ -110,7 +111,7 @@ class Events:
             yield self._lines.lines.popleft()
 
     async def _look_at_connections(self) -> AsyncIterator[Event]:
-        now_ms, seen, told = _now_ms(), dict[int, dict[str, Any]](), 0
+        now_ms, seen, told = _now_ms(), dict[int, ConnectionRow](), 0
         for listener, protocol in self._running.protocols.items():
             server = self._running.servers.get(listener)
             if server is None or listener == "http":
@@ -195,7 +196,7 @@ class Watcher:
         return rows, left_out
 
 
-def _who(row: dict[str, Any]) -> str:
+def _who(row: ConnectionRow) -> str:
     named = f"{row['client']} " if row["client"] else ""
     user = f" as {row['user']}" if row["user"] else ""
     return f"{named}from {row['address']}{user}"

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from mainstem.admin.answers.topics import MessageFacts
 from mainstem.admin.topics import find
 from mainstem.broker.delivery.turns import SLICE_NS, Turns
 from mainstem.broker.namespaces.namespace import Namespace
@@ -147,7 +148,7 @@ async def read_page(
     limit: int,
     contains: str = "",
     partition: int | None = None,
-) -> tuple[list[dict[str, Any]], dict[int, int]]:
+) -> tuple[list[MessageFacts], dict[int, int]]:
     """Up to `limit` records in the order they were appended, and the offsets to go on from. It reads a slice at a time, in
     turns with all else that reads much."""
     found: list[tuple[int, Record]] = []
@@ -182,10 +183,10 @@ def _holds(record: Record, needle: bytes) -> bool:
     )
 
 
-def record_facts(partition: int, record: Record, shown: Show | None = None) -> dict[str, Any]:
+def record_facts(partition: int, record: Record, shown: Show | None = None) -> MessageFacts:
     """`shown`: a value that a serialiser wrote is told as its schema reads it, beside its bytes."""
     value = record.value
-    facts: dict[str, Any] = {
+    facts = {
         "topic": _text(record.topic),
         "partition": partition,
         "offset": record.offset,
@@ -200,7 +201,7 @@ def record_facts(partition: int, record: Record, shown: Show | None = None) -> d
     if shown is not None and value is not None and value[:1] == b"\0" and (found := shown(value)) is not None:
         raw = base64.b64encode(value).decode()
         facts.update({"format": "json", "value": found.json, "value_base64": raw, "schema": found.facts()})
-    return facts
+    return cast("MessageFacts", facts)  # two steps above add what depends on the value
 
 
 def value_facts(value: bytes | None) -> dict[str, Any]:

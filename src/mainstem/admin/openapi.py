@@ -1,56 +1,63 @@
-"""The OpenAPI document, made from the table of operations; so it cannot forget one."""
+"""The OpenAPI document, made from the table of operations and from the types that their handlers return."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
 
 from mainstem import __version__
-from mainstem.admin.answers import ROWS
+from mainstem.admin.answers import Events, Lines, Problem
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.calls import Field, Operation
+from mainstem.admin.problems import statuses_of
+from mainstem.broker.rights.operations import Scope
 
-PROBLEM = {
-    "type": "object",
-    "required": ["status", "code", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string", "description": "Stable; `mainstem explain CODE` says more."},
-        "detail": {"type": "string"},
-        "fix": {"type": "string", "description": "The command that mends it, where there is one."},
-    },
-}
+REFERENCE = "#/components/schemas/{name}"
+PROBLEM_KIND = "application/problem+json"
+STREAMS = (Events, Lines)
+PAGE_NAME = re.compile(rb'\b(?:Counted)?Page_(\w+)_(?=")')  # as the library calls Page[TopicRow]: TopicRowPage
 
 
-PAGE = {
-    "type": "object",
-    "required": ["items", "next"],
-    "properties": {
-        "items": {"type": "array", "items": {"type": "object"}},
-        "next": {"type": ["string", "integer", "null"], "description": "Ask again with `after` (or `from`) to go on."},
-    },
-}
-
-
+@cache
 def openapi_document() -> dict[str, Any]:
+    """The same for as long as the process lives: nobody changes it."""
+    answers = [_answers_of(one) for one in OPERATIONS]
+    types = [Problem, *(one for each in answers for one in each)]
+    made = msgspec.json.encode(msgspec.json.schema_components(types, ref_template=REFERENCE))
+    found, schemas = msgspec.json.decode(PAGE_NAME.sub(rb"\1Page", made))
+    described = iter(found)
+    problem = next(described)
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation, each in zip(OPERATIONS, answers, strict=True):
         path = re.sub(r"\{(\w+):path\}", r"{\1}", operation.path)
-        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation)
+        shapes = [next(described) for _ in each]
+        answer = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, answer, problem)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Mainstem", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Problem": PROBLEM, "Page": PAGE, **_row_schemas()},
+            "schemas": schemas,
             "securitySchemes": {"login": {"type": "http", "scheme": "basic"}},
         },
         "security": [{"login": []}, {}],
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _answers_of(operation: Operation) -> tuple[Any, ...]:
+    """What may be answered; of a stream, each piece of it."""
+    answer = operation.answer
+    if get_origin(answer) in STREAMS:
+        return get_args(answer)
+    return get_args(answer) if get_origin(answer) in (Union, UnionType) else (answer,)
+
+
+def _operation(operation: Operation, answer: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)", operation.path)
@@ -65,7 +72,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         }
         for one in operation.query
     ]
-    media = "text/event-stream" if operation.streams else "application/json"
+    refused = {"content": {PROBLEM_KIND: {"schema": problem}}}
     described: dict[str, Any] = {
         "operationId": operation.handler.__name__,
         "summary": operation.summary,
@@ -73,11 +80,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "x-needs": str(operation.need),
         "parameters": parameters,
         "responses": {
-            "200": {"description": "Done.", "content": {media: _answer(operation)}},
-            "default": {
-                "description": "A problem.",
-                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
+            "200": {"description": "Done.", "content": _content(operation, answer)},
+            **{str(status): {"description": why, **refused} for status, why in _problems(operation).items()},
+            "default": {"description": "Another problem.", **refused},
         },
     }
     if operation.body or operation.method in ("POST", "PUT", "PATCH"):
@@ -85,22 +90,40 @@ def _operation(operation: Operation) -> dict[str, Any]:
     return described
 
 
-def _answer(operation: Operation) -> dict[str, Any]:
-    """A list is a page of rows with where to go on; everything else is an object, or a stream of them."""
-    if operation.streams:
-        return {"schema": {"type": "string", "description": "Server-sent events; the data of each is a JSON object."}}
-    listed = operation.method == "GET" and any(one.name == "limit" for one in operation.query)
-    page: dict[str, Any] = {"$ref": "#/components/schemas/Page"}
-    row = ROWS.get(operation.group)
-    if row is None or operation.method != "GET" or operation.path.count("/") > 3:  # of something that it has
-        return {"schema": page if listed else {"type": "object"}}
-    one = {"$ref": f"#/components/schemas/{row[0]}"}
-    return {"schema": {"allOf": [page, {"properties": {"items": {"items": one}}}]} if listed else one}
+def _content(operation: Operation, answer: dict[str, Any]) -> dict[str, Any]:
+    stream = get_origin(operation.answer)
+    if stream not in STREAMS:
+        return {"application/json": {"schema": answer}}
+    words = "Server-sent events; the data of each" if stream is Events else "JSON lines; each"
+    schema = {"type": "string", "description": f"{words} is described by `x-itemSchema`."}
+    return {stream.media_type: {"schema": schema, "x-itemSchema": answer}}
 
 
-def _row_schemas() -> dict[str, Any]:
-    """One thing in full has more than its row."""
-    return {name: {**_object(fields), "additionalProperties": True} for name, fields in ROWS.values()}
+def _problems(operation: Operation) -> dict[int, str]:
+    """Those that any call of it may meet; the others depend on what is asked for."""
+    known = {400: "The request is not understood: an unknown parameter or field, a value out of range."}
+    if operation.need.scope is not Scope.PUBLIC:
+        known[401] = "A login is needed, or it is wrong."
+    if operation.need.scope not in (Scope.PUBLIC, Scope.EACH):
+        known[403] = f"The caller may not: it needs {operation.need}."
+    if "{" in operation.path and operation.method != "PUT":
+        known[404] = "There is none of this name."
+    assert known.keys() <= {401, *statuses_of()}
+    return known
+
+
+def type_text(schema: dict[str, Any]) -> str:
+    """A schema in a few words, for people; a type is called by its name."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(type_text(one) for one in schema["anyOf"])
+    if schema.get("type") == "array":
+        pair = schema.get("prefixItems")
+        return f"[{', '.join(map(type_text, pair))}]" if pair else f"list of {type_text(schema.get('items') or {})}"
+    if schema.get("additionalProperties"):
+        return f"object of {type_text(schema['additionalProperties'])}"
+    return str(schema.get("type", "any"))
 
 
 def _object(fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import os
 import shutil
 import time
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from mainstem import __version__
+from mainstem.admin.answers.system import HealthCheck, LogRow, OverviewFacts, SettingRow
 from mainstem.admin.connections import connections_in
 from mainstem.admin.running import Running
 from mainstem.admin.topics import engine_name, topic_count
@@ -18,7 +18,7 @@ from mainstem.log.log import Log
 STALL_S_MAX = 1.0  # beyond it people notice, and clients time out
 
 
-def overview(running: Running, only: Namespace | None = None) -> dict[str, Any]:
+def overview(running: Running, only: Namespace | None = None) -> OverviewFacts:
     """Everything; or what one namespace's users may know of it: theirs, and whether the broker is well."""
     broker = running.broker
     namespaces = list(broker.namespaces.values()) if only is None else [only]
@@ -42,10 +42,10 @@ def overview(running: Running, only: Namespace | None = None) -> dict[str, Any]:
     }
 
 
-def health(running: Running) -> list[dict[str, Any]]:
+def health(running: Running) -> list[HealthCheck]:
     """Each check with its reason; what is wrong says how to mend it."""
     broker = running.broker
-    checks = [
+    checks: list[HealthCheck] = [
         {
             "name": "serving",
             "ok": running.ready,
@@ -69,15 +69,15 @@ def health(running: Running) -> list[dict[str, Any]]:
     return checks
 
 
-def _loop_health(running: Running) -> dict[str, Any]:
+def _loop_health(running: Running) -> HealthCheck:
     """One loop serves all protocols: who kept it longest."""
     cause, longest_s = running.watchdog.longest()
     reason = f"kept all waiting for {longest_s * 1000:.0f} ms at most, in {cause}" if cause else "kept nobody waiting"
     return {"name": "loop", "ok": longest_s < STALL_S_MAX, "reason": reason}
 
 
-def config_rows(running: Running) -> list[dict[str, Any]]:
-    config, rows = running.config, []
+def config_rows(running: Running) -> list[SettingRow]:
+    config, rows = running.config, list[SettingRow]()
     for section in fields(config):
         settings = getattr(config, section.name)
         if not is_dataclass(settings):
@@ -99,7 +99,7 @@ def config_rows(running: Running) -> list[dict[str, Any]]:
     return rows
 
 
-def log_row(log: Log) -> dict[str, Any]:
+def log_row(log: Log) -> LogRow:
     stat = log.engine.stat()
     return {
         "log": log.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from mainstem.admin.answers import Problem
 from mainstem.broker.schemas.faults import SchemaFault
 from mainstem.model.errors import (
     AlreadyExists,
@@ -44,8 +45,13 @@ def status_of(error: MainstemError) -> int:
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
+def statuses_of() -> set[int]:
+    """All that an error may have."""
+    return {500, *(status for _, status in STATUS)}
+
+
 def problem(status: int, code: str, detail: str, *, fix: str = "", headers: dict[str, str] | None = None) -> Response:
-    body = {"type": f"urn:mainstem:error:{code}", "status": status, "code": code, "detail": detail}
+    body: Problem = {"type": f"urn:mainstem:error:{code}", "status": status, "code": code, "detail": detail}
     if fix:
         body["fix"] = fix
     return Response(msgspec.json.encode(body), status, headers, media_type="application/problem+json")

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
+from mainstem.admin.answers.system import Series
 from mainstem.admin.cursors import lag_max
 from mainstem.admin.running import Running
 
@@ -97,7 +97,7 @@ class Rates:
             self._waiting.discard(event)
         return self.latest()
 
-    def series(self) -> dict[str, Any]:
+    def series(self) -> Series:
         """For the chart: time, then messages in and out per protocol."""
         protocols = sorted({protocol for sample in self.samples for protocol in sample.rates})
         return {

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from mainstem.admin.answers.topics import MessageFacts
 from mainstem.admin.messages import Show, record_facts
 from mainstem.broker.delivery.live import RecordRef, Sink
 from mainstem.broker.namespaces.namespace import Namespace
@@ -35,7 +36,7 @@ class Tail(Sink):
         self._space = namespace
         self._allowed = allowed
         self._shown = shown
-        self._rows: deque[tuple[Log, int, dict[str, Any]]] = deque()
+        self._rows: deque[tuple[Log, int, MessageFacts]] = deque()
         self._logs: set[Log] = set()
         self._dropped = 0
         self._news = asyncio.Event()
@@ -54,11 +55,11 @@ class Tail(Sink):
         Tail.open_tails.discard(self)
         self._space.observers.discard(self)
 
-    async def next(self) -> tuple[list[dict[str, Any]], int]:
+    async def next(self) -> tuple[list[MessageFacts], int]:
         """What became durable since the last call (an offset leaves only then), and how many records were not kept."""
         while True:
             self._news.clear()
-            rows = []
+            rows = list[MessageFacts]()
             while self._rows and self._rows[0][0].stable > self._rows[0][1]:
                 rows.append(self._rows.popleft()[2])
             if rows or self._dropped or self._looks:

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import Any
 
+from mainstem.admin.answers.topics import Level, PartitionFacts, TopicFacts, TopicRow, TopicSetting
 from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
 from mainstem.broker.delivery.turns import Turns
@@ -91,7 +91,7 @@ def _shared_name(namespace: Namespace, stem: Log, number: int) -> bytes:
     return b"" if deleted or name in namespace.topics else name
 
 
-def topic_row(namespace: Namespace, name: bytes) -> dict[str, Any]:
+def topic_row(namespace: Namespace, name: bytes) -> TopicRow:
     topic = find(namespace, name)
     partitions = [PartitionReader(one, namespace.topic_of) for one in topic.partitions]
     return {
@@ -113,7 +113,7 @@ def find(namespace: Namespace, name: bytes) -> Topic:
     return topic
 
 
-def topic_facts(running: Running, namespace: Namespace, name: bytes) -> dict[str, Any]:
+def topic_facts(running: Running, namespace: Namespace, name: bytes) -> TopicFacts:
     """One topic in full: spellings, settings with their sources, partitions, where its bytes are."""
     topic = find(namespace, name)
     route = topic.partitions[0].route
@@ -131,9 +131,9 @@ def topic_facts(running: Running, namespace: Namespace, name: bytes) -> dict[str
     }
 
 
-def settings_of(namespace: Namespace, topic: Topic) -> dict[str, dict[str, Any]]:
+def settings_of(namespace: Namespace, topic: Topic) -> dict[str, TopicSetting]:
     """Every setting of the topic's policy, its value and where that came from."""
-    shown = {}
+    shown: dict[str, TopicSetting] = {}
     for one in fields(Policy):
         value = getattr(topic.policy, one.name)
         source = "default"
@@ -149,7 +149,7 @@ def settings_of(namespace: Namespace, topic: Topic) -> dict[str, dict[str, Any]]
     return shown
 
 
-def _partition_facts(namespace: Namespace, partition: Partition) -> dict[str, Any]:
+def _partition_facts(namespace: Namespace, partition: Partition) -> PartitionFacts:
     reader = PartitionReader(partition, namespace.topic_of)
     return {
         "partition": partition.index,
@@ -198,7 +198,7 @@ def local_and_remote(log: Log) -> tuple[int, int]:
 
 async def children(
     turns: Turns, namespace: Namespace, prefix: str, *, after: str, limit: int, allowed: Callable[[bytes], bool]
-) -> tuple[list[dict[str, Any]], str | None, bool]:
+) -> tuple[list[Level], str | None, bool]:
     """The levels below a prefix, with how many topics are below each; whether all topics were looked at."""
     base = f"{prefix}/" if prefix else ""
     depth = base.count("/")
@@ -221,7 +221,7 @@ async def children(
             leaves.add(levels[depth])
     levels_after = (level for level in await in_order(turns, namespace.name, counts) if not after or level > after)
     shown = list(islice(levels_after, limit + 1))
-    rows: list[dict[str, Any]] = [
+    rows: list[Level] = [
         {"level": level, "path": base + level, "topics": counts[level], "is_topic": level in leaves}
         for level in shown[:limit]
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from typing import cast
 
+from mainstem.admin.answers.consumers import TraceFacts, WayFacts
 from mainstem.admin.messages import record_facts
 from mainstem.admin.running import Running
 from mainstem.admin.topics import engine_name, find, local_and_remote
@@ -12,13 +12,14 @@ from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.topics.reading import PartitionReader
 from mainstem.broker.topics.topic import Partition
 from mainstem.broker.tracing.stations import stations
+from mainstem.broker.tracing.traces import Trace
 from mainstem.model.errors import NotFound
 from mainstem.model.record import Record
 
 READ_BYTES = 4 << 20  # a record larger than that comes alone
 
 
-def way_of(running: Running, namespace: Namespace, topic: str, partition: int, offset: int) -> dict[str, Any]:
+def way_of(running: Running, namespace: Namespace, topic: str, partition: int, offset: int) -> WayFacts:
     found = find(namespace, topic.encode())
     if not 0 <= partition < len(found.partitions):
         raise NotFound(f"topic {topic} has no partition {partition}", fix=f"mainstem topic describe {topic}")
@@ -51,10 +52,14 @@ def way_of(running: Running, namespace: Namespace, topic: str, partition: int, o
             "durability": str(log.durability),
             "remote": bool(remote) and not local,
         },
-        "stations": [asdict(one) for one in rows],
-        "trace": trace.to_document() if trace is not None else None,
+        "stations": list(rows),
+        "trace": trace_facts(trace) if trace is not None else None,
         "traced": found.policy.trace or namespace.policy(record.topic).trace,
     }
+
+
+def trace_facts(trace: Trace) -> TraceFacts:
+    return cast("TraceFacts", trace.to_document())
 
 
 def _record_at(namespace: Namespace, place: Partition, offset: int) -> Record | None:

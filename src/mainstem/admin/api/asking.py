@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
-from starlette.responses import StreamingResponse
 
+from mainstem.admin.answers import Lines
+from mainstem.admin.answers.system import Rows, SearchEvent
 from mainstem.admin.calls import Call, Field, Operation
 from mainstem.model.errors import InvalidArgument, MainstemError
 
@@ -24,9 +24,9 @@ def _limit(call: Call, default: int) -> int:
     return int(limit)
 
 
-async def run_query(call: Call) -> Any:
+async def run_query(call: Call) -> Rows:
     asked = {"kind": "query", "sql": call.body["sql"], "limit": _limit(call, ROWS)}
-    told: dict[str, Any] = {"columns": [], "items": [], "more": False, "notices": []}
+    told: Rows = {"columns": [], "items": [], "more": False, "notices": []}
     async with contextlib.aclosing(call.running.asking.ask(call.principal, call.namespace.name, asked)) as events:
         async for event in events:
             told["items"].extend(event.get("rows", ()))
@@ -36,7 +36,7 @@ async def run_query(call: Call) -> Any:
     return told
 
 
-async def run_search(call: Call) -> Any:
+async def run_search(call: Call) -> Lines[SearchEvent]:
     """The first event is waited for, so that what is wrong with the question has a status of its own."""
     asked = {**call.body, "kind": "search", "limit": _limit(call, 100)}
     events = call.running.asking.ask(call.principal, call.namespace.name, asked)
@@ -53,7 +53,7 @@ async def run_search(call: Call) -> Any:
         finally:
             await events.aclose()
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return Lines(lines())
 
 
 OPERATIONS = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mainstem.admin.answers import Page
+from mainstem.admin.answers.consumers import ConnectionRow, Ended
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.connections import connection_row, find_connection, page_of_connections, seen_by
 
 
-async def list_connections(call: Call) -> Any:
+async def list_connections(call: Call) -> Page[ConnectionRow]:
     rows, after = await page_of_connections(
         call.running,
         seen_by(call),
@@ -19,12 +19,12 @@ async def list_connections(call: Call) -> Any:
     return page(rows, after)
 
 
-async def describe_connection(call: Call) -> Any:
+async def describe_connection(call: Call) -> ConnectionRow:
     protocol, connection = find_connection(call.running, call.path["id"], seen_by(call))
     return connection_row(call.path["id"].partition("-")[0], protocol, connection)
 
 
-async def end_connection(call: Call) -> Any:
+async def end_connection(call: Call) -> Ended:
     _, connection = find_connection(call.running, call.path["id"], seen_by(call))
     connection.close(f"ended by {call.principal.name} through the API")
     return {"ended": call.path["id"]}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
+from mainstem.admin.answers import Deleted, Page
+from mainstem.admin.answers.consumers import CursorRow, GroupFacts, Reset, SessionFacts
 from mainstem.admin.api.messages import durable
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.cursors import (
@@ -30,13 +31,13 @@ from mainstem.model.errors import AlreadyExists, InvalidArgument, NotFound
 from mainstem.model.topic import topic_of_kafka
 
 
-async def list_cursors(call: Call) -> Any:
+async def list_cursors(call: Call) -> Page[CursorRow]:
     begin = max(0, call.number("after", 0))
     rows = await cursor_rows(call.running, call.namespace, begin, call.limit + 1)
     return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
 
 
-async def list_groups(call: Call) -> Any:
+async def list_groups(call: Call) -> Page[CursorRow]:
     after = call.query.get("after", "")
     turns, tenant, names = call.running.broker.turns, call.namespace.name, list[str]()
     async for name in in_slices(turns, tenant, await group_names(call.running, call.namespace, after)):
@@ -49,11 +50,11 @@ async def list_groups(call: Call) -> Any:
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
-async def describe_group(call: Call) -> Any:
+async def describe_group(call: Call) -> GroupFacts:
     return group_facts(call.running, call.namespace, call.path["name"])
 
 
-async def reset_group(call: Call) -> Any:
+async def reset_group(call: Call) -> Reset:
     """Shows what would change; changes it when `dry_run` is false."""
     body = call.body
     group = body["group"]
@@ -66,7 +67,7 @@ async def reset_group(call: Call) -> Any:
     return {"group": group, "dry_run": dry_run, "changes": changes}
 
 
-async def delete_group(call: Call) -> Any:
+async def delete_group(call: Call) -> Deleted:
     groups = groups_of(call.running)
     fault, ticket = groups.delete_group(group_key(call.namespace, call.path["name"]))
     if fault is GroupFault.NON_EMPTY_GROUP:
@@ -78,7 +79,7 @@ async def delete_group(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
-async def create_group(call: Call) -> Any:
+async def create_group(call: Call) -> GroupFacts:
     """Offsets before there is a consumer: its first member begins there, whatever its own reset policy says."""
     body = call.body
     groups = groups_of(call.running)
@@ -95,7 +96,7 @@ async def create_group(call: Call) -> Any:
     return group_facts(call.running, call.namespace, body["name"])
 
 
-async def list_sessions(call: Call) -> Any:
+async def list_sessions(call: Call) -> Page[CursorRow]:
     after = call.query.get("after", "").encode()
     found = list(islice(await sessions_in(call.running, call.namespace, after), call.limit + 1))
     shown = in_slices(call.running.broker.turns, call.namespace.name, found[: call.limit], at_once=1)
@@ -103,7 +104,7 @@ async def list_sessions(call: Call) -> Any:
     return page(rows, rows[-1]["name"] if len(found) > call.limit else None)
 
 
-async def describe_session(call: Call) -> Any:
+async def describe_session(call: Call) -> SessionFacts:
     return session_facts(call.running, call.namespace, _session(call))
 
 
@@ -115,7 +116,7 @@ def _session(call: Call) -> Session:
     return session
 
 
-async def delete_session(call: Call) -> Any:
+async def delete_session(call: Call) -> Deleted:
     """Only of a client that is away: one that is here would simply go on."""
     session = _session(call)
     if session.here is not None:

@@ -16,6 +16,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from mainstem.admin.answers.system import GrafanaAnswer, GrafanaHealth, GrafanaValue, Rows
 from mainstem.admin.api.asking import ROWS_MAX, run_query
 from mainstem.admin.calls import Call, Field, Handler, Operation
 from mainstem.model.errors import InvalidArgument
@@ -25,23 +26,23 @@ _TIME_FILTER = re.compile(r"\$__timeFilter(?:\(\s*([\w\"`.]+)\s*\))?")
 _NUMBERS = ("int", "uint", "float", "double", "decimal", "halffloat")
 
 
-async def grafana_health(call: Call) -> Any:
+async def grafana_health(call: Call) -> GrafanaHealth:
     return {"status": "ok"}
 
 
-async def grafana_query(call: Call) -> Any:
+async def grafana_query(call: Call) -> list[GrafanaAnswer]:
     """Each target in turn: a question is a process, and few run at once."""
     targets = call.body.get("targets") or []
     if len(targets) > TARGETS_MAX:
         raise InvalidArgument(f"a panel has at most {TARGETS_MAX} targets, not {len(targets)}")
-    answers: list[Any] = []
+    answers: list[GrafanaAnswer] = []
     for one in targets:
         if isinstance(one, dict) and not one.get("hide") and (sql := _sql_of(one)):
             answers += shaped(await _asked(call, _filled(sql, call.body)), one)
     return answers
 
 
-async def grafana_variable(call: Call) -> Any:
+async def grafana_variable(call: Call) -> list[GrafanaValue]:
     """Values of a dashboard's variable: a SELECT of one column, or of text and value."""
     payload = call.body.get("payload")
     sql = _sql_of({"payload": payload if isinstance(payload, dict) else {"target": call.body.get("target")}})
@@ -54,7 +55,7 @@ async def grafana_variable(call: Call) -> Any:
 def _empty(name: str) -> Handler:
     """Targets are written, not chosen from a list."""
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: Call) -> list[Any]:
         return []
 
     answer.__name__ = f"grafana_{name}"
@@ -97,13 +98,12 @@ def _text(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-async def _asked(call: Call, sql: str) -> dict[str, Any]:
+async def _asked(call: Call, sql: str) -> Rows:
     call.body = {"sql": sql, "limit": ROWS_MAX}
-    told: dict[str, Any] = await run_query(call)
-    return told
+    return await run_query(call)
 
 
-def shaped(told: dict[str, Any], target: dict[str, Any]) -> list[dict[str, Any]]:
+def shaped(told: Rows, target: dict[str, Any]) -> list[GrafanaAnswer]:
     """A result as series, or as a table where it is none or one is asked for."""
     columns, rows = told["columns"], [list(row.values()) for row in told["items"]]
     kinds = [_kind(one["type"]) for one in columns]
@@ -121,7 +121,7 @@ def shaped(told: dict[str, Any], target: dict[str, Any]) -> list[dict[str, Any]]
     return [{"target": name, "refId": target.get("refId", ""), "datapoints": points} for name, points in series.items()]
 
 
-def _table(columns: list[Any], kinds: list[str], rows: list[Any], target: dict[str, Any]) -> dict[str, Any]:
+def _table(columns: list[Any], kinds: list[str], rows: list[Any], target: dict[str, Any]) -> GrafanaAnswer:
     for row in rows:
         for at, kind in enumerate(kinds):
             row[at] = _point_ms(row[at]) if kind == "time" else row[at]

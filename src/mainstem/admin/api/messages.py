@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from starlette.responses import StreamingResponse
 
+from mainstem.admin.answers import Events
+from mainstem.admin.answers.topics import Arrival, MessageFacts, Messages, Published, Tried
 from mainstem.admin.calls import LIMIT, Call, Field, Operation, check_ordinary
 from mainstem.admin.messages import (
     at_end,
@@ -36,7 +37,7 @@ SUBJECT = (
 KEEP_ALIVE_S = 15.0
 
 
-async def browse(call: Call) -> Any:
+async def browse(call: Call) -> Messages:
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
     require_consume(call, topic, view, topic_filter)
     namespace = call.namespace
@@ -64,7 +65,7 @@ async def browse(call: Call) -> Any:
     }
 
 
-async def publish(call: Call) -> Any:
+async def publish(call: Call) -> Published:
     topic = call.body["topic"].encode()
     check_ordinary(topic)
     given = call.body.get("key")
@@ -113,7 +114,7 @@ async def durable(ticket: Any) -> None:
     await done
 
 
-async def tail(call: Call) -> Any:
+async def tail(call: Call) -> Events[MessageFacts]:
     topic_filter = call.query.get("filter", "")
     require_consume(call, "", "", topic_filter, each_asked=True)
     if len(Tail.open_tails) >= call.running.config.http.tails_max:
@@ -151,7 +152,7 @@ async def tail(call: Call) -> Any:
             access.listeners.remove(one.look_again)
             one.stop()
 
-    return StreamingResponse(events(), media_type="text/event-stream")
+    return Events(events())
 
 
 def require_consume(call: Call, topic: str, view: str, topic_filter: str, *, each_asked: bool = False) -> None:
@@ -169,7 +170,7 @@ def require_consume(call: Call, topic: str, view: str, topic_filter: str, *, eac
         raise NotAuthorized(f"user {call.principal.name} may not consume all that {topic_filter} means")
 
 
-async def try_it(call: Call) -> Any:
+async def try_it(call: Call) -> Tried:
     """Its clients log in as whoever asks, in the namespace that was asked for: they may do what that user may."""
     body = call.body
     check_ordinary(body["topic"].encode())
@@ -179,7 +180,7 @@ async def try_it(call: Call) -> Any:
         caller = replace(caller, namespace=call.namespace.name)
     with call.running.broker.identity.lent(caller) as login:
         arrivals = await call.running.try_it(body["protocol"], body["topic"], value, login, caller.namespace)
-    return {"topic": body["topic"], "arrivals": arrivals}
+    return {"topic": body["topic"], "arrivals": [cast("Arrival", one) for one in arrivals]}
 
 
 OPERATIONS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mainstem.admin.answers import Page
+from mainstem.admin.answers.tenants import NamespaceFacts, NamespaceRow, RemovedNamespace
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.connections import connections_in
 from mainstem.admin.rights import admit
@@ -15,7 +15,7 @@ from mainstem.broker.namespaces.settings import NamespaceSettings
 from mainstem.model.errors import InvalidArgument
 
 
-def namespace_row(call: Call, namespace: Namespace) -> dict[str, Any]:
+def namespace_row(call: Call, namespace: Namespace) -> NamespaceRow:
     broker = call.running.broker
     return {
         "name": namespace.name,
@@ -28,20 +28,20 @@ def namespace_row(call: Call, namespace: Namespace) -> dict[str, Any]:
     }
 
 
-async def list_namespaces(call: Call) -> Any:
+async def list_namespaces(call: Call) -> Page[NamespaceRow]:
     """Of a cluster all of them; what those of other cells hold their owners tell, one by one."""
     namespaces, after = call.running.broker.namespaces, call.query.get("after", "")
     cluster = call.running.cluster
     elsewhere = cluster.places.cell_names() if cluster is not None else {}
     names = [name for name in sorted({*namespaces, *elsewhere}) if name > after]
-    rows = [
+    rows: list[NamespaceRow] = [
         namespace_row(call, namespaces[name]) if name in namespaces else {"name": name, "cell": elsewhere[name]}
         for name in names[: call.limit]
     ]
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
-async def add_namespace(call: Call) -> Any:
+async def add_namespace(call: Call) -> NamespaceRow:
     """One that exists stays as it is, so that the same call may be made again."""
     broker, cluster, name = call.running.broker, call.running.cluster, call.body["name"]
     cell = call.body.get("cell") or ""
@@ -51,18 +51,18 @@ async def add_namespace(call: Call) -> Any:
         cell = NEW_CELL
     if cell and name not in broker.namespaces:
         broker.check_namespace_name(name)
-        placed: dict[str, Any] = await cluster.places.place(name, cell)
+        placed: NamespaceRow = await cluster.places.place(name, cell)
         if broker.placement.elsewhere(name) is not None or placed["owner"] is None:
             return placed
     namespace = await broker.declare_namespace(name)
     return namespace_row(call, namespace)
 
 
-async def describe_namespace(call: Call) -> Any:
+async def describe_namespace(call: Call) -> NamespaceFacts:
     return namespace_facts(call, admit(call.running.broker, call.principal, call.need, call.path["name"]))
 
 
-def namespace_facts(call: Call, namespace: Namespace) -> dict[str, Any]:
+def namespace_facts(call: Call, namespace: Namespace) -> NamespaceFacts:
     broker, settings = call.running.broker, namespace.settings
     users = sorted(user.name for user in broker.access.users.values() if user.namespace == namespace.name)
     return {
@@ -76,7 +76,7 @@ def namespace_facts(call: Call, namespace: Namespace) -> dict[str, Any]:
     }
 
 
-async def put_namespace(call: Call) -> Any:
+async def put_namespace(call: Call) -> NamespaceFacts:
     """All of its settings at once, so that the same call may be made again: what is left out is the configuration's."""
     broker, name = call.running.broker, call.path["name"]
     settings = NamespaceSettings().changed(call.body, broker.options.defaults)
@@ -86,7 +86,7 @@ async def put_namespace(call: Call) -> Any:
     return namespace_facts(call, namespace)
 
 
-async def alter_namespace(call: Call) -> Any:
+async def alter_namespace(call: Call) -> NamespaceFacts:
     broker = call.running.broker
     namespace = broker.namespace(call.path["name"])
     if not call.body:
@@ -95,7 +95,7 @@ async def alter_namespace(call: Call) -> Any:
     return namespace_facts(call, namespace)
 
 
-async def remove_namespace(call: Call) -> Any:
+async def remove_namespace(call: Call) -> RemovedNamespace:
     broker = call.running.broker
     namespace = broker.namespace(call.path["name"])
     placed = call.running.cluster is not None and broker.placement.cell_of(namespace.name) != FIRST_CELL

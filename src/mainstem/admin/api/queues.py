@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from mainstem.admin.answers import CountedPage, Deleted, Page
+from mainstem.admin.answers.consumers import DeadLetter, Discarded, Purged, QueueFacts, QueueRow, Redriven
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.admin.consumers import any_queue_facts, queue_facts
 from mainstem.admin.cursors import (
@@ -37,14 +39,12 @@ def named_queue(call: Call) -> Queue:
     return queues_of(call.running, call.namespace).get(call.path["name"])
 
 
-async def list_queues(call: Call) -> Any:
+async def list_queues(call: Call) -> Page[QueueRow]:
     """Named queues, and JetStream's consumers as `stream/consumer`."""
     return page(*await page_of_queues(call, after=call.query.get("after", ""), limit=call.limit))
 
 
-async def page_of_queues(
-    call: Call, *, after: str, limit: int, search: str = ""
-) -> tuple[list[dict[str, Any]], str | None]:
+async def page_of_queues(call: Call, *, after: str, limit: int, search: str = "") -> tuple[list[QueueRow], str | None]:
     """So many rows in order of name, and where the next page goes on. Rights are asked for only as far as the page goes."""
     turns, tenant = call.running.broker.turns, call.namespace.name
     consumers = ((stream_consumer_name(one), one) for one in stream_consumers(call.running, call.namespace))
@@ -56,7 +56,7 @@ async def page_of_queues(
         key=lambda pair: pair[0],
         where=lambda pair: pair[0] > after and search in pair[0],
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[QueueRow] = []
     async for name, one in in_slices(turns, tenant, ordered):
         if not (may_see(call, one) if isinstance(one, Consumer) else call.may(name, "queue.describe")):
             continue
@@ -66,7 +66,7 @@ async def page_of_queues(
     return rows, None
 
 
-async def describe_queue(call: Call) -> Any:
+async def describe_queue(call: Call) -> QueueFacts:
     """With its consumers, and how many messages each holds unacknowledged."""
     facts, found = any_queue_facts(call.running, call.namespace, call.path["name"])
     if isinstance(found, Consumer):
@@ -85,7 +85,7 @@ def may_see(call: Call, consumer: Consumer) -> bool:
     return all(access.allows_filter(call.principal, Action.DESCRIBE, one) for one in consumer.rights)
 
 
-async def create_queue(call: Call) -> Any:
+async def create_queue(call: Call) -> QueueRow:
     """As MQTT's `$queue/NAME/FILTER` makes one: every protocol may take from it."""
     body, namespace = call.body, call.namespace
     topic_filter = body["filter"].encode()
@@ -117,7 +117,7 @@ async def create_queue(call: Call) -> Any:
     return queue_row(queue)
 
 
-async def alter_queue(call: Call) -> Any:
+async def alter_queue(call: Call) -> QueueFacts:
     """What it was declared with by AMQP stays as it is, so that declaring it again still finds it the same."""
     queue = named_queue(call)
     if not call.body:
@@ -140,19 +140,20 @@ def check_limits(body: dict[str, Any]) -> None:
             raise InvalidArgument(f"{one.name} is {value}", fix=f"a number from 0 to {most}, or null")
 
 
-async def purge_queue(call: Call) -> Any:
+async def purge_queue(call: Call) -> Purged:
     return {"purged": named_queue(call).purge()}
 
 
-async def list_dead(call: Call) -> Any:
+async def list_dead(call: Call) -> CountedPage[DeadLetter]:
     """Dead letters that a queue without a dead-letter exchange keeps: where they lie, why and since when."""
     queue = named_queue(call)
     check_taker(call.running.broker.access, call.principal, queue)
     found = queue.browse_dead(call.limit)
-    return page([dead_row(taken, reason, time_ms) for taken, reason, time_ms in found], None, total=queue.dead_count)
+    rows = [dead_row(taken, reason, time_ms) for taken, reason, time_ms in found]
+    return {"items": rows, "next": None, "total": queue.dead_count}
 
 
-async def redrive_queue(call: Call) -> Any:
+async def redrive_queue(call: Call) -> Redriven:
     """Nothing is copied: their state is forgotten, so they are ready again."""
     queue = named_queue(call)
     positions = _positions(call)
@@ -161,7 +162,7 @@ async def redrive_queue(call: Call) -> Any:
     return {"redriven": redriven}
 
 
-async def discard_dead(call: Call) -> Any:
+async def discard_dead(call: Call) -> Discarded:
     """They are settled; the records stay in the log."""
     queue = named_queue(call)
     positions = _positions(call)
@@ -191,7 +192,7 @@ def _check_found(queue: Queue, positions: list[int] | None, found: int) -> None:
         raise NotFound(f"queue {queue.name} has no dead letter at {told}", fix=f"mainstem queue dead {queue.name}")
 
 
-async def delete_queue(call: Call) -> Any:
+async def delete_queue(call: Call) -> Deleted:
     queue = named_queue(call)
     written = queue.queues.delete(queue)
     if written is not None:

@@ -6,6 +6,8 @@ import base64
 import binascii
 from typing import Any
 
+from mainstem.admin.answers import Page
+from mainstem.admin.answers.topics import DecodedValues, Differences, SubjectRow
 from mainstem.admin.calls import Call, Field, Operation, page
 from mainstem.admin.schema_rights import sees
 from mainstem.broker.schemas.differences import differences
@@ -15,7 +17,7 @@ from mainstem.model.errors import InvalidArgument
 VALUES_MAX = 1_000
 
 
-async def decode_values(call: Call) -> Any:
+async def decode_values(call: Call) -> DecodedValues:
     """Each as its schema reads it, or null. What the caller may not see of schemas stays unread."""
     values = call.body.get("values") or []
     if len(values) > VALUES_MAX:
@@ -36,7 +38,7 @@ async def decode_values(call: Call) -> Any:
     return page(rows)
 
 
-async def list_subjects(call: Call) -> Any:
+async def list_subjects(call: Call) -> Page[SubjectRow]:
     """Subjects with their latest version, level and the topics whose policy names them."""
     state = call.running.broker.schemas.of(call.namespace).state
     used: dict[str, list[str]] = {}
@@ -46,7 +48,7 @@ async def list_subjects(call: Call) -> Any:
     for topic_filter, changes in call.namespace.rules.items():
         if changes.get("schema"):
             used.setdefault(changes["schema"], []).append(topic_filter.decode())
-    rows = []
+    rows = list[SubjectRow]()
     for name in state.names():
         if sees(call.running, call.principal, call.namespace, name):
             latest = state.versions(name)[-1]
@@ -63,7 +65,7 @@ async def list_subjects(call: Call) -> Any:
     return page(rows)
 
 
-async def compare_versions(call: Call) -> Any:
+async def compare_versions(call: Call) -> Differences:
     """Two versions of a subject, line by line."""
     state = call.running.broker.schemas.of(call.namespace).state
     subject = call.path["name"]
@@ -72,7 +74,12 @@ async def compare_versions(call: Call) -> Any:
     new = call.number("new", versions[-1].version)
     old = call.number("old", max((one.version for one in versions if one.version < new), default=new))
     texts = [state.version(subject, number, deleted=True).schema.text for number in (old, new)]
-    return {"name": subject, "old": old, "new": new, "lines": differences(*texts)}
+    return {
+        "name": subject,
+        "old": old,
+        "new": new,
+        "lines": [{"mark": one["mark"], "text": one["text"]} for one in differences(*texts)],
+    }
 
 
 OPERATIONS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any
 
+from mainstem.admin.answers.system import HistorySeries, Series
 from mainstem.admin.api.messages import SUBJECT, require_consume
 from mainstem.admin.calls import Call, Field, Operation
 from mainstem.admin.messages import READ_BYTES, open_source, start_offsets
@@ -23,11 +23,11 @@ UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 STEP = 500  # records read before the loop gets its turn
 
 
-async def get_rates(call: Call) -> Any:
+async def get_rates(call: Call) -> Series:
     return call.running.rates.series()
 
 
-async def get_history(call: Call) -> Any:
+async def get_history(call: Call) -> HistorySeries:
     """Of the broker for admins; of one topic, queue, group or pipeline for those who may see it."""
     history, range_s = call.running.history, _range_s(call.query.get("range", "1h"))
     figures = tuple(one for one in call.query.get("figures", "").split(",") if one)
@@ -54,7 +54,7 @@ def _range_s(text: str) -> int:
     return max(60, min(int(found[1]) * UNITS_S[found[2]], RANGE_S_MAX))
 
 
-async def get_series(call: Call) -> Any:
+async def get_series(call: Call) -> Series:
     """The newest values of a numeric field; records without it are left out."""
     topic, view, topic_filter = (call.query.get(name, "") for name in ("topic", "view", "filter"))
     require_consume(call, topic, view, topic_filter)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mainstem.admin.answers import Page
+from mainstem.admin.answers.topics import StreamFacts, StreamRow
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.rights.access import Action
 from mainstem.broker.streams.mirror import Mirror
@@ -14,7 +14,7 @@ from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 DURABILITY = "sync, interval:<ms>, os or none."
 
 
-def stream_row(stream: Stream) -> dict[str, Any]:
+def stream_row(stream: Stream) -> StreamRow:
     return {
         "name": stream.name,
         "subjects": list(stream.config.get("subjects") or ()),
@@ -27,7 +27,7 @@ def stream_row(stream: Stream) -> dict[str, Any]:
     }
 
 
-def stream_facts(stream: Stream) -> dict[str, Any]:
+def stream_facts(stream: Stream) -> StreamFacts:
     return {
         **stream_row(stream),
         "namespace": stream.namespace.name,
@@ -59,18 +59,18 @@ def _named(call: Call, action: Action) -> Stream:
     return stream
 
 
-async def list_streams(call: Call) -> Any:
+async def list_streams(call: Call) -> Page[StreamRow]:
     streams, after, limit = _streams(call), call.query.get("after", ""), call.limit
     names = [name for name in sorted(streams) if name > after and _may(call, Action.DESCRIBE, streams[name])]
     rows = [stream_row(streams[name]) for name in names[:limit]]
     return page(rows, names[limit - 1] if len(names) > limit else None)
 
 
-async def describe_stream(call: Call) -> Any:
+async def describe_stream(call: Call) -> StreamFacts:
     return stream_facts(_named(call, Action.DESCRIBE))
 
 
-async def create_stream(call: Call) -> Any:
+async def create_stream(call: Call) -> StreamFacts:
     server, body = call.running.servers.get("nats"), call.body
     if server is None:
         raise InvalidArgument("streams are JetStream's, and the NATS listener is off", fix="set listeners.nats_port")
@@ -79,7 +79,7 @@ async def create_stream(call: Call) -> Any:
     return stream_facts(await jetstream.declare_stream(call.principal, given, body.get("durability") or ""))
 
 
-async def alter_stream(call: Call) -> Any:
+async def alter_stream(call: Call) -> StreamFacts:
     stream = _named(call, Action.CONFIGURE)
     if isinstance(stream, Mirror):
         raise InvalidArgument(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import msgspec
-from starlette.responses import StreamingResponse
 
+from mainstem.admin.answers import Events, Page
+from mainstem.admin.answers.system import LogRow, OverviewFacts, SettingRow, WorkRow
 from mainstem.admin.calls import Call, Field, Operation, page
+from mainstem.admin.events import Event
 from mainstem.admin.overview import config_rows, log_row, overview
 from mainstem.model.errors import InvalidArgument, Overloaded
 from mainstem.storage.backup import BackupReport, backup
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
 EVENT_WATCHERS_MAX = 20
 
 
-async def get_overview(call: Call) -> Any:
+async def get_overview(call: Call) -> OverviewFacts:
     return overview(call.running, None if call.principal.admin else call.namespace)
 
 
-async def get_config(call: Call) -> Any:
+async def get_config(call: Call) -> Page[SettingRow]:
     return page(config_rows(call.running))
 
 
-async def list_logs(call: Call) -> Any:
+async def list_logs(call: Call) -> Page[LogRow]:
     logs = call.running.broker.logs.by_id
     return page([log_row(logs[log_id]) for log_id in sorted(logs)])
 
 
-async def back_up(call: Call) -> Any:
+async def back_up(call: Call) -> BackupReport:
     """Everything as of now: the stamp and the durable ends are taken between two ticks, the copying runs in a thread."""
     broker, target = call.running.broker, Path(call.body["directory"])
     if not target.is_absolute() or "\0" in call.body["directory"]:
@@ -51,7 +52,7 @@ async def back_up(call: Call) -> Any:
             f"{target} cannot be written: {error.strerror or error}",
             fix="give another directory on the broker's machine",
         ) from error
-    return asdict(report)
+    return report
 
 
 async def _back_up(broker: Broker, target: Path, work: Work) -> BackupReport:
@@ -65,12 +66,13 @@ async def _back_up(broker: Broker, target: Path, work: Work) -> BackupReport:
     )
 
 
-async def list_work(call: Call) -> Any:
+async def list_work(call: Call) -> Page[WorkRow]:
     """The caller's own; an admin sees everybody's."""
-    return page(call.running.broker.works.of(None if call.principal.admin else call.principal.name))
+    rows = call.running.broker.works.of(None if call.principal.admin else call.principal.name)
+    return page([cast("WorkRow", one) for one in rows])
 
 
-async def follow_events(call: Call) -> Any:
+async def follow_events(call: Call) -> Events[Event]:
     events = call.running.events
     if events.watchers >= EVENT_WATCHERS_MAX:
         raise Overloaded(f"{EVENT_WATCHERS_MAX} watch already")
@@ -82,7 +84,7 @@ async def follow_events(call: Call) -> Any:
             if left_out:
                 yield b"event: dropped\ndata: " + str(left_out).encode() + b"\n\n"
 
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    return Events(lines())
 
 
 OPERATIONS = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
+from mainstem.admin.answers import CountedPage, Deleted
+from mainstem.admin.answers.topics import Erased, TopicFacts, TopicRow, Tree
+from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary
 from mainstem.admin.topics import children, find, topic_count, topic_facts, topic_page, topic_row
 from mainstem.broker.rights.access import Action
 from mainstem.broker.topics.policy import Policy, check_values
@@ -18,7 +20,7 @@ SETTINGS = Field(
 ROWS_AT_ONCE = 20  # of a listing, in one turn of the loop
 
 
-async def list_topics(call: Call) -> Any:
+async def list_topics(call: Call) -> CountedPage[TopicRow]:
     namespace = call.namespace
     turns = call.running.broker.turns
     names, after = await topic_page(
@@ -35,10 +37,10 @@ async def list_topics(call: Call) -> Any:
             await turns.turn(namespace.name)
         if call.allows(Action.DESCRIBE, name) and namespace.find_topic(name) is not None:  # not gone since
             rows.append(topic_row(namespace, name))
-    return page(rows, after, total=topic_count(namespace))
+    return {"items": rows, "next": after, "total": topic_count(namespace)}
 
 
-async def tree(call: Call) -> Any:
+async def tree(call: Call) -> Tree:
     rows, after, complete = await children(
         call.running.broker.turns,
         call.namespace,
@@ -47,7 +49,7 @@ async def tree(call: Call) -> Any:
         limit=call.limit,
         allowed=lambda name: call.allows(Action.DESCRIBE, name),
     )
-    return page(rows, after, complete=complete)
+    return {"items": rows, "next": after, "complete": complete}
 
 
 def settings_given(call: Call) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def settings_given(call: Call) -> dict[str, Any]:
     return given
 
 
-async def create_topic(call: Call) -> Any:
+async def create_topic(call: Call) -> TopicFacts:
     namespace, name = call.namespace, call.body["name"].encode()
     check_ordinary(name)
     policy = namespace.policy(name).with_changes(settings_given(call))
@@ -64,11 +66,11 @@ async def create_topic(call: Call) -> Any:
     return topic_facts(call.running, namespace, name)
 
 
-async def describe_topic(call: Call) -> Any:
+async def describe_topic(call: Call) -> TopicFacts:
     return topic_facts(call.running, call.namespace, call.path["name"].encode())
 
 
-async def alter_topic(call: Call) -> Any:
+async def alter_topic(call: Call) -> TopicFacts:
     namespace, name = call.namespace, call.path["name"].encode()
     topic = find(namespace, name)
     if not call.body["settings"]:
@@ -98,14 +100,14 @@ async def _apply(call: Call, topic: Topic, changed: Policy) -> None:
         await broker.alter_topic(namespace, topic, changed)
 
 
-async def delete_topic(call: Call) -> Any:
+async def delete_topic(call: Call) -> Deleted:
     namespace, name = call.namespace, call.path["name"].encode()
     find(namespace, name)
     await call.running.broker.delete_topic(namespace, name)
     return {"deleted": call.path["name"]}
 
 
-async def erase_topic(call: Call) -> Any:
+async def erase_topic(call: Call) -> Erased:
     """Not only out of sight: its sealed parts are rewritten without it, offsets kept."""
     name, broker = call.path["name"].encode(), call.running.broker
     with broker.works.begin("erase", call.path["name"], call.principal.name) as work:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
-from mainstem.admin.calls import LIMIT, Call, Field, Operation, page
-from mainstem.admin.way import way_of
+from mainstem.admin.answers.consumers import Traces, WayFacts
+from mainstem.admin.calls import LIMIT, Call, Field, Operation
+from mainstem.admin.way import trace_facts, way_of
 from mainstem.broker.rights.access import Action
 
 
-async def get_trace(call: Call) -> Any:
+async def get_trace(call: Call) -> WayFacts:
     topic: str = call.query.get("topic", "")
     call.require(Action.CONSUME, topic.encode())
     return way_of(call.running, call.namespace, topic, call.number("partition", 0), call.number("offset", 0))
 
 
-async def list_traces(call: Call) -> Any:
+async def list_traces(call: Call) -> Traces:
     asked = {name: call.query.get(name, "") for name in ("topic", "key", "trace_id")}
     found = call.running.broker.tracer.traces.find(call.namespace.name, **asked)
     seen = (one for one in found if call.allows(Action.CONSUME, one.topic.encode()))
     skipped = call.running.broker.tracer.skipped
-    return page([one.to_document() for one in islice(seen, call.limit)], None, skipped=skipped)
+    rows = [trace_facts(one) for one in islice(seen, call.limit)]
+    return {"items": rows, "next": None, "skipped": skipped}
 
 
 OPERATIONS = (

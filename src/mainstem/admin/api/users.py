@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import cast
 
+from mainstem.admin.answers import Deleted, Page
+from mainstem.admin.answers.tenants import Explanation, ImportedUsers, RoleFacts, RuleDocument, UserFacts, UserRow
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.namespaces.quotas import USER
@@ -13,27 +16,31 @@ from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.model.topic_filter import check_filter
 
 
-def user_row(user: User) -> dict[str, Any]:
+def rule_documents(rules: Iterable[Rule]) -> list[RuleDocument]:
+    return [cast("RuleDocument", rule.to_document()) for rule in rules]
+
+
+def user_row(user: User) -> UserRow:
     return {
         "name": user.name,
         "namespace": user.namespace,
         "also": user.also,
         "admin": user.admin,
-        "rules": [rule.to_document() for rule in user.rules],
+        "rules": rule_documents(user.rules),
         "roles": user.roles,
         "nkey": user.nkey,
         "quota": user.quota.to_document(),
     }
 
 
-async def list_users(call: Call) -> Any:
+async def list_users(call: Call) -> Page[UserRow]:
     users, after = call.running.broker.access.users, call.query.get("after", "")
     names = [name for name in sorted(users) if name > after]
     rows = [user_row(users[name]) for name in names[: call.limit]]
     return page(rows, names[call.limit - 1] if len(names) > call.limit else None)
 
 
-async def add_user(call: Call) -> Any:
+async def add_user(call: Call) -> UserRow:
     access, body = call.running.broker.access, call.body
     password, nkey = body.get("password") or "", body.get("nkey") or ""
     hashed = await access.hashed(password) if password or not nkey else ""
@@ -42,7 +49,7 @@ async def add_user(call: Call) -> Any:
     return user_row(access.user(body["name"]))
 
 
-async def import_users(call: Call) -> Any:
+async def import_users(call: Call) -> ImportedUsers:
     """One by one: whoever cannot be added is told with why, and the others are."""
     access, body = call.running.broker.access, call.body
     wanted = body.get("namespace")
@@ -62,12 +69,12 @@ async def import_users(call: Call) -> Any:
     return {"added": added, "skipped": skipped, "left_out": left_out}
 
 
-async def describe_user(call: Call) -> Any:
+async def describe_user(call: Call) -> UserFacts:
     broker, name = call.running.broker, call.path["name"]
     return {**user_row(broker.access.user(name)), "use": broker.quotas.shown(USER, name)}
 
 
-async def alter_user(call: Call) -> Any:
+async def alter_user(call: Call) -> UserRow:
     access, name, body = call.running.broker.access, call.path["name"], call.body
     access.user(name)  # told before a password is hashed
     if not body:
@@ -85,7 +92,7 @@ async def alter_user(call: Call) -> Any:
     return user_row(access.user(name))
 
 
-async def remove_user(call: Call) -> Any:
+async def remove_user(call: Call) -> Deleted:
     access, listeners = call.running.broker.access, call.running.config.listeners
     last = list(access.users) == [call.path["name"]]
     if last and not listeners.allow_anonymous and not is_loopback(listeners.host):
@@ -96,7 +103,7 @@ async def remove_user(call: Call) -> Any:
     return {"deleted": call.path["name"]}
 
 
-async def add_rule(call: Call) -> Any:
+async def add_rule(call: Call) -> UserRow:
     access, body = call.running.broker.access, call.body
     await access.add_rule(
         call.path["name"],
@@ -109,19 +116,19 @@ async def add_rule(call: Call) -> Any:
     return user_row(access.user(call.path["name"]))
 
 
-async def remove_rules(call: Call) -> Any:
+async def remove_rules(call: Call) -> UserRow:
     access = call.running.broker.access
     await access.remove_rules(call.path["name"], call.query.get("filter", ""), call.query.get("kind") or "topic")
     return user_row(access.user(call.path["name"]))
 
 
-async def set_roles(call: Call) -> Any:
+async def set_roles(call: Call) -> UserRow:
     access = call.running.broker.access
     await access.set_roles(call.path["name"], [str(one) for one in call.body["roles"]])
     return user_row(access.user(call.path["name"]))
 
 
-async def explain_rules(call: Call) -> Any:
+async def explain_rules(call: Call) -> Explanation:
     access, wanted = call.running.broker.access, call.query.get("filter", "").encode()
     check_filter(wanted)
     try:
@@ -134,17 +141,17 @@ async def explain_rules(call: Call) -> Any:
     return {"user": user.name, "action": str(action), "filter": wanted.decode(), "allowed": allowed, "why": why}
 
 
-def role_row(call: Call, name: str) -> dict[str, Any]:
+def role_row(call: Call, name: str) -> RoleFacts:
     access = call.running.broker.access
     users = sorted(user.name for user in access.users.values() if name in user.roles)
-    return {"name": name, "rules": [rule.to_document() for rule in access.role(name)], "users": users}
+    return {"name": name, "rules": rule_documents(access.role(name)), "users": users}
 
 
-async def list_roles(call: Call) -> Any:
+async def list_roles(call: Call) -> Page[RoleFacts]:
     return page([role_row(call, name) for name in sorted(call.running.broker.access.roles)])
 
 
-async def put_role(call: Call) -> Any:
+async def put_role(call: Call) -> RoleFacts:
     """All of its rules at once, so that the same call may be made again."""
     access, rules = call.running.broker.access, []
     for one in call.body.get("rules") or []:
@@ -158,7 +165,7 @@ async def put_role(call: Call) -> Any:
     return role_row(call, call.body["name"])
 
 
-async def remove_role(call: Call) -> Any:
+async def remove_role(call: Call) -> Deleted:
     await call.running.broker.access.remove_role(call.path["name"])
     return {"deleted": call.path["name"]}
 

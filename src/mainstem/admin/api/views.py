@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainstem.admin.answers import CountedPage, Deleted, Page
+from mainstem.admin.answers.topics import MessageFacts, SlotFacts, ViewFacts, ViewRow
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, check_ordinary, page
 from mainstem.admin.messages import record_facts
 from mainstem.admin.running import Running
@@ -13,7 +15,7 @@ from mainstem.model.errors import InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.record import Record
 
 
-def view_row(view: View) -> dict[str, Any]:
+def view_row(view: View) -> ViewRow:
     return {
         "name": view.name.decode(),
         "filter": view.filter.decode(),
@@ -23,8 +25,8 @@ def view_row(view: View) -> dict[str, Any]:
     }
 
 
-def view_facts(running: Running, view: View) -> dict[str, Any]:
-    slots = []
+def view_facts(running: Running, view: View) -> ViewFacts:
+    slots = list[SlotFacts]()
     for number in range(len(view.slots)):
         slot = view.slot(number)
         if slot is None:
@@ -44,15 +46,15 @@ def view_named(call: Call) -> View:
     return view
 
 
-async def list_views(call: Call) -> Any:
+async def list_views(call: Call) -> CountedPage[ViewRow]:
     views = call.namespace.views
     after, limit = call.query.get("after", "").encode(), call.limit
     names = [name for name in sorted(views) if name > after and call.allows(Action.DESCRIBE, name)]
     rows = [view_row(views[name]) for name in names[:limit]]
-    return page(rows, names[limit - 1].decode() if len(names) > limit else None, total=len(views))
+    return {"items": rows, "next": names[limit - 1].decode() if len(names) > limit else None, "total": len(views)}
 
 
-async def create_view(call: Call) -> Any:
+async def create_view(call: Call) -> ViewFacts:
     name, topic_filter = call.body["name"].encode(), call.body["filter"].encode()
     check_ordinary(name)
     if not call.running.broker.access.allows_all(call.principal, Action.CONSUME, topic_filter):
@@ -67,11 +69,11 @@ async def create_view(call: Call) -> Any:
     return view_facts(call.running, view)
 
 
-async def describe_view(call: Call) -> Any:
+async def describe_view(call: Call) -> ViewFacts:
     return view_facts(call.running, view_named(call))
 
 
-async def read_table(call: Call) -> Any:
+async def read_table(call: Call) -> Page[MessageFacts] | MessageFacts:
     """The rows of a last-value view: one key's, or a page of them in the order of their keys."""
     view = view_named(call)
     if view.table is None:
@@ -98,7 +100,7 @@ async def read_table(call: Call) -> Any:
     )
 
 
-async def delete_view(call: Call) -> Any:
+async def delete_view(call: Call) -> Deleted:
     view = view_named(call)
     await call.running.broker.drop_view(call.namespace, view.name)
     return {"deleted": call.path["name"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from mainstem.admin.answers.consumers import DeadLetter
 from mainstem.admin.api.namespaces import namespace_row
 from mainstem.admin.api.queues import require_stream_consumer
 from mainstem.admin.api.users import user_row
@@ -59,7 +60,7 @@ async def queue_page(call: Call) -> dict[str, Any]:
         require_stream_consumer(call, found)
         facts["settings"] = {name: _shown_setting(name, value) for name, value in facts["settings"].items()}
         return {**facts, "dead_letters": [], "bindings": [], "stream": found.stream.name}
-    dead: list[dict[str, Any]] = []
+    dead: list[DeadLetter] = []
     try:
         call.require_object(name, "queue.consume")
         check_taker(call.running.broker.access, call.principal, found)
@@ -118,7 +119,7 @@ async def api_page(_call: Call) -> dict[str, Any]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             groups.setdefault(operation["tags"][0], []).append({"path": path, "method": method.upper(), **operation})
-    return {"groups": groups}
+    return {"groups": groups, "answers": document["components"]["schemas"]}
 
 
 def topic_readers(call: Call, topic: bytes) -> tuple[list[dict[str, str]], int]:
@@ -193,7 +194,7 @@ async def view_page(call: Call) -> dict[str, Any]:
     view = call.namespace.views.get(name)
     if view is None:
         raise NotFound(f"there is no view {_name(call)}", fix="mainstem view ls")
-    return view_facts(call.running, view)
+    return {**view_facts(call.running, view)}
 
 
 async def session_page(call: Call) -> dict[str, Any]:
@@ -201,7 +202,7 @@ async def session_page(call: Call) -> dict[str, Any]:
     session = sessions_of(call.running).find(key)
     if session is None:
         raise NotFound(f"there is no session {_name(call)}", fix="mainstem session ls")
-    return session_facts(call.running, call.namespace, session)
+    return {**session_facts(call.running, call.namespace, session)}
 
 
 async def connection_page(call: Call) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
+from mainstem.admin.answers.topics import ViewRow
 from mainstem.admin.api.messages import require_consume
 from mainstem.admin.api.queues import page_of_queues
 from mainstem.admin.api.users import user_row
@@ -119,9 +120,8 @@ async def topics_page(call: Call) -> dict[str, Any]:
         )
         levels = prefix.split("/") if prefix else []
         crumbs = [{"level": level, "path": "/".join(levels[: at + 1])} for at, level in enumerate(levels)]
-        for one in items:
-            one["last"] = await last_value(call, one["path"]) if one["is_topic"] else None
-        return {**facts, "items": items, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
+        rows = [{**one, "last": await last_value(call, one["path"]) if one["is_topic"] else None} for one in items]
+        return {**facts, "items": rows, "next": after, "complete": complete, "crumbs": crumbs, "prefix": prefix}
     turns = call.running.broker.turns
     names, after = await topic_page(
         turns, namespace, topic_filter=topic_filter, search=search, after=query.get("after", ""), limit=ROWS
@@ -247,7 +247,7 @@ async def views_page(call: Call) -> dict[str, Any]:
     }
 
 
-async def _view_rows(call: Call, namespace: Namespace, search: str) -> list[dict[str, Any]]:
+async def _view_rows(call: Call, namespace: Namespace, search: str) -> list[ViewRow]:
     turns, found = call.running.broker.turns, search.encode()
     ordered = await in_order(turns, namespace.name, namespace.views, where=lambda name: found in name)
     allowed = (name for name in ordered if call.allows(Action.DESCRIBE, name))

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from mainstem.admin.answers.system import HistorySeries
 from mainstem.admin.history.figures import MARK, Figures, namespace_of
 from mainstem.admin.history.rings import COARSE_SLOTS, FINE_S, FINE_SLOTS, Rings
 from mainstem.admin.running import Running
@@ -185,7 +186,7 @@ class History:
 
     # -- asking
 
-    def of_broker(self, figures: tuple[str, ...], range_s: int) -> dict[str, Any]:
+    def of_broker(self, figures: tuple[str, ...], range_s: int) -> HistorySeries:
         """Each figure, or each of its protocols."""
 
         def wanted(name: str) -> str | None:
@@ -201,7 +202,7 @@ class History:
 
     def of_object(
         self, kind: str, namespace: str, name: str, range_s: int, figures: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+    ) -> HistorySeries:
         """Each figure; of a pipeline, each flow of one: a figure is then named `lag.FLOW`, and shown as the flow."""
         self.figures.ask(kind, namespace, name)
 
@@ -215,7 +216,7 @@ class History:
 
         return self._select(wanted, range_s)
 
-    def _select(self, wanted: Any, range_s: int) -> dict[str, Any]:
+    def _select(self, wanted: Any, range_s: int) -> HistorySeries:
         now_s = time.time()
         found = self._rings.select(wanted, now_s - range_s, now_s, POINTS_SHOWN_MAX)
         for values in found["series"].values():

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from mainstem.admin.answers.system import HistorySeries
 
 FINE_S, FINE_SLOTS = 10, 2_160
 COARSE_S, COARSE_SLOTS = 300, 2_304
@@ -86,7 +87,7 @@ class Rings:
 
     def select(
         self, wanted: Callable[[str], str | None], since_s: float, until_s: float, points_max: int
-    ) -> dict[str, Any]:
+    ) -> HistorySeries:
         """Series whose name `wanted` gives a title, as a chart draws them; the finer resolution where it reaches so far."""
         recent = until_s - since_s <= FINE_S * FINE_SLOTS
         ring = self.fine if recent else self.coarse

@@ -407,7 +407,7 @@ async def _cursors(running: Running) -> AsyncIterator[Samples]:
     held: list[Sample] = []
     for namespace in list(running.broker.namespaces.values()):
         for row_of in list(islice(cursors_of(running, namespace), OBJECTS_MAX - len(lag))):
-            row: dict[str, Any] = row_of()  # counting a lag may take a moment
+            row = row_of()  # counting a lag may take a moment
             await asyncio.sleep(0)
             labels = {
                 "namespace": namespace.name,

@@ -205,6 +205,14 @@ document.addEventListener("answered", (event) => {
   }
 });
 
+// A link to something folded unfolds it.
+function unfold() {
+  const wanted = location.hash ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+  if (wanted?.tagName === "DETAILS") wanted.open = true;
+}
+addEventListener("hashchange", unfold);
+
+unfold();
 showPlace();
 markScrolling();
 startTimes();
