@@ -1,6 +1,6 @@
 """A cluster: three brokers, PostgreSQL and S3 on this machine, beside bare commits and bare PUTs.
 
-`python -m bench cluster` takes three to five minutes. PostgreSQL syncs its commits here, and has no standby; the store is
+`python -m bench cluster` takes four to six minutes. PostgreSQL syncs its commits here, and has no standby; the store is
 SeaweedFS; clients are in this process. `MAINSTEM_BENCH_STORED_MB` (default 256) is what lies in the store for the failovers
 with data.
 """
@@ -8,10 +8,12 @@ with data.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import statistics
 import tempfile
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +38,8 @@ PUBACK_BYTES = 4
 ROUNDS, OF_EACH = 10, 40  # commits and acks by turns, so that both meet the same machine
 WINDOW, WINDOW_S = 1_000, 8.0
 BULK_S, PUT_BYTES, PUTS_AT_ONCE = 10.0, 8 << 20, 4
-KILLS, PAUSES = 5, 2
+KILLS, PAUSES, MOVES = 5, 2, 6
+PACE_S, SETTLE_S = 0.005, 3.0  # of clients during planned hand-overs; after each
 LOCAL_BYTES = 100_000_000
 STORED_MB = int(os.environ.get("MAINSTEM_BENCH_STORED_MB", "256"))
 COMMITS, PUTS = "mainstem_cluster_commits_total", 'mainstem_tier_requests_total{verb="PUT"}'
@@ -181,6 +184,55 @@ def failovers(cluster: Cluster, fault: signal.Signals, times: int) -> list[float
     return found
 
 
+class Publisher(threading.Thread):
+    """A client of one broker that connects again at once, and notes when it was acknowledged."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(daemon=True)
+        self._port, self._topic = cluster[name].mqtt_port, f"bench/planned/{name}"
+        self._acks = [time.perf_counter()]
+        self.stopped = False
+
+    def run(self) -> None:
+        while not self.stopped:
+            try:
+                with Raw.connected(self._port) as client:
+                    client.socket.settimeout(15)
+                    while not self.stopped:
+                        client.publish(self._topic, SMALL, qos=1)
+                        self._acks.append(time.perf_counter())
+                        time.sleep(PACE_S)
+            except (OSError, AssertionError):
+                time.sleep(PACE_S)
+
+    def longest_s(self, since: float) -> float:
+        """Between two acks, the last one before then included."""
+        acks = list(self._acks)
+        first = max(number for number, at in enumerate(acks) if at <= since or number == 0)
+        return max(later - earlier for earlier, later in itertools.pairwise(acks[first:]))
+
+
+def hand_overs(cluster: Cluster) -> list[float]:
+    """`cluster move main`, again and again: for each the longest that a client of any broker waited."""
+    clients, found = [Publisher(cluster, name) for name in cluster.brokers], []
+    for one in clients:
+        one.start()
+    for _ in range(MOVES):
+        owner = cluster.wait_owner()
+        names = list(cluster.brokers)
+        target = names[(names.index(owner) + 1) % len(names)]
+        time.sleep(SETTLE_S)
+        began = time.perf_counter()
+        cluster.run_cluster("move", "main", target)
+        cluster.wait_owner(other_than=owner)
+        time.sleep(SETTLE_S)
+        found.append(max(one.longest_s(began) for one in clients))
+    for one in clients:
+        one.stopped = True
+        one.join()
+    return found
+
+
 def store_much(cluster: Cluster) -> None:
     broker = cluster[cluster.wait_owner()]
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20})
@@ -218,6 +270,9 @@ def run(server: S3Server, folder: Path, stack: ExitStack) -> None:
     bulk(owner, ObjectStore(StoreSettings("s3://bucket/bare", server.endpoint, "us-east-1")))
     empty = failovers(cluster, signal.SIGKILL, KILLS)
     ceiling(f"kill -9 to the first ack, longest of {KILLS}", max(empty), "s", target=5)
+    planned = hand_overs(cluster)
+    print(f"cluster move main, longest wait of a client at any broker: p50 {statistics.median(planned):.2f} s")
+    ceiling(f"the same, longest of {MOVES}", max(planned), "s", target=1)
     longest = max(failovers(cluster, signal.SIGSTOP, PAUSES))
     ceiling(f"pause to the first ack, longest of {PAUSES}", longest, "s", target=9)
     store_much(cluster)

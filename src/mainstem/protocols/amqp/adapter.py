@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from mainstem import __version__
 from mainstem.broker.broker import Broker
 from mainstem.broker.delivery.live import RecordRef
 from mainstem.broker.queues.exchange_names import DEFAULT, TOPIC, key_of
@@ -48,16 +48,12 @@ COMPATIBLE_VERSION = "4.1.0"  # the RabbitMQ whose behaviour clients may expect
 
 def server_properties() -> dict[str, Any]:
     """Clients switch features on by these; `product` is what they look for before they trust RabbitMQ's semantics."""
-    try:
-        own = version("mainstem")
-    except PackageNotFoundError:
-        own = "0"
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": "mainstem",
         "copyright": "",
         "information": "Mainstem, speaking RabbitMQ's AMQP 0-9-1",
-        "platform": f"Mainstem {own}",
+        "platform": f"Mainstem {__version__}",
         "product": "RabbitMQ",
         "version": COMPATIBLE_VERSION,
     }
