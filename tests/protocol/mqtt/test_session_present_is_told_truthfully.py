@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from mainstem.protocols.mqtt.wire.properties import Property
@@ -36,6 +38,21 @@ def test_not_after_disconnect_shortened_the_expiry_to_zero(port: int) -> None:
         first.closed()
     with Raw.connected(port, client_id, **options) as again:
         assert not again.session_present
+
+
+def test_not_after_its_time_although_sessions_are_ended_once_a_second(port: int) -> None:
+    options: dict[str, object] = {"version": 5, "clean": False, "properties": {Property.SESSION_EXPIRY: 1}}
+    clients = [unique("late") for _ in range(5)]  # that leave at various moments of a second
+    left: list[float] = []
+    for client_id in clients:
+        with Raw.connected(port, client_id, **options) as first:
+            first.disconnect()
+        left.append(time.monotonic())
+        time.sleep(0.15)
+    for client_id, at in zip(clients, left, strict=True):
+        time.sleep(max(0.0, at + 1.02 - time.monotonic()))
+        with Raw.connected(port, client_id, **options) as again:
+            assert not again.session_present
 
 
 def test_an_expiry_of_zero_cannot_be_prolonged(port: int) -> None:

@@ -101,6 +101,11 @@ class Session:
             return None
         return self.left_ns + self.expiry_seconds * NS
 
+    def has_expired(self, now_ns: int) -> bool:
+        """Also in the moment before it is looked at and ended."""
+        expires = self.expires_ns()
+        return expires is not None and expires <= now_ns
+
     def expiry_second(self) -> int:
         """The first second in which it has expired; 0: never."""
         expires = self.expires_ns()
@@ -241,9 +246,8 @@ class Sessions:
             while keys and len(found) < EXPIRED_AT_ONCE:
                 session = self._table.find(keys.pop())
                 if session is not None and session.here is None:
-                    expires = session.expires_ns()
                     session.planned_s = 0
-                    if expires is not None and expires <= now_ns:
+                    if session.has_expired(now_ns):
                         found.append(session)
                     else:
                         self._plan_expiry(session)

@@ -84,19 +84,26 @@ class Connecting:
         except QuotaExceeded as error:
             connection.turn_away(Reason.QUOTA_EXCEEDED, error.message)
             return
-        if connect.clean_start:
+        starts_over = connect.clean_start or self._has_expired()
+        if starts_over:
             connection.service.wills.fire(connection.key)  # the session it belongs to ends
         else:
             connection.service.wills.cancel(connection.key)
-        self._open_session(client_id, properties)
+        self._open_session(client_id, properties, starts_over=starts_over)
 
-    def _open_session(self, client_id: bytes, properties: Properties) -> None:
+    def _has_expired(self) -> bool:
+        """The session that it could go on with: they are ended once a second, and it may come back before."""
+        service = self._connection.service
+        saved = service.sessions.find(self._connection.key)
+        return saved is not None and saved.has_expired(service.broker.clock.now_ns())
+
+    def _open_session(self, client_id: bytes, properties: Properties, *, starts_over: bool) -> None:
         connection, connect = self._connection, self._connect
         service, broker = connection.service, connection.service.broker
         assert connection.namespace is not None and connection.principal is not None
         saved = service.sessions.find(connection.key)
         ticket: Ticket | None = None
-        if saved is not None and connect.clean_start:
+        if saved is not None and starts_over:
             ticket = service.end_session(saved)
             saved = None
         present = saved is not None
