@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainstem.protocols.connection import Ticker
 
 OUT_BYTES_MAX = 1 << 20
-GATHERED_BYTES_MAX = 64 << 20  # in the buffers of all connections: then each is flushed as soon as it has
+CROWDED_BYTES, CROWDED_BYTES_TIGHT = 64 << 20, 16 << 20
 EARLY_BYTES = 32 << 10  # so much
 ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
 IDS_END = 65_536
@@ -262,7 +262,8 @@ class Outbound(Sink):
             if packet_id:
                 self._give_up(packet_id)
             return True
-        if len(self._out) >= EARLY_BYTES and (_Output.tight or _Output.gathered_bytes > GATHERED_BYTES_MAX):
+        crowded_bytes = CROWDED_BYTES_TIGHT if _Output.tight else CROWDED_BYTES
+        if len(self._out) >= EARLY_BYTES and _Output.gathered_bytes > 2 * crowded_bytes:
             self.flush()
         if packet_id:  # sent before, on a connection that is gone
             return self._send_again(record, grant, flags | 8)

@@ -347,17 +347,22 @@ class Log(Readable):
             if end > self._reservation.end_offset or self._reservation.clean:
                 self._reservation.extend(end + self._pace.next(end, self._stamps.now_ms()), self.epoch)
 
+    @property
+    def is_low(self) -> bool:
+        """Half of the offsets that it may give out are given out: `reserve_ahead` is due."""
+        return self._pace.used and self._reservation.end_offset - self.next_offset < self._pace.block // 2
+
     def reserve_ahead(self) -> None:
-        """Called now and then in a thread, so that appending seldom waits for that fsync: twice what was used since the
-        last call should be there until the next."""
-        reservation, pace = self._reservation, self._pace
+        """In a thread, so that appending seldom waits for that fsync: twice what was used since the last call should be
+        there until the next."""
         used, self._reserved_at = self.next_offset - self._reserved_at, self.next_offset
-        if pace.used and reservation.end_offset - self.next_offset < max(pace.block // 4, 2 * used):
+        left = self._reservation.end_offset - self.next_offset
+        if self.is_low or (self._pace.used and left < 2 * used):
             with self._reserving:
                 start = self.next_offset
-                end = start + pace.next(start, self._stamps.now_ms())
-                if end > reservation.end_offset and not self._closed:  # the loop may have been first
-                    reservation.extend(end, self.epoch)
+                end = start + self._pace.next(start, self._stamps.now_ms())
+                if end > self._reservation.end_offset and not self._closed:  # the loop may have been first
+                    self._reservation.extend(end, self.epoch)
 
     def lower_reservation(self) -> bool:
         """On the loop: a log that fell silent needs no more than the smallest block; True: `keep_reservation` is due.

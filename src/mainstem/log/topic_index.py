@@ -88,6 +88,11 @@ class TopicIndex(IndexCore):
             self._file(self._path, chunk_id).unlink(missing_ok=True)
         self.on_lost()
 
+    def has_full(self, stable_end: int) -> bool:
+        """Whether a chunk waits that `checkpoint` would save."""
+        waiting = self.waiting
+        return bool(waiting) and (waiting[0] + 1) << CHUNK_BITS <= stable_end and self._path is not None
+
     def checkpoint(self, stable_end: int | None = None) -> int:
         """Pack and save the full chunks, only those below `stable_end` if it is given; returns how many.
 

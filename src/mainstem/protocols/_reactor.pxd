@@ -52,9 +52,12 @@ cdef class PollSet:
     cdef Py_ssize_t sockets  # how many
     cdef uint64_t round  # that it had its last turn in
     cdef int events_max  # sockets that are served in one round: as many as there is time for
+    cdef double ns_per_byte  # of its turns, with their ticks
 
     cdef int leave(self) except -1
     cdef double _part(self, double share)
+    cdef Py_ssize_t _affordable(self, int64_t at_ns) noexcept
+    cdef void _price(self, uint64_t size, int64_t took_ns) noexcept
 
 
 cdef class Reactor:

@@ -13,6 +13,7 @@ from libc.errno cimport EAGAIN, EINTR, errno as errno_now
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
+from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 from mainstem.broker.delivery._live cimport now_ns
 from mainstem.protocols._sockets cimport (
@@ -36,13 +37,26 @@ cdef enum:
     PUSH_BYTES_MAX = 1 << 20  # of one write that a socket is given at once
     DRAIN_BYTES_MAX = 256 << 10  # of what waits to one socket in one turn
     DRAINED_BYTES_MAX = 1 << 20  # to all of a poll set: a thousand that begin to read at once take turns
-    SERVE_NS = 3000000  # with a poll set's sockets in one turn: a CONNECT costs as much as a thousand publishes
-    SLICE_NS = 1000000  # with those who come, and with those who leave
-    SERVED_UNCLOCKED = 4
+    SERVE_NS = 1000000  # with a poll set's sockets in one turn: a CONNECT costs as much as a thousand publishes
+    SLICE_NS = 500000  # with those who come, and with those who leave
+    SERVED_UNCLOCKED = 2
+    SHARED_TURN_NS = 1000000  # of the processor, for reading and the tick, while others are served, too
+    SHARED_TURN_BYTES_MIN = 16 * 1024
+    TURN_READS_MAX = 64  # that anyone asks for: 16 MiB
+    COMPANY_NS = 200000000  # for so long after a socket had little to say it is expected to say more
+
+cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are about that need short turns
 
 ACCEPTS_MAX = 128  # in one turn, if there is time
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+cdef inline int64_t processor_ns() noexcept nogil:
+    """That this thread had so far: a turn's price is what it costs, not how long others kept the processor."""
+    cdef timespec now
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef class Intake:
@@ -395,8 +409,20 @@ cdef class PollSet:
         self.round = reactor.round
         return share / max(share, reactor.largest)
 
+    cdef Py_ssize_t _affordable(self, int64_t at_ns) noexcept:
+        """How many bytes a turn may have: whatever it likes while nobody else is about, then what takes a millisecond."""
+        if at_ns > _company_until_ns or self.ns_per_byte * READ_BYTES * TURN_READS_MAX <= SHARED_TURN_NS:
+            return READ_BYTES * TURN_READS_MAX
+        return max(SHARED_TURN_BYTES_MIN, <Py_ssize_t>(SHARED_TURN_NS / self.ns_per_byte))
+
+    cdef void _price(self, uint64_t size, int64_t took_ns) noexcept:
+        """What a byte costs at present, with its share of writing and delivering."""
+        cdef double price = <double>took_ns / size
+        self.ns_per_byte = price if self.ns_per_byte == 0 else 0.75 * self.ns_per_byte + 0.25 * price
+
     def _turn(self):
         """Read what is there and what came while it was read, then tick once for all of it."""
+        global _company_until_ns
         cdef epoll_event[EVENTS_MAX] events
         cdef Reactor reactor = self.reactor
         cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
@@ -405,12 +431,12 @@ cdef class PollSet:
         if ready <= 0:
             return
         cdef SocketTransport transport
-        cdef bint more = False, waits = ready == events_max
-        cdef int64_t until_ns = now_ns() + SERVE_NS
+        cdef bint more = False, waits = ready == events_max, quiet = False
+        cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns()
         cdef uint64_t before
         cdef Py_ssize_t slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
-        turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes)
+        turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes, self._affordable(until_ns))
         cdef bint ticks = ticker.begin_turn()
         reactor.second = reactor.server.deadlines.second
         reactor.time_ms = <int64_t>reactor.now_ns() // 1000000
@@ -422,6 +448,8 @@ cdef class PollSet:
                     before = reactor.bytes_in
                     if transport._serve(events[n].events, slice_bytes):
                         more = waits = True
+                    elif 0 < reactor.bytes_in - before < SHARE_BYTES:
+                        quiet = True
                     if ticker.behind and reactor.bytes_in - before >= SHARE_BYTES and transport.reading:
                         ticker.outrun(transport.protocol)
                 except Exception:
@@ -432,7 +460,7 @@ cdef class PollSet:
                     self.events_max = n + 1
                     more = waits = True
                     break
-            if more or ready == 1 or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX:
+            if more or ready == 1 or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX or now_ns() > until_ns:
                 break
             ready = epoll_wait(self.epoll, events, events_max, 0)
             rounds += 1
@@ -442,9 +470,14 @@ cdef class PollSet:
                 self.events_max = min(2 * self.events_max, EVENTS_MAX)
         counters.bytes_in += reactor.bytes_in
         counters.messages_in += reactor.messages_in
+        cdef uint64_t bytes_in = reactor.bytes_in
         reactor.bytes_in = reactor.messages_in = reactor.drained = 0
         if ticks:
             ticker.end_turn()
+        if quiet:
+            _company_until_ns = until_ns + COMPANY_NS
+        if bytes_in >= SHARED_TURN_BYTES_MIN:
+            self._price(bytes_in, processor_ns() - began_ns)
 
 
 cdef class Reactor:

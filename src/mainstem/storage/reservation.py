@@ -27,6 +27,7 @@ BLOCK_MAX = 1 << 24  # a repair that lost the file skips this many
 BLOCK_MS = 10_000  # of the recent rate
 GAPS_MAX = 1_000  # of one log: the newest; who counts records counts older ones as if they were records
 IDLE_MS = 30_000  # without a record: then a block is what it was in the beginning
+GROWTH_MAX = 8  # times what was taken of the last block: else a flood's first reservations are one fsync for each turn
 
 
 class Pace:
@@ -41,11 +42,14 @@ class Pace:
         return self._from >= 0
 
     def next(self, offset: int, now_ms: int) -> int:
-        """The block to reserve at `offset`: what the last one's rate needs, at most twice as many."""
+        """The block to reserve at `offset`: what the last one's rate needs, at most a few times what was taken of it.
+
+        Nor more than the log has: that is what an unclean stop may leave out.
+        """
         if self.used:
-            elapsed_ms = max(1, now_ms - self._since_ms)
-            wanted = (offset - self._from) * BLOCK_MS // elapsed_ms
-            self.block = max(BLOCK_MIN, min(wanted, 2 * self.block, BLOCK_MAX))
+            elapsed_ms, taken = max(1, now_ms - self._since_ms), offset - self._from
+            wanted = taken * BLOCK_MS // elapsed_ms
+            self.block = max(BLOCK_MIN, min(wanted, GROWTH_MAX * taken, offset, BLOCK_MAX))
         self._from, self._since_ms = offset, now_ms
         return self.block
 

@@ -97,6 +97,26 @@ async def test_flags_of_the_brokers_own_records_are(broker: Broker, namespace: N
     assert sink.records[0].flags == flags | RecordFlag.KEY_IS_TOPIC
 
 
+@pytest.mark.parametrize("value", [None, b"", bytes(1000)])
+async def test_an_outline_is_a_record_without_its_value(
+    broker: Broker, namespace: Namespace, value: bytes | None
+) -> None:
+    class Outlines(Collector):
+        def push(self, record: RecordRef, options: Any) -> bool:
+            self.outline = record.outline()
+            return super().push(record, options)
+
+    sink = Outlines(namespace, [b"k"])
+    namespace.subscribe(b"k", sink, None)
+    produce(namespace, b"k", kafka_batch([(b"key", value)]))
+    broker.ticker.tick()
+    whole, outline = sink.records[0], sink.outline
+    assert whole.value == value
+    assert outline.value == (None if value is None else b"")
+    whole.value = outline.value
+    assert outline == whole
+
+
 async def test_a_batch_without_gaps_is_counted_by_place_whatever_its_records_say(
     broker: Broker, namespace: Namespace
 ) -> None:

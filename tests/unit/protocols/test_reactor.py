@@ -339,3 +339,34 @@ async def test_the_peers_address_is_known_after_it_is_gone(serving: Serving) -> 
     reset(client)
     await until(lambda: echo.told == ["lost"])
     assert transport.get_extra_info("peername") == address
+
+
+async def test_while_others_speak_a_flood_is_read_in_turns_that_cost_a_millisecond(serving: Serving) -> None:
+    """A byte of this flood costs 50 ns."""
+    flood, loud = await serving.connect()
+    quiet, _ = await serving.connect()
+    sizes: list[int] = []
+
+    def take(data: bytes) -> None:
+        sizes.append(len(data))
+        until_s = time.thread_time() + len(data) * 50e-9
+        while time.thread_time() < until_s:
+            pass
+
+    loud.on_data = take  # type: ignore[method-assign]
+    sending = asyncio.create_task(_send_for_ever(flood))
+    await until(lambda: len(sizes) > 20)
+    for _ in range(20):
+        await say(quiet, b"!")
+        assert await receive(quiet, 1) == b"!"
+    sizes.clear()
+    for _ in range(20):
+        await say(quiet, b"!")
+        assert await receive(quiet, 1) == b"!"
+    sending.cancel()
+    assert not reactor.HAS_EPOLL or sorted(sizes)[len(sizes) // 2] <= 64 * 1024
+
+
+async def _send_for_ever(client: socket.socket) -> None:
+    while True:
+        await asyncio.get_running_loop().sock_sendall(client, bytes(1 << 20))

@@ -120,6 +120,7 @@ cdef class Dispatcher:
     cdef object walk_owner
     cdef object committed  # batches that the marker at hand makes visible
 
+    cpdef int keep(self, list appended) except -1
     cdef bint _is_over(self, Py_ssize_t pushes, Py_ssize_t unclocked_max) noexcept
     cdef int _push_all(self, Route route) except -1
     cdef int _push_unstored(self, Route route) except -1

@@ -30,6 +30,9 @@ class RecordRef:
     @property
     def value_size(self) -> int: ...
     def header(self, name: bytes) -> bytes | None: ...
+    def outline(self) -> Record:
+        """A copy without its value, of which only whether it is null is kept: what its headers say does not need it."""
+
     def copy(self) -> Record: ...
 
 class Sink:
@@ -78,6 +81,9 @@ class Dispatcher:
     failures: int
     waiting_bytes: int
     def __init__(self) -> None: ...
+    def keep(self, appended: list[Appended]) -> int:
+        """What was written waits behind what waits already."""
+
     def deliver(self, appended: list[Appended], until_ns: int = 0) -> int:
         """Offer what was written, behind what still waits, to those who listen, until it is later than `until_ns`
         (monotonic; 0: all of it). Returns the stamp below which everything was offered."""

@@ -31,7 +31,7 @@ FULL, OFFERED, CUT = 0, 1, 2  # how a replay ends
 cdef enum:
     FULL_C, OFFERED_C, CUT_C
 cdef Py_ssize_t UNCLOCKED_MAX = 8  # records of a replay between two looks at the clock
-cdef Py_ssize_t PUSHES_UNCLOCKED_MAX = 128  # the same of live delivery
+cdef Py_ssize_t PUSHES_UNCLOCKED_MAX = 32  # the same of live delivery
 cdef int64_t PRICED_NS = 1_000_000, PRICED_BYTES = 64 << 10  # after so much delivery is priced
 
 INFLATED_BYTES_MAX = 64 << 20
@@ -135,6 +135,11 @@ cdef class RecordRef:
         if not self.find_header(PyBytes_AS_STRING(name), len(name), &value, &length) or length < 0:
             return None
         return PyBytes_FromStringAndSize(<const char*>value, length)
+
+    def outline(self):
+        """A copy without its value, of which only whether it is null is kept: what its headers say does not need it."""
+        return Record(None if self.value_len < 0 else b"", self.key, self.headers, self.time_ms, self.flags, self.offset,
+                      self.stamp, _ORIGINS[self.origin], self.topic)
 
     def copy(self):
         return Record(self.value, self.key, self.headers, self.time_ms, self.flags, self.offset, self.stamp,
@@ -247,12 +252,17 @@ cdef class Dispatcher:
         self.ref = RecordRef()
         self.waiting = deque()
 
-    def deliver(self, list appended, int64_t until_ns=0):
-        """Offer what was written, behind what still waits, to those who listen, until it is later than `until_ns`
-        (monotonic; 0: all of it). Returns the stamp below which everything was offered."""
+    cpdef int keep(self, list appended) except -1:
+        """What was written waits behind what waits already."""
         self.waiting.extend(appended)
         for item in appended:
             self.waiting_bytes += item.ref.size
+        return 0
+
+    def deliver(self, list appended, int64_t until_ns=0):
+        """Offer what was written, behind what still waits, to those who listen, until it is later than `until_ns`
+        (monotonic; 0: all of it). Returns the stamp below which everything was offered."""
+        self.keep(appended)
         self.deadline_ns = until_ns
         self.unclocked = 0
         self.spent_ns -= now_ns()

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from mainstem.broker.delivery.ahead import Ahead
 from mainstem.broker.delivery.live import Dispatcher
 from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.log.appended import Appended
@@ -39,7 +40,7 @@ BEHIND_NS = 8 * SLICE_NS
 AHEAD_BYTES_MAX = 4 << 20  # in one turn, of those whose messages few listen to
 SHARE_BYTES = 4 << 10
 WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
-FLUSHES_UNCLOCKED = 16
+FLUSHES_UNCLOCKED = 4
 SYNCS_TIMED_MAX = 1_000  # of a log at once, for the histogram of acks
 
 
@@ -71,6 +72,7 @@ class Ticker:
     ) -> None:
         self.loop = loop
         self._dispatcher = dispatcher
+        self._disk_ahead = Ahead(loop)
         self._requested = False
         self._logs: list[Log] = []
         self._connections: list[Flushable] = []  # with answers
@@ -87,6 +89,7 @@ class Ticker:
         self.slice_ns = SLICE_NS  # 0: all at once
         self.ahead_bytes = AHEAD_BYTES_MAX  # that may be read in one turn: as much as is delivered in BEHIND_NS
         self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
+        self.is_crowded: Callable[[], bool] = lambda: False  # so much waits to be flushed that delivery waits for it
         self._held: set[Pressed] = set()
         self._ahead: set[Pressed] = set()
         self._syncing: set[Log] = set()
@@ -220,7 +223,7 @@ class Ticker:
         answered, received = self._connections, self._receivers
         self._connections, self._receivers = [], []
         self._marked = self._connections
-        until_ns = self._until_ns() if len(answered) + len(received) > FLUSHES_UNCLOCKED else 0
+        until_ns = self._flush_until_ns() if len(answered) + len(received) > FLUSHES_UNCLOCKED else 0
         left = _flush_until(answered, until_ns)
         if left:
             self._connections[:0] = left
@@ -230,6 +233,11 @@ class Ticker:
 
     def _until_ns(self) -> int:
         return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
+
+    def _flush_until_ns(self) -> int:
+        """A slice after delivery's, which may have taken longer: then half of one."""
+        now_ns, slice_ns = time.monotonic_ns(), self.slice_ns
+        return min(now_ns + slice_ns, max(now_ns + slice_ns // 2, self._began_ns + 2 * slice_ns)) if slice_ns else 0
 
     def _run_after(self) -> None:
         after, self._after = self._after, []
@@ -277,6 +285,7 @@ class Ticker:
                     self.pressed = self._too_much()
                 continue
             appended += written
+            self._disk_ahead.look(log)
             if log.durability.acks_wait:
                 if _is_awaited(log, written):
                     to_sync.append(log)
@@ -330,11 +339,14 @@ class Ticker:
     def _deliver(self, appended: list[Appended]) -> None:
         if len(appended) > 1:
             appended.sort(key=_stamp)
-        self._marked = self._receivers
-        try:
-            self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
-        finally:
-            self._marked = self._connections
+        if self.slice_ns and self._receivers and self.is_crowded():
+            self._dispatcher.keep(appended)
+        else:
+            self._marked = self._receivers
+            try:
+                self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+            finally:
+                self._marked = self._connections
         waiting = self._dispatcher.waiting_bytes
         self.ahead_bytes = max(SHARE_BYTES, self._dispatcher.bytes_within(BEHIND_NS, AHEAD_BYTES_MAX))
         self.behind = waiting > min(BEHIND_BYTES, self.ahead_bytes)

@@ -152,9 +152,9 @@ class QueueContents:
         return entry is not None and self.sink.accepts(record, entry) and self.holds(record)
 
     def holds(self, record: RecordRef) -> bool:
-        return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.copy()))
+        return self.condition is None or self.condition.holds(record.key, headers_for_conditions(record.outline()))
 
     def priority_of(self, record: RecordRef) -> int:
         if not self.settings.priority_max:
             return 0
-        return min(priority_of(record.copy()) or 0, self.settings.priority_max)
+        return min(priority_of(record.outline()) or 0, self.settings.priority_max)

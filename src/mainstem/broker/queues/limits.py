@@ -166,7 +166,7 @@ class HeadLimits:
 
     def _due_of(self, record: RecordRef) -> int | None:
         entered_ms = self._entered_ms(record)
-        own = expires_at_ms(record.copy(), entered_ms) if self._queue.sink.expiring else None
+        own = expires_at_ms(record.outline(), entered_ms) if self._queue.sink.expiring else None
         ttl = self._queue.settings.message_ttl_ms
         if ttl is None:
             return own

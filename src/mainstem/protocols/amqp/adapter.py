@@ -175,7 +175,7 @@ class AmqpServer(Server):
 
     def translate(self, record: RecordRef) -> bytes:
         """Another protocol's record in AMQP's properties."""
-        return amqp_properties(record.copy(), self.broker.clock.now_ns())
+        return amqp_properties(record.outline(), self.broker.clock.now_ns())
 
 
 class AmqpConnection(Connection):

@@ -134,7 +134,7 @@ class StreamConsumer(Sink):
         return with_header(properties, "x-stream-offset", record.offset if self._number is None else self._number)
 
     def _expired(self, record: RecordRef) -> bool:
-        due_ms = expires_at_ms(record.copy(), record.stamp // 1_000_000)
+        due_ms = expires_at_ms(record.outline(), record.stamp // 1_000_000)
         return due_ms is not None and due_ms <= self.queue.queues.now_ms()
 
     def resume(self) -> None:

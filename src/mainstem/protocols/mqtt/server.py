@@ -10,7 +10,7 @@ from typing import Any
 from mainstem.broker.broker import Broker
 from mainstem.protocols.connection import Connection, Server
 from mainstem.protocols.mqtt.adapter import MqttConnection
-from mainstem.protocols.mqtt.outgoing.outbound import set_tight
+from mainstem.protocols.mqtt.outgoing.outbound import is_crowded, set_tight
 from mainstem.protocols.mqtt.service import MqttService
 from mainstem.protocols.websocket import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, WebSocketProtocol, WebSocketRules
 
@@ -26,6 +26,7 @@ class MqttServer(Server):
         self.broker = broker
         self.service = MqttService.of(broker, config)
         self.service.counters.append(self.counters)
+        broker.ticker.is_crowded = is_crowded
 
     def set_tight(self, tight: bool) -> None:
         set_tight(tight)  # of WebSocket connections, too

@@ -130,7 +130,7 @@ class NatsServer(Server):
 
     def _translate(self, record: RecordRef) -> tuple[bytes, bytes] | None:
         """Headers and reply of another protocol's record; None: it has expired."""
-        return nats_message(record.copy(), self.broker.clock.now_ns())
+        return nats_message(record.outline(), self.broker.clock.now_ns())
 
 
 class NatsMetering(Metering):

@@ -15,6 +15,9 @@ def set_tight(tight: bool) -> None:
     """Clients left so much unread that no connection may gather a whole tick's packets before it finds out whether its
     peer takes them."""
 
+def is_crowded() -> bool:
+    """So much waits to be flushed that nothing more should be delivered before."""
+
 class Outbound(Sink):
     """Records out as PUBLISH packets, with the state of those that are not acknowledged yet."""
 

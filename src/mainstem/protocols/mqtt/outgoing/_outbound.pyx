@@ -28,7 +28,8 @@ cdef enum:
     OUT_BYTES_MAX = 1 << 20
     OUT_BYTES_MIN = 512
     OUT_BYTES_EXPECTED_MAX = 1 << 18
-    GATHERED_BYTES_MAX = 64 << 20  # in the buffers of all connections: then those are flushed early that have
+    CROWDED_BYTES = 64 << 20  # in the buffers of all connections: then they are flushed before more is delivered
+    CROWDED_BYTES_TIGHT = 16 << 20  # where twice as much is, delivery did not wait: those are flushed early that have
     EARLY_BYTES = 32 << 10  # so much, in turn: twice as fast as more comes, not all of thousands by one record
     EARLY_SAVED_MAX = 4 << 20
     ALIAS_TOPIC_MIN = 4  # an alias costs three bytes
@@ -47,6 +48,15 @@ def set_tight(bint tight):
     peer takes them."""
     global _tight
     _tight = tight
+
+
+cdef inline Py_ssize_t crowded_bytes() noexcept:
+    return CROWDED_BYTES_TIGHT if _tight else CROWDED_BYTES
+
+
+def is_crowded():
+    """So much waits to be flushed that nothing more should be delivered before."""
+    return _gathered_bytes > crowded_bytes()
 
 
 cdef class Outbound(Sink):
@@ -246,7 +256,7 @@ cdef class Outbound(Sink):
             if packet_id:
                 self._give_up(packet_id)
             return True
-        if _tight or _gathered_bytes > GATHERED_BYTES_MAX:
+        if _gathered_bytes > 2 * crowded_bytes():
             self._flush_early(record.value_len)
         if packet_id:  # sent before, on a connection that is gone
             if self._has_no_room(0) or self.inflight - self.unsent >= self.window:

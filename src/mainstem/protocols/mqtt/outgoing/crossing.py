@@ -9,7 +9,7 @@ from mainstem.protocols.mqtt.wire.properties import Property, encode_property
 
 def translate(record: RecordRef, now_ns: int) -> bytes | None:
     """The PUBLISH properties of a record that another protocol wrote; None if it has expired."""
-    return mqtt_properties(record.copy(), now_ns)
+    return mqtt_properties(record.outline(), now_ns)
 
 
 def describe(record: RecordRef) -> bytes:

@@ -11,8 +11,18 @@ else is refused and comes again from the log.
 from __future__ import annotations
 
 from mainstem.protocols.mqtt.outgoing._encoder import Encoder, Grant, ref_of
-from mainstem.protocols.mqtt.outgoing._outbound import Outbound, set_tight
+from mainstem.protocols.mqtt.outgoing._outbound import Outbound, is_crowded, set_tight
 
 AWAIT_PUBACK, AWAIT_PUBREC, AWAIT_PUBCOMP = 1, 2, 3
 
-__all__ = ["AWAIT_PUBACK", "AWAIT_PUBCOMP", "AWAIT_PUBREC", "Encoder", "Grant", "Outbound", "ref_of", "set_tight"]
+__all__ = [
+    "AWAIT_PUBACK",
+    "AWAIT_PUBCOMP",
+    "AWAIT_PUBREC",
+    "Encoder",
+    "Grant",
+    "Outbound",
+    "is_crowded",
+    "ref_of",
+    "set_tight",
+]
