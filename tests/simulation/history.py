@@ -89,7 +89,10 @@ class History:
         raise AssertionError("the history did not come to rest: " + self.describe())
 
     def describe(self) -> str:
-        return ", ".join(f"{c.name}: {'on' if c.connected else 'off'} {c._out} {len(c._queue)}" for c in self.clients)
+        return ", ".join(
+            f"{c.name}: {'on' if c.connected else 'off'} {c._out} {len(c._queue)}, came again: {c.repeats[:5]}"
+            for c in self.clients
+        )
 
     # -- steps
 

@@ -1,4 +1,4 @@
-"""Histories that once failed, and a few more. `make test` runs 30 s of new ones: `python -m tests.simulation`."""
+"""Histories that once failed, and a few more. `make test` runs 30 s of others (ADR 81): `python -m tests.simulation`."""
 
 from __future__ import annotations
 
