@@ -43,6 +43,7 @@ HOLD_OUTPUT = 1  # it does not read what we answer
 HOLD_LOG = 2  # too much is not yet synced
 HOLD_TURN = 8  # it has more, and others come first (`wait_for_turn`)
 HOLD_DELIVERY = 32  # what it published is to reach its readers first
+HOLD_STOP = 1024  # the broker stops: what was read is answered, nothing more is heard
 HOLD_LARGE = 512  # a large message of its own has no place in the log yet (`large.py`)
 BLOCKED_BY_PEER = 1  # why nothing more is written for now (2: `metering.py`)
 
@@ -194,6 +195,11 @@ class Server:
             principal = connection.logged_in()
             if principal is not None and not holds(principal):
                 connection.end_login()
+
+    def hear_no_more(self) -> None:
+        """The broker is about to stop: what clients were heard saying can be answered, once nothing is added to it."""
+        for connection in list(self.connections):
+            connection.hold(HOLD_STOP)
 
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):

@@ -44,6 +44,7 @@ from mainstem.storage.tier.tier import TierSettings
 logger = logging.getLogger("mainstem.server")
 
 WS = "ws"  # the door of all WebSockets
+ANSWER_S = 2.0  # that a stop waits for what was read to become durable
 TRIES_MAX = 2  # of "Try it" at once: each takes a thread for seconds
 
 
@@ -264,6 +265,7 @@ class App:
         self.watchdog.stop()
         for listener in self._listeners:
             listener.close()
+        await self._answer_what_was_read()
         for server in self.servers.values():
             server.close_all("the broker is shutting down")
         self.events.close()
@@ -281,6 +283,18 @@ class App:
         let_go(self._listeners)
         if self._directory is not None:
             self._directory.release()
+
+    async def _answer_what_was_read(self) -> None:
+        """A publish that was read is going to be stored: its client is told so before it is told goodbye, else it sends it
+        again to whoever is next. What does not become durable in ANSWER_S stays in doubt."""
+        for server in self.servers.values():
+            if isinstance(server, Server):
+                server.hear_no_more()
+        ticker = self.broker.ticker
+        ticker.drain()
+        logs = [log for log in self.broker.logs.by_id.values() if not log.is_asleep]
+        await ticker.settle([log for log in logs if log.durability.acks_wait and not log.refusal], ANSWER_S)
+        await asyncio.sleep(0)  # who waited for it is told in this turn
 
     def apply_live_settings(self) -> None:
         """At the start, and again when SIGHUP changed something: those who keep a copy are told."""
