@@ -264,8 +264,8 @@ CATALOGUE = {
     ),
     "MS-7008": Explanation(
         "A lake table holds what cannot be read here",
-        "Another engine wrote delete files or data files of a kind that is not understood; reading on would bring deleted\n"
-        "rows back. The message names the engine's command that rewrites the table.",
+        "Another engine wrote delete files, data files or defaults of columns of a kind that is not understood; reading\n"
+        "on would bring deleted rows back or show wrong values. The message names what to do with that engine.",
     ),
     "MS-7009": Explanation(
         "A row that no topic takes",
