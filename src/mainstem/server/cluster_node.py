@@ -35,7 +35,7 @@ from mainstem.cluster.relay import HANDSHAKE_S, Relay, RelayDoor
 from mainstem.cluster.schema import FIRST_CELL
 from mainstem.cluster.wal import Fenced
 from mainstem.model.errors import ConfigError, MainstemError, Overloaded
-from mainstem.server.app import tier_settings
+from mainstem.server.app import App, tier_settings
 from mainstem.server.cell_children import Children
 from mainstem.server.cell_process import NOT_TAKEN
 from mainstem.server.cell_serving import Serving
@@ -279,6 +279,8 @@ class Node:
 
     async def _leave_first(self, why: str, taken: Taken, fronts: list[asyncio.Server]) -> None:
         """Clients that connect meanwhile wait in the backlog of the sockets that stay open, then for the next owner."""
+        app = self._serving.app
+        assert app is not None
         try:
             await self._serving.hand_over(why)
         except MainstemError as error:
@@ -286,7 +288,7 @@ class Node:
         taken.sockets = {name: one.dup() for name, one in self._listening.items()}
         fronts += await self._open_fronts(taken)
         notify("STATUS=relaying")
-        self._loop.call_later(COLLECT_S, _collect_all)
+        self._loop.call_later(COLLECT_S, _let_go_of, app)
 
     async def _take_first(self, cell: CellFacts, reason: Reason, taken: Taken, fronts: list[asyncio.Server]) -> None:
         self._serving.expect(FIRST_CELL)
@@ -396,8 +398,11 @@ class Node:
         start_over()
 
 
-def _collect_all() -> None:
-    """Of a broker that handed its cell over: what it was is not looked at any more by itself (`gc.freeze`)."""
+def _let_go_of(app: App) -> None:
+    """It has ended. Its sessions and logs are let go by hand: one reference to it that the collector does not see would
+    keep them all, and what was frozen (`gc.freeze`) is not looked at by itself."""
+    for one in (app.broker, app):
+        vars(one).clear()
     gc.unfreeze()
     gc.collect()
     gc.freeze()
