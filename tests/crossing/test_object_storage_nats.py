@@ -25,10 +25,14 @@ from nats.js.api import (
 )
 
 from mainstem.testing import Broker
+from mainstem.testing.process import BrokerProcess
+from tests.crossing.test_faulty_object_storage import metric
+from tests.crossing.test_object_storage import eventually, local_bytes
 from tests.crossing.test_object_storage_readers import move_all_to_the_store, tiered
 
 COUNT = 300
 DEADLINE_S = 30.0
+FETCHED = 'mainstem_tier_bytes_total{direction="in"}'
 VALUES = [b"%06d" % number + b"." * 1_000 for number in range(COUNT)]
 
 
@@ -254,3 +258,34 @@ def test_messages_in_the_store_go_when_nobody_wants_them_any_more(broker: Broker
                 await asyncio.sleep(0.1)
 
     asyncio.run(run())
+
+
+def test_a_start_after_kill_nine_fetches_no_message_of_a_stream(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    settings = (f"tier.store=file://{tmp_path / 'bucket'}", "topics.tier=s3", "topics.local_retention_bytes=0")
+
+    async def publish(broker: BrokerProcess) -> None:
+        client = await nats.connect(broker.nats_url)
+        config = StreamConfig(name="S", subjects=["s.*"], storage=StorageType.FILE, duplicate_window=0.1)
+        await client.jetstream().add_stream(config)  # within the window a start looks for ids
+        for value in VALUES:
+            await client.jetstream().publish("s.0", value)
+        await client.close()
+
+    async def state(broker: BrokerProcess) -> tuple[int, int, list[bytes]]:
+        client = await nats.connect(broker.nats_url)
+        found = (await client.jetstream().stream_info("S")).state
+        values = await pulled(client, COUNT, "s.0", ack_policy=AckPolicy.NONE)
+        await client.close()
+        return found.messages, found.bytes, values
+
+    with BrokerProcess(tmp_path / "data", *settings, "topics.segment_bytes=65536") as broker:
+        asyncio.run(publish(broker))
+        eventually(lambda: local_bytes(broker) == 0, "every sealed segment is in the store only")
+        before = asyncio.run(state(broker))
+        assert before[2] == VALUES
+        time.sleep(2)  # the journal is written
+        broker.kill()
+        broker.start()
+        assert metric(broker, FETCHED) < COUNT * len(VALUES[0]) / 10, "only what objects say of their topics is fetched"
+        assert asyncio.run(state(broker)) == before

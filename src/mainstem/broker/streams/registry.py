@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mainstem.broker.broker import Broker
     from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
+    from mainstem.log.log import Log
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -454,7 +455,7 @@ class StreamService:
         for log_id, stream in list(self.by_log.items()):
             if self.by_log.get(log_id) is not stream:
                 continue
-            state = _STATE.pack(stream.first, stream.last_seq, stream.stored_bytes, stream.log.written)
+            state = _state_of(stream)
             yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
             if stream.sourcing.journaled:
                 yield _KEY.pack(log_id), SOURCES + stream.sourcing.journaled
@@ -571,3 +572,15 @@ def _unpacked(data: bytes) -> array[int]:
     offsets.frombytes(data)
     offsets.byteswap()
     return offsets
+
+
+def keep_counts(service: StreamService, log: Log) -> None:
+    """Parts of it leave this machine: a start counts on from here, and not what it would have to fetch for it."""
+    stream = service.by_log.get(log.id)
+    if stream is not None:
+        service.broker.ticker.write_now()
+        service.broker.journal.put(STREAM_KIND, _KEY.pack(log.id), SNAPSHOT + _state_of(stream))
+
+
+def _state_of(stream: Stream) -> bytes:
+    return _STATE.pack(stream.first, stream.last_seq, stream.stored_bytes, stream.log.written)

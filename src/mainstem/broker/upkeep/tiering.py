@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainstem.broker.streams.registry import keep_counts
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.log import Log
 from mainstem.model.errors import MainstemError, Overloaded
@@ -83,7 +84,7 @@ class Tiering:
             await self._drop(engine, log, policy)
         self.backlog_bytes, self.backlog_since_stamp = backlog, oldest
         self._watch_backlog(tier)
-        self._watch_objects()
+        self._watch_objects(tier)
         self._sweep(tier)
 
     def _tiered(self) -> Iterator[TieredLog]:
@@ -123,6 +124,8 @@ class Tiering:
         name = log.id, part.name
         if name in self._uploading or len(self._uploading) >= 2 * UPLOADS or self._again_s.get(log.id, 0) > now:
             return
+        if tier.lost is not None:  # nobody would find it there; it stays here
+            return
         self._uploading.add(name)
         path, loop = self._broker.logs.path_of(log.id), asyncio.get_running_loop()
 
@@ -150,9 +153,8 @@ class Tiering:
         maintenance = self._broker.maintenance
         async with maintenance.rewriting:
             if not maintenance.paused and not log.removed:
-                self._broker.coordinator.producers.keep_floor(
-                    log
-                )  # a start reads on from there, and not from the store
+                self._broker.coordinator.producers.keep_floor(log)  # a start reads on from there, not from the store
+                keep_counts(self._broker.streams, log)
                 try:
                     await maintenance.in_thread(
                         f"tier of log {log.id}", lambda: self._learn_and_drop(engine, log, before, policy)
@@ -204,17 +206,20 @@ class Tiering:
             for one in self._tiered():
                 one.log.refusal = refusal
 
-    def _watch_objects(self) -> None:
-        """Logs of the engine `object`: while the store takes nothing they refuse, and nobody else is held up for them."""
+    def _watch_objects(self, tier: Tier) -> None:
+        """Logs of the engine `object`: while the store takes nothing, or is another broker's, they refuse, and nobody else
+        is held up for them."""
         objects = self._broker.logs.objects
         if objects is None:
             return
         oldest_s = objects.writer.oldest_s
-        stalled = oldest_s > STALLED_S
+        stalled = oldest_s > STALLED_S or tier.lost is not None
         if not stalled and not self.objects_refusing:
             return
         refusal = None
-        if stalled:
+        if tier.lost is not None:
+            refusal = Overloaded(tier.lost.message, fix=tier.lost.fix)
+        elif stalled:
             refusal = Overloaded(
                 f"the object store has taken nothing for {oldest_s:.0f} s, and this topic is kept nowhere else",
                 fix="it is tried again; see why: mainstem doctor",
@@ -258,5 +263,6 @@ class Tiering:
         elif now_ms - self._manifest_ms >= tier.settings.manifest_ms or (objects is not None and objects.manifest_due):
             if objects is not None:
                 objects.manifest_due = False
+            tier.check_ours()
             store_manifest(tier.store, tier.registry, self._broker.options.data)
             self._manifest_ms, self._manifest_of = now_ms, state

@@ -111,7 +111,12 @@ class ObjectLogs:
                 if self.run not in self.pieces.runs:
                     self.pieces.begin_run(self.run)
                 told = json.dumps(self.pieces.runs).encode()
-                self.tier.keep_trying(lambda: self.tier.store.put(RUNS, told))
+
+                def announce() -> None:
+                    self.tier.check_ours()  # else the list of another broker would be replaced
+                    self.tier.store.put(RUNS, told)
+
+                self.tier.keep_trying(announce)
                 self._announced = True
 
     def _commit(self, gathered: Gathered, bundle: Bundle) -> None:

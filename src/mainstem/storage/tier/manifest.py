@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import tarfile
@@ -41,7 +40,7 @@ from mainstem.storage.segment.marks import Checkpoint
 from mainstem.storage.tier.iceberg.tables import CATALOG
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
-from mainstem.storage.tier.tier import OWNER, TIERED
+from mainstem.storage.tier.tier import OWNER, TIERED, owner_document
 
 MANIFEST = "manifest"
 MARGIN = 1 << 30  # offsets that may have been given out since the manifest was made
@@ -118,10 +117,6 @@ def restore(settings: StoreSettings, target: Path, progress: Progress = lambda d
     sync_tree(target)
     write_format(target)
     return Restored(len(logs), objects, size, caught_up)
-
-
-def owner_document(registry: Registry) -> bytes:
-    return json.dumps({"id": registry.id, "incarnation": registry.fact("incarnation")}).encode()
 
 
 def _unpack(packed: bytes, target: Path, url: str) -> None:

@@ -120,7 +120,7 @@ def new_object(part: Part, footer: Footer) -> Object:
 
 
 def make_footer(
-    log_id: int, part: Part, body: bytearray, index_size: int, topics_size: int = 0, chunk_bytes: int = CHUNK_BYTES
+    log_id: int, part: Part, body: memoryview, index_size: int, topics_size: int = 0, chunk_bytes: int = CHUNK_BYTES
 ) -> Footer:
     """`body`: frames and index; the topics follow it."""
     return Footer(
@@ -134,7 +134,7 @@ def make_footer(
         index_size=index_size,
         topics_size=topics_size,
         chunk_bytes=chunk_bytes,
-        crcs=checksums(memoryview(body), chunk_bytes),
+        crcs=checksums(body, chunk_bytes),
     )
 
 

@@ -87,6 +87,22 @@ class ObjectStore:
 
         self._request("PUT", key, send, out=len(data))
 
+    def create(self, key: str, data: bytes) -> bool:
+        """False: it is there already. A store that knows no conditional request takes it all the same: look again."""
+
+        def send() -> bool:
+            try:
+                self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except self._obstore.exceptions.AlreadyExistsError:
+                return False
+            return True
+
+        try:
+            return self._request("PUT", key, send, out=len(data))
+        except StoreAway:
+            self.put(key, data)
+            return True
+
     def get(self, key: str, start: int, length: int) -> bytes:
         """Exactly these bytes; CorruptFrame where the object ends before."""
         return bytes(self.get_view(key, start, length))

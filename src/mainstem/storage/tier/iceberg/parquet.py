@@ -224,7 +224,7 @@ def body_from(data: bytes, footer: Footer) -> bytearray:
     return body
 
 
-def index_of(frames: bytearray, footer: Footer) -> bytes:
+def index_of(frames: bytearray | memoryview, footer: Footer) -> bytes:
     place = footer.log_id, footer.base_offset, footer.end_offset
     index = index_frames(footer.log_id, footer.base_offset, [frames])
     return index.encode(Summary(*place, footer.first_stamp, footer.last_stamp, len(frames)))
