@@ -63,7 +63,7 @@ class PipeClient(BrokerClient):
         self._pipe = pipe
 
     def _try(
-        self, method: str, path: str, query: Mapping[str, Any], data: bytes | None, kind: str
+        self, method: str, path: str, query: Mapping[str, Any], data: bytes | None, kind: str, accepted: str
     ) -> tuple[bytes, Mapping[str, str]]:
         given = {name: value for name, value in query.items() if value is not None}
         head, body = self._pipe.call(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
 
+from mainstem.codec.compression import Codec, inflate
 from mainstem.model import errors
 from mainstem.model.errors import MainstemError
 
@@ -25,6 +26,7 @@ TIMEOUT_S = 60.0
 RETRY_S = 30.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
 ANSWER_BYTES_MAX = 256 << 20
+LOOPBACK = ("localhost", "::1")
 
 
 class BrokerUnreachable(MainstemError):
@@ -75,23 +77,37 @@ class BrokerClient:
     def put_bytes(self, path: str, data: bytes, **query: Any) -> Any:
         return json.loads(self._call("PUT", path, query, data, "application/octet-stream")[0])
 
-    def get_bytes(self, path: str, **query: Any) -> tuple[bytes, Mapping[str, str]]:
-        """The body and the headers, whose names are in lower case."""
-        return self._call("GET", path, query)
+    def get_bytes(self, path: str, *, packed: bool = False, **query: Any) -> tuple[bytes, Mapping[str, str]]:
+        """The body and the headers, whose names are in lower case; `packed`: it may cross the network as zstd."""
+        data, headers = self._call("GET", path, query, accepted="zstd" if packed else "identity")
+        if headers.get("content-encoding") == "zstd":
+            data = inflate(Codec.ZSTD, data, ANSWER_BYTES_MAX)
+        return data, headers
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
+    @property
+    def is_far(self) -> bool:
+        """Whether the broker is on another machine, as far as its address says."""
+        return self._host not in LOOPBACK and not self._host.startswith("127.")
+
     def _call(
-        self, method: str, path: str, query: Mapping[str, Any], data: bytes | None = None, kind: str = ""
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        data: bytes | None = None,
+        kind: str = "",
+        accepted: str = "identity",
     ) -> tuple[bytes, Mapping[str, str]]:
         deadline = time.monotonic() + self._retry_s
         pause_s = PAUSE_S_MIN
         while True:
             try:
-                return self._try(method, path, query, data, kind)
+                return self._try(method, path, query, data, kind, accepted)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if isinstance(error, ssl.SSLCertVerificationError) or time.monotonic() + pause_s > deadline:
@@ -106,13 +122,13 @@ class BrokerClient:
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def _try(
-        self, method: str, path: str, query: Mapping[str, Any], data: bytes | None, kind: str
+        self, method: str, path: str, query: Mapping[str, Any], data: bytes | None, kind: str, accepted: str
     ) -> tuple[bytes, Mapping[str, str]]:
         if self._connection is None:
             make = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             self._connection = make(self._host, self._port, timeout=TIMEOUT_S)
         given = {name: value for name, value in {**self._query, **query}.items() if value is not None}
-        headers = {**self._headers, **({"Content-Type": kind} if kind else {})}
+        headers = {**self._headers, "Accept-Encoding": accepted, **({"Content-Type": kind} if kind else {})}
         self._connection.request(method, f"{path}?{urlencode(given)}" if given else path, data, headers)
         response = self._connection.getresponse()
         answer = response.read(ANSWER_BYTES_MAX)

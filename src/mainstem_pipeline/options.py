@@ -12,6 +12,7 @@
 | `includeHeaders` | add the column `headers` |
 | `pushdown` | true: push filters on topic, partition and offset down (needs Spark's setting, see docs/spark.md) |
 | `direct` | false: never read the broker's files, always through the broker |
+| `compress` | true, false: of frames that come through the broker; by default those from another machine are |
 | `warehouse`, `catalog`, `s3.*` | where the lake of `table:<name>` is |
 | `descriptors` | true: rows are tasks to be read elsewhere, as the lakehouse's archive does |
 """
@@ -60,7 +61,7 @@ SOURCE_OPTIONS = (
     "warehouse",
     "descriptors",
 )
-CONNECTION_OPTIONS = ("url", "user", "password", "namespace", "retrySeconds")
+CONNECTION_OPTIONS = ("url", "user", "password", "namespace", "retrySeconds", "compress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Connection:
     password: str = ""
     namespace: str = ""
     retry_s: float = RETRY_S
+    compress: bool | None = None  # frames that come through the broker; None: where it is on another machine
 
     def client(self) -> BrokerClient:
         return BrokerClient(
@@ -176,6 +178,7 @@ class Given:
             self.text("password") or os.environ.get("MAINSTEM_PASSWORD", ""),
             self.text("namespace"),
             self._seconds("retrySeconds", RETRY_S),
+            self.flag("compress", False) if self.text("compress") else None,
         )
 
 

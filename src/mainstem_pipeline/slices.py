@@ -30,6 +30,7 @@ from mainstem.model.errors import (
 )
 from mainstem.model.topic import kafka_name, topic_levels
 from mainstem.model.topic_filter import matches
+from mainstem_pipeline.broker_frames import BrokerFrames
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.options import BATCH_ROWS, Connection
 
@@ -165,26 +166,21 @@ class SliceReader:
     # -- through the broker
 
     def _through_broker(self) -> Iterator[pa.RecordBatch]:
-        decoder = self._decoder()
-        end = int(self._piece["end"])
-        size = CHUNK_BYTES
-        while self._position < end and not decoder.finished:
-            data, after = self._fetch(self._position, end, size)
-            if data:
-                decoder.feed(data)
-                yield from self._rows(decoder)
-            self._position = max(self._position, after)
+        yield from self._broker_rows(self._decoder(), int(self._piece["end"]))
 
-    def _fetch(self, start: int, end: int, size: int) -> tuple[bytes, int]:
+    def _broker_rows(self, decoder: ColumnDecoder, end: int) -> Iterator[pa.RecordBatch]:
+        log, view = int(self._piece["log"]), self._task.selection.get("view")
+        with BrokerFrames(self._client, self._task.connection, log, end, view) as frames:
+            while self._position < end and not decoder.finished:
+                data, after = self._read(frames, self._position, end)
+                if data:
+                    decoder.feed(data)
+                    yield from self._rows(decoder)
+                self._position = max(self._position, after)
+
+    def _read(self, frames: BrokerFrames, start: int, end: int) -> tuple[bytes, int]:
         try:
-            data, headers = self._client.get_bytes(
-                "/v1/scan/frames",
-                log=self._piece["log"],
-                start=start,
-                end=end,
-                bytes_max=size,
-                view=self._task.selection.get("view"),
-            )
+            return frames.read(start)
         except OffsetOutOfRange as error:
             what = (
                 f"offsets {start} to {min(error.start, end)} of log {self._piece['log']} aged out while they were read"
@@ -196,7 +192,6 @@ class SliceReader:
             if self._task.fail_on_data_loss:
                 raise data_loss(error.message) from error
             return b"", end
-        return data, int(headers["mainstem-next-offset"])
 
     # -- rows
 

@@ -20,8 +20,8 @@ from mainstem.testing import Broker
 from mainstem.testing.process import BrokerProcess
 from mainstem_ask.search.engine import Asked, Search, connection_of
 from mainstem_ask.search.language import parse_query
-from mainstem_ask.search.reading import SearchedSlice
 from mainstem_ask.search.skipping import Indexes, may_hold
+from mainstem_pipeline.broker_frames import BrokerFrames
 from tests.ask.conftest import produce
 from tests.ask.test_search import BASE_MS, hits, random_query, random_value
 from tests.crossing.test_object_storage import eventually, local_bytes
@@ -243,7 +243,7 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
     for at in range(0, len(records), 400):  # each call fills a segment at least, however large its batches are
         produce(tiered, records[at : at + 400], **{"batch.num.messages": 20})
     eventually(lambda: local_bytes(tiered) == 0, "every sealed segment is in the store only")
-    got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get_view, SearchedSlice._fetch
+    got, fetched, get, fetch = list[int](), list[int](), ObjectStore.get_view, BrokerFrames.read
 
     def noted_get(store: ObjectStore, key: str, start: int, size: int) -> memoryview:
         if reached == "the broker":
@@ -251,13 +251,13 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
         got.append(size)
         return get(store, key, start, size)
 
-    def noted_fetch(reader: SearchedSlice, start: int, end: int, size: int) -> tuple[bytes, int]:
-        data, after = fetch(reader, start, end, size)
+    def noted_fetch(frames: BrokerFrames, start: int) -> tuple[bytes, int]:
+        data, after = fetch(frames, start)
         fetched.append(len(data))
         return data, after
 
     monkeypatch.setattr(ObjectStore, "get_view", noted_get)
-    monkeypatch.setattr(SearchedSlice, "_fetch", noted_fetch)
+    monkeypatch.setattr(BrokerFrames, "read", noted_fetch)
     found = hits(tiered, "needle", "t/a")
     assert [one["offset"] for one in found] == [1234]
     stored = sum(path.stat().st_size for path in (tmp_path / "bucket").rglob("*") if path.is_file())

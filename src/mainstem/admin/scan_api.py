@@ -7,7 +7,7 @@
 | `POST /v1/scan/plan` | slices over ranges, and a lease on their files; of very much, ranges to be cut |
 | `GET /v1/scan/plans/{plan}/slices?log=&start=&end=&slice_bytes=` | a range of a plan, cut into slices |
 | `POST /v1/scan/plans/{plan}/renew` · `DELETE /v1/scan/plans/{plan}` | the lease |
-| `GET /v1/scan/frames?log=&start=&end=&bytes_max=` | frames as stored; `mainstem-next-offset` says where to go on |
+| `GET /v1/scan/frames?log=&start=&end=&bytes_max=` | frames as stored; `mainstem-next-offset` is where to go on |
 | `GET /v1/scan/topics?number=` | the topic that frames name by this number |
 | `GET /v1/scan/schemas` · `GET /v1/scan/schemas/{id}` | the registry's ids; a schema and what it refers to |
 | `POST /v1/stage/topics` | partitions of topics, and how their records are to be written |
@@ -33,6 +33,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mainstem.admin.calls import audit
+from mainstem.admin.frame_answers import FrameAnswers
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit
 from mainstem.admin.schema_rights import reads_by
@@ -155,6 +156,10 @@ def _field(body: dict[str, Any], name: str) -> Any:
 
 
 class _ScanApi(_Api):
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._answers = FrameAnswers()
+
     @property
     def _plans(self) -> ScanPlans:
         return self._broker.scans
@@ -213,8 +218,12 @@ class _ScanApi(_Api):
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", READ_BYTES_MAX)
         log, reader = _number(request, "log"), self._task_reader(request, namespace)
+
+        def read() -> Awaitable[tuple[bytes, int]]:
+            return self._plans.frames(namespace, log, start, end, bytes_max, reader)
+
         try:
-            data, after = await self._plans.frames(namespace, log, start, end, bytes_max, reader)
+            return await self._answers.answer(namespace.name, request.headers.get("accept-encoding", ""), read)
         except OffsetOutOfRange as error:  # the caller needs the numbers, not only the words
             told = {
                 "detail": error.message,
@@ -224,8 +233,6 @@ class _ScanApi(_Api):
                 "end": error.end,
             }
             return JSONResponse(told, status_code=416)
-        headers = {"mainstem-next-offset": str(after)}
-        return Response(data, media_type="application/octet-stream", headers=headers)
 
     async def topics(self, request: Request, namespace: Namespace) -> Response:
         number = _number(request, "number")

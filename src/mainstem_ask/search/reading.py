@@ -14,6 +14,7 @@ from mainstem_ask.reading import Permit, PermittedReader
 from mainstem_ask.search.language import HEADER
 from mainstem_ask.search.matcher import keep_frames
 from mainstem_ask.search.skipping import Indexes
+from mainstem_pipeline.broker_frames import BrokerFrames
 from mainstem_pipeline.client import BrokerClient
 from mainstem_pipeline.slices import CHUNK_BYTES, FRAME_BYTES_MAX, ScanTask
 
@@ -68,8 +69,8 @@ class SearchedSlice(PermittedReader):
             offset, stamp = (int.from_bytes(head[at : at + 8], "big", signed=True) for at in (16, 24))
             self.floor = stamp + max(int(self._piece["start"]) - offset, 0)
 
-    def _fetch(self, start: int, end: int, size: int) -> tuple[bytes, int]:
-        data, after = super()._fetch(start, end, size)
+    def _read(self, frames: BrokerFrames, start: int, end: int) -> tuple[bytes, int]:
+        data, after = super()._read(frames, start, end)
         self._note(data[:FRAME_HEAD_SIZE])
         return data, after
 
@@ -84,12 +85,7 @@ class SearchedSlice(PermittedReader):
         self._note_stamp(far)
         for start, until in self._indexes.offsets(far, self._position, end):
             self._position = max(self._position, start)
-            while self._position < until and not decoder.finished:
-                data, after = self._fetch(self._position, until, CHUNK_BYTES)
-                if data:
-                    decoder.feed(data)
-                    yield from self._rows(decoder)
-                self._position = max(self._position, after)
+            yield from self._broker_rows(decoder, until)
         self._position = end
 
     def _from_object(self) -> Iterator[pa.RecordBatch]:

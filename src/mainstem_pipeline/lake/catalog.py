@@ -30,6 +30,8 @@ S3_VARIABLES = {
     "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
     "s3.region": "AWS_REGION",
 }
+# Arrow's own limits, 1 s and 3 s, end a job where a store is slow for a moment.
+S3_TIMEOUTS = {"s3.connect-timeout": "10", "s3.request-timeout": "60"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class LakeOptions:
         from_environment = {
             name: os.environ[variable] for name, variable in S3_VARIABLES.items() if os.environ.get(variable)
         }
-        synced = {"py-io-impl": "mainstem_pipeline.lake.files.SyncedFileIO"} if self.is_local else {}
-        return {**synced, **from_environment, **self.properties}
+        own = {"py-io-impl": "mainstem_pipeline.lake.files.SyncedFileIO"} if self.is_local else S3_TIMEOUTS
+        return {**own, **from_environment, **self.properties}
 
 
 def open_catalog(options: LakeOptions) -> Catalog:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg import exceptions as iceberg
 
-from mainstem_pipeline.lake.catalog import LakeOptions, open_catalog
+from mainstem_pipeline.lake.catalog import S3_TIMEOUTS, LakeOptions, open_catalog
 from mainstem_pipeline.lake.commits import EPOCH, PREFIX, archive_source
 from mainstem_pipeline.lake.format3 import FORMAT_MAX, LINEAGE, check_kept, check_whole, metadata_json, with_defaults
 
@@ -160,7 +160,8 @@ class Rest:
         found = {"metadata-location": table.metadata_location, "metadata": _metadata(table), "config": {}}
         if self._lake.is_local:
             return found
-        store = {name: one for name, one in self._lake.file_properties().items() if name.startswith("s3.")}
+        given = self._lake.file_properties().items()
+        store = {name: one for name, one in given if name.startswith("s3.") and name not in S3_TIMEOUTS}
         opened = {name: one for name, one in store.items() if self._keys or name not in SECRET}
         if "s3.endpoint" in opened:
             opened["s3.path-style-access"] = "true"

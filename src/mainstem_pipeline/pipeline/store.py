@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mainstem.model.errors import ConfigError
+from mainstem_pipeline.lake.catalog import S3_TIMEOUTS
 
 
 class Store(Protocol):
@@ -133,7 +134,7 @@ def _file_system(url: str, properties: Mapping[str, str]) -> tuple[Any, str]:
 
     scheme, _, place = url.partition("://")
     if scheme in ("s3", "s3a"):
-        return PyArrowFileIO(dict(properties)).fs_by_scheme("s3", place.split("/", 1)[0]), place
+        return PyArrowFileIO({**S3_TIMEOUTS, **properties}).fs_by_scheme("s3", place.split("/", 1)[0]), place
     system, path = FileSystem.from_uri(url)
     return system, path
 

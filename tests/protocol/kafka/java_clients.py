@@ -47,6 +47,23 @@ def classpath(*coordinates: str) -> str:
     return kept.read_text()
 
 
+def jars_of(*coordinates: str) -> str:
+    """Of these alone, not of what they depend on, as a class path; raises Unavailable with the reason."""
+    if shutil.which("mvn") is None:
+        raise Unavailable("mvn is not installed")
+    found = []
+    for coordinate in coordinates:
+        group, name, version = coordinate.split(":")
+        jar = Path.home() / ".m2/repository" / group.replace(".", "/") / name / version / f"{name}-{version}.jar"
+        command = ["mvn", "-q", "-B", "dependency:get", "-Dtransitive=false", f"-Dartifact={coordinate}"]
+        if not jar.exists():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DOWNLOAD_S_MAX, check=False)
+            if not jar.exists():
+                raise Unavailable(f"Maven could not have {coordinate}: {done.stdout.strip()[-300:]}")
+        found.append(str(jar))
+    return ":".join(found)
+
+
 def run_java(coordinates: tuple[str, ...], *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath(*coordinates), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
