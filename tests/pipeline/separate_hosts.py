@@ -19,12 +19,10 @@ import httpx
 import psutil
 
 from mainstem.testing.process import BrokerProcess
-from mainstem_pipeline.lake.catalog import LakeOptions
+from mainstem_pipeline.lake.catalog import LakeOptions, load_table, open_catalog
 from mainstem_pipeline.session import find_java
 from tests.cluster.network import Network, prepare_middle
 from tests.pipeline.conftest import eventually, produce
-from tests.pipeline.lake_kit import rows_of
-from tests.s3_faults import FaultProxy
 from tests.s3_server import KEY, SECRET, s3_server
 
 DEPLOY = "org.apache.spark.deploy"
@@ -70,14 +68,13 @@ class Scene:
         settings = ("listeners.host=0.0.0.0", "listeners.allow_anonymous=true")
         self.broker = stack.enter_context(BrokerProcess(self.data, *settings))
         (folder / "weed").mkdir()
-        store = stack.enter_context(s3_server(folder / "weed"))
-        self.s3 = FaultProxy(store.endpoint, "0.0.0.0")  # SeaweedFS itself listens on loopback
+        store = stack.enter_context(s3_server(folder / "weed", bind="0.0.0.0"))
         self.environment = {
             **os.environ,
             "JAVA_HOME": str(find_java()),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
-            "AWS_ENDPOINT_URL": f"http://{self.middle}:{self.s3.port}",
+            "AWS_ENDPOINT_URL": f"http://{self.middle}:{store.ports['s3.port']}",
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1",
@@ -182,12 +179,12 @@ def is_good(number: int) -> bool:
 def check(scene: Scene, count: int) -> None:
     for name in ("ENDPOINT_URL", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
         os.environ[f"AWS_{name}"] = scene.environment[f"AWS_{name}"]
-    lake = LakeOptions("s3://bucket/lake", f"sqlite:///{scene.folder}/catalog.db")
+    catalog = open_catalog(LakeOptions("s3://bucket/lake", f"sqlite:///{scene.folder}/catalog.db"))
+    numbers, dead, counts = (load_table(catalog, name).scan().to_arrow() for name in ("t.n", "t.dead", "t.counts"))
     good = [n for n in range(count) if is_good(n)]
-    assert sorted(rows_of(lake, "t.n")["n"].to_pylist()) == good
-    assert len(rows_of(lake, "t.dead")) == count - len(good)
+    assert sorted(numbers["n"].to_pylist()) == good
+    assert len(dead) == count - len(good)
     wanted = {device: sum(1 for n in good if n % DEVICES == device) for device in range(DEVICES)}
-    counts = rows_of(lake, "t.counts")
     found = dict(zip(counts["device"].to_pylist(), counts["readings"].to_pylist(), strict=True))
     assert found == {device: number for device, number in wanted.items() if number}, found
     assert counted(scene, "out") == len(good)
