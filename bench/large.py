@@ -22,7 +22,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from pathlib import Path
 
 import pika
 
-from bench.machine import settle_machine, step_back
+from bench.machine import data_directory, settle_machine, step_back
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
@@ -185,8 +184,8 @@ def measure(protocol: str, size: int, seconds: float) -> None:
     limit = f"topics.message_bytes_max={size + (1 << 20)}"
     settle_machine()
     with (
-        tempfile.TemporaryDirectory(prefix="mainstem-large-") as folder,
-        BrokerProcess(Path(folder) / "data", limit) as broker,
+        data_directory("large") as folder,
+        BrokerProcess(folder / "data", limit) as broker,
     ):
         small_ones(broker.mqtt_port, 0.5)
         if not protocol:

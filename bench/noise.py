@@ -33,14 +33,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.machine import write_result
+from bench.machine import data_directory, write_result
 from bench.mqtt import Server, mosquitto
 from bench.noise_load import NOISES, mqtt, publish
 from bench.noise_peers import SERVERS, waits_ms
@@ -198,8 +197,8 @@ def ours(names: list[str], asked: argparse.Namespace) -> None:
     sizes = {name: getattr(asked, name) for name in ("records", "stalled", "connects", "laggards")}
     for name in ["", *names]:
         with (
-            tempfile.TemporaryDirectory(prefix="mainstem-noise-") as folder,
-            BrokerProcess(Path(folder) / "data", "limits.connections_per_address_rate=100000") as broker,
+            data_directory("noise") as folder,
+            BrokerProcess(folder / "data", "limits.connections_per_address_rate=100000") as broker,
         ):
             make_namespace(broker.http_port)
             listen(broker.mqtt_port, 0.5)  # its topic is there
