@@ -1,7 +1,7 @@
-import shutil
 from pathlib import Path
 
 from mainstem.testing.broker import Broker
+from tests.live_copies import copy_live
 from tests.protocol.mqtt.raw import Raw
 
 
@@ -12,7 +12,7 @@ def test_though_it_never_got_a_message(tmp_path: Path) -> None:
         publisher.publish("t", b"before it was", qos=1)
         with Raw.connected(broker.mqtt_port, "here", clean=False) as client:
             client.subscribe(("t", 1))
-            shutil.copytree(data, copy)  # what a kill leaves
+            copy_live(data, copy)  # what a kill leaves
         assert broker.app is not None
         before = next(iter(broker.app.servers["mqtt"].service.sessions)).subscriptions[b"t"].start
     with Broker(engine="segment", data=copy) as broker, Raw.connected(broker.mqtt_port):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mainstem.broker.broker import Broker, BrokerOptions
 from mainstem.broker.state.snapshot import PIECE_ENTRIES
 from mainstem.broker.topics.policy import Policy
 from mainstem.model.errors import StorageFault
+from tests.live_copies import copy_live
 from tests.unit.broker.kit import durable, everything, reader_of, values
 
 
@@ -66,7 +66,7 @@ async def test_recovery_applies_the_snapshot_then_what_came_after_it_in_order(tm
     await put(broker, state, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     await broker.snapshot()
     await put(broker, state, (b"b", None), (b"c", b"1"), (b"a", b"3"))
-    shutil.copytree(data, copy)  # what a kill leaves
+    copy_live(data, copy)  # what a kill leaves
     await broker.close()
     again, found = await started(copy)
     assert found.applied == [(b"a", b"2"), (b"b", b"1"), (b"b", None), (b"c", b"1"), (b"a", b"3")]
@@ -101,7 +101,7 @@ async def test_entries_of_unknown_owners_are_kept_for_those_who_know_them(tmp_pa
         await durable(broker.journal.put("from-the-future", b"k%d" % (n % 2), b"%d" % n))
     await durable(broker.journal.put("from-the-future", b"gone", b"x"))
     await durable(broker.journal.put("from-the-future", b"gone", None))
-    shutil.copytree(data, copy)
+    copy_live(data, copy)
     await broker.close()
     for _ in range(3):
         broker, _ = await started(copy)
@@ -122,7 +122,7 @@ async def test_a_change_of_the_defaults_does_not_lose_the_journal(tmp_path: Path
     broker, state = await started(data)
     await put(broker, state, (b"a", b"1"))
     first = broker.journal.stem.id
-    shutil.copytree(data, copy)  # killed, and started with another configuration
+    copy_live(data, copy)  # killed, and started with another configuration
     await broker.close()
 
     broker, found = await started(copy, retention_ms=1_000_000)
@@ -150,7 +150,7 @@ async def test_state_below_the_streams_start_is_still_applied(tmp_path: Path) ->
         await durable(broker.namespace("/").publish(b"x", b""))
     broker.journal.stem.move_start(5)
     broker.journal.stem.keep_start()
-    shutil.copytree(data, copy)
+    copy_live(data, copy)
     await broker.close()
     again, found = await started(copy)
     assert again.journal.stem.start_offset == 5
@@ -208,7 +208,7 @@ async def test_a_snapshot_that_is_taken_in_slices_while_state_changes_ends_in_th
     while not snapshot.go_on(1):
         pass
     broker.journal.store_snapshot(snapshot)
-    shutil.copytree(data, copy)
+    copy_live(data, copy)
     await broker.close()
     again, found = Broker(BrokerOptions(copy)), State()
     await again.open()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.log.retention import Holds
 from mainstem.model.clock import ManualClock
+from tests.live_copies import copy_live
 from tests.unit.broker.kit import DAY_MS, durable, running, until
 
 
@@ -63,7 +63,7 @@ async def test_what_was_counted_before_and_after_the_checkpoint_is_owed(tmp_path
         assert ticket is not None
         await durable(ticket)
         await publish(broker, 20, 5)
-        shutil.copytree(data, copy)  # what a kill leaves
+        copy_live(data, copy)  # what a kill leaves
     async with running(copy) as broker:
         assert all_of(queue_of(broker)) == [b"%d" % n for n in range(25)]
 
@@ -107,7 +107,7 @@ async def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_agai
         queue.dead_lettered = crash  # type: ignore[method-assign]
         queue.settle([one.position for one in taken[:3]], Outcome.REJECT)
         await until(lambda: len(settled) == 3)
-        shutil.copytree(data, copy)
+        copy_live(data, copy)
     async with running(copy) as broker:
         queue = queue_of(broker)
         dead = broker.queues.of(broker.namespace("/")).get("dead")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from mainstem.broker.sessions.sessions import NEVER, Session, Subscription
 from mainstem.broker.state import journal
 from mainstem.broker.state import snapshot as snapshots
 from mainstem.model.origin import RecordFlag
+from tests.live_copies import copy_live
 from tests.unit.broker.test_snapshot_slices import NAMESPACE, Clients, many_sessions, opened, seen, store
 
 RECENT_NS = 1_000_000_000 * 1_000_000_000  # clients of these tests leave long before it
@@ -117,7 +117,7 @@ async def test_sessions_are_as_if_each_entry_had_been_applied_by_itself(
     broker.ticker.drain()
     await broker.ticker.settle(list(broker.logs.by_id.values()))
     for place in ("bulk", "single"):
-        shutil.copytree(tmp_path / "data", tmp_path / place)
+        copy_live(tmp_path / "data", tmp_path / place)
     await broker.close()
     bulk, single = await opened(tmp_path / "bulk"), await opened_one_by_one(tmp_path / "single")
     one, other = bulk.session_keeper.sessions, single.session_keeper.sessions
@@ -144,7 +144,7 @@ async def test_sessions_are_as_if_each_entry_had_been_applied_by_itself(
 async def test_sessions_of_a_killed_broker_sleep_and_each_expires_once(tmp_path: Path) -> None:
     broker = await opened(tmp_path / "data")
     await many_sessions(broker, 300)
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     await broker.close()
     again = await opened(tmp_path / "copy")
     sessions = again.session_keeper.sessions
@@ -185,7 +185,7 @@ async def test_what_was_replayed_counts_towards_the_next_snapshot(
     """Else a broker that is killed again and again replays more each time."""
     broker = await opened(tmp_path / "data")
     await many_sessions(broker, 300)
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     await broker.close()
     monkeypatch.setattr(journal, "SNAPSHOT_EVERY_BYTES", 10_000)
     again = await opened(tmp_path / "copy")
@@ -206,7 +206,7 @@ async def test_retained_messages_are_as_if_each_entry_had_been_applied_by_itself
     broker.ticker.drain()
     await broker.ticker.settle([newest.log])
     for place in ("bulk", "single"):
-        shutil.copytree(tmp_path / "data", tmp_path / place)
+        copy_live(tmp_path / "data", tmp_path / place)
     expected = broker.session_keeper.retained(namespace).find(b"#")
     await broker.close()
     assert 10 < len(expected) < 50

@@ -13,6 +13,7 @@ from mainstem.model.errors import DiskFull, StorageFault
 from mainstem.storage.log_state import RESERVED, FileState
 from mainstem.storage.reservation import Reservation
 from mainstem.testing.faulty_disk import FaultyDisk
+from tests.live_copies import copy_live
 from tests.unit.broker.kit import Collector, until
 
 NAMES = ("a", "b", "c")
@@ -88,7 +89,7 @@ async def test_offsets_go_on_and_an_unclean_stop_opens_only_what_was_open(tmp_pa
     await written(broker)
     assert (ticket.base_offset, stem(broker, "b").epoch) == before
     stem_ids = {name: stem(broker, name).id for name in NAMES}
-    shutil.copytree(data, copy)  # as a crash would leave it
+    copy_live(data, copy)  # as a crash would leave it
     await broker.close()
     for name in ("a", "c"):  # copying made files, which changes the time of their directories
         log_id = str(stem_ids[name])

@@ -6,7 +6,6 @@ Each test copies the data directory as a crash would leave it, and opens the cop
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mainstem.broker.sessions.wills import Will
 from mainstem.broker.state import snapshot as snapshots
 from mainstem.broker.state.journal import Entries
 from mainstem.broker.state.snapshot import MAGIC, MAGIC_TAKEN, Snapshot
+from tests.live_copies import copy_live
 from tests.unit.broker.kit import durable, until
 
 NAMESPACE = b"/\0"
@@ -102,7 +102,7 @@ async def test_a_change_between_two_slices_counts_once(tmp_path: Path, seed: int
         counters.totals[b"last"] = 1
         magics.add(magic_of(tmp_path / "data"))
     assert MAGIC_TAKEN in magics, "an older version must not count them twice"
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     await broker.close()
     assert magic_of(tmp_path / "data") == MAGIC, "a clean stop leaves what every version reads"
     for place in ("copy", "data"):
@@ -212,7 +212,7 @@ async def test_sessions_that_change_between_two_slices_are_as_they_were(tmp_path
     clients.leave()
     broker.ticker.drain()
     await broker.ticker.settle(list(broker.logs.by_id.values()))
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     expected = clients.all()
     await broker.close()
     for place in ("copy", "data"):
@@ -274,7 +274,7 @@ async def test_absent_sessions_sleep_after_a_snapshot_and_wake_as_they_were(tmp_
     assert woken is not None and sessions.find(keys[5]) is woken
     sessions.end(woken)
     assert sessions.find(keys[5]) is None and len(sessions) == 299
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     await broker.close()
     for place in ("copy", "data"):
         again = await opened(tmp_path / place)
@@ -379,7 +379,7 @@ async def test_the_offset_of_a_transaction_that_was_just_decided_is_kept(tmp_pat
     await until(lambda: bool(decided))
     assert groups.offset("readers", at) == Commit(1)
     await broker.snapshot()
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy_live(tmp_path / "data", tmp_path / "copy")
     await broker.close()
     again = await opened(tmp_path / "copy")
     assert again.coordinator.groups.offset("readers", at) == Commit(9)

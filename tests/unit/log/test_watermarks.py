@@ -19,6 +19,7 @@ from mainstem.storage.engine import Buffer, FrameRef
 from mainstem.storage.engines import EngineOptions, open_engine
 from mainstem.storage.memory import MemoryEngine
 from mainstem.storage.reservation import BLOCK_MIN, IDLE_MS, Reservation
+from tests.live_copies import copy_live
 from tests.unit.log.kit import LOG_ID, NumberedTopic, TestLog
 
 
@@ -182,7 +183,7 @@ def test_offsets_are_reserved_before_they_are_used(tmp_path: Path) -> None:
     made.put(b"a")
     made.tick()
     copy = tmp_path.with_name("copy")
-    shutil.copytree(tmp_path, copy)  # what a power cut would leave, at best
+    copy_live(tmp_path, copy)  # what a power cut would leave, at best
     assert TestLog(copy).log.next_offset >= BLOCK_MIN
 
 
