@@ -53,7 +53,7 @@ def test_a_store_that_cannot_work_is_refused_with_the_fix(
         assert fix in said
         config = tmp_path / "mainstem.toml"
         config.write_text("[tier]\n" + "".join(f'{name} = "{value}"\n' for name, value in given.items()))
-        (found,) = _object_store(str(config))
+        (found,) = _object_store(str(config), tmp_path / "data")
         assert found.state == "bad"
         assert code in found.reason
         assert fix in found.fix

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from mainstem.model.errors import MainstemError, Overloaded
+from mainstem.model.errors import CorruptFrame, MainstemError, Overloaded
 from mainstem.storage.engine import NotLocal
 
 logger = logging.getLogger("mainstem.log")
@@ -86,12 +86,18 @@ async def brought(missing: NotLocal) -> None:
 
 async def when_local(read: Callable[[], T]) -> T:
     """Run a reader on the loop until it misses nothing. It must change nothing before it has read."""
+    damaged = False
     for _ in range(RUNS_MAX):
         try:
             with large_by_thread():
                 return read()
         except NotLocal as missing:
-            await brought(missing)
+            try:
+                await brought(missing)
+            except CorruptFrame:
+                if damaged:
+                    raise
+                damaged = True  # the next run meets it, too, and returns what lies before it
     raise Overloaded(f"a read met frames that lie elsewhere {RUNS_MAX} times", fix="read less at once")
 
 

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from mainstem.log.damaged import pass_over
 from mainstem.log.durability import SYNC, Durability, parse_durability
 from mainstem.log.log import UNSYNCED_BYTES_MAX, Log
 from mainstem.log.lost import LostLogs
@@ -266,6 +267,13 @@ class Logs:
         self.by_id.clear()
 
 
+class UnknownStretch(NamedTuple):
+    """Offsets of which neither an object nor the local disk says what they hold."""
+
+    base_offset: int
+    end_offset: int
+
+
 class _Progress:
     """Says now and then how far a recovery is."""
 
@@ -289,17 +297,20 @@ def rebuild_index(log: Log, index: TopicIndex, topic_of: dict[int, bytes] | None
     return added
 
 
-def add_columns(index: TopicIndex, columns: Iterable[TopicColumn]) -> int:
+def add_columns(index: TopicIndex, columns: Iterable[TopicColumn | UnknownStretch]) -> int:
     """A damaged chunk answers again from the first column on: add all of its columns in one turn of the loop."""
     added = 0
     for column in columns:
+        if isinstance(column, UnknownStretch):
+            index.add_unknown(*column)
+            continue
         numbers = [0, *map(index.topics.number, column.names[1:])]
         index.add(column.base_offset, array("I", map(numbers.__getitem__, column.numbers)))
         added += len(column.numbers)
     return added
 
 
-def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) -> Iterator[TopicColumn]:
+def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) -> Iterator[TopicColumn | UnknownStretch]:
     """What the log's records say of their topics. Reads only the log, so that any thread may do it: of parts that lie in an
     object store what is kept beside them, else the frames."""
     kept = log.engine.kept_topics(start, end) if isinstance(log.engine, TieredEngine) else None
@@ -310,7 +321,13 @@ def topic_columns(log: Log, start: int, end: int, topic_of: dict[int, bytes]) ->
             yield from clipped(found[0], offset, end)
             offset = found[1]
             continue
-        piece = log.read_in_thread(offset, REBUILD_BYTES, end)
+        try:
+            piece = log.read_in_thread(offset, REBUILD_BYTES, end)
+        except CorruptFrame as error:
+            after = min(end, pass_over(log, offset, error, "and nobody knows which topics they hold"))
+            yield UnknownStretch(offset, after)
+            offset = after
+            continue
         if piece is None:
             break
         yield from frame_columns(piece.data, log.id, offset, topic_of)  # a frame may begin before; what is known stays

@@ -9,6 +9,10 @@ ones wait until `checkpoint` packs them and writes them to files, which are then
 Everything here can be rebuilt from the log. After a crash `covered_end` says from where on the log must add its records
 again, and `missing` which stretches before that were damaged. A search over a damaged stretch raises CorruptFrame,
 because an answer that silently leaves records out would be worse; after that the stretch is in `missing`.
+
+What lay in an object that is lost, with no copy of its topics here, cannot be added: it is `unknown`, until the next start
+finds the object again. A search ends before such a stretch, and raises CorruptFrame within one. A chunk with an unknown
+stretch is never saved, so that no file says that nothing was there.
 """
 
 from __future__ import annotations
@@ -17,15 +21,17 @@ import contextlib
 import logging
 import mmap
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 from mainstem.log._topic_chunks import ColumnChunk, PackedChunk
 from mainstem.log._topic_index import IndexCore
-from mainstem.log.topic_index_format import CHUNK_BITS, CHUNK_RECORDS, WAITING_MAX
+from mainstem.log.topic_index_format import CHUNK_BITS, CHUNK_RECORDS, UNLIMITED, WAITING_MAX, Buffer
 from mainstem.log.topic_index_names import NamesFile, NamesState, write_file
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
+from mainstem.storage.tier.topics import forget_kept
 
 logger = logging.getLogger("mainstem.log")
 
@@ -45,6 +51,7 @@ class TopicIndex(IndexCore):
         self._added: list[int] = []  # topics that `names` does not know yet
         self._removed: list[int] = []
         self._recovered_numbers_end = 0
+        self.unknown: list[tuple[int, int]] = []  # stretches (first offset, end) in order: their objects are lost
         self.on_lost: Callable[[], None] = lambda: None  # a stretch turned out to be damaged, in any thread
 
     @classmethod
@@ -73,7 +80,8 @@ class TopicIndex(IndexCore):
     def trim(self, before_offset: int) -> list[int]:
         """Forget all offsets below; returns the topics of which nothing is left, for the caller to remove."""
         gone = super().trim(before_offset)
-        if self._recovered_numbers_end:
+        self.unknown = [(max(first, before_offset), end) for first, end in self.unknown if end > before_offset]
+        if self._recovered_numbers_end and not self.unknown:
             # A crash may have lost the news that a topic went: nobody has seen a record of these since.
             gone.extend(self._strays(set(gone)))
             self._recovered_numbers_end = 0
@@ -90,7 +98,7 @@ class TopicIndex(IndexCore):
 
     def has_full(self, stable_end: int) -> bool:
         """Whether a chunk waits that `checkpoint` would save."""
-        waiting = self.waiting
+        waiting = [c for c in self.waiting if c not in self._incomplete()] if self.unknown else self.waiting
         return bool(waiting) and (waiting[0] + 1) << CHUNK_BITS <= stable_end and self._path is not None
 
     def checkpoint(self, stable_end: int | None = None) -> int:
@@ -116,11 +124,93 @@ class TopicIndex(IndexCore):
             self.chunks.clear()
             self.waiting.clear()
 
+    # -- what nobody knows -------------------------------------------------------------------------------------------
+
+    def add_unknown(self, start: int, end: int) -> None:
+        """Nothing can be said of these offsets: they count as covered, and a search that meets them says so."""
+        for chunk_id in sorted(self.lost):
+            if start >> CHUNK_BITS <= chunk_id <= end - 1 >> CHUNK_BITS:
+                self.add(max(start, chunk_id << CHUNK_BITS), array("I", [0]))  # the rest of it is there again
+        self.unknown = sorted({*self.unknown, (start, end)})
+        self.covered_end = max(self.covered_end, end)
+
+    def known_end(self, start: int, end: int) -> int:
+        """Up to where a search from `start` to `end` may go; CorruptFrame where nothing is known from `start` on."""
+        for first, last in self.unknown:
+            if start < last and first < end:
+                if start >= first:
+                    raise self._unknown(first, last)
+                return first
+        return end
+
+    def known_start(self, start: int, end: int) -> int:
+        """From where on a search that ends at `end` knows everything; CorruptFrame where it knows nothing before `end`."""
+        for first, last in reversed(self.unknown):
+            if start < last and first < end:
+                if end <= last:
+                    raise self._unknown(first, last)
+                return last
+        return start
+
+    def unknown_end(self, offset: int) -> int | None:
+        """Where the unknown stretch ends that holds an offset; None where that is known."""
+        return next((last for first, last in self.unknown if first <= offset < last), None)
+
+    def known(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The stretches between two offsets of which the index knows."""
+        found, at = list[tuple[int, int]](), start
+        for first, last in self.unknown:
+            if at < last and first < end:
+                found.append((at, first))
+                at = last
+        return [(first, last) for first, last in [*found, (at, end)] if first < last]
+
+    def find_one(self, number: int, start: int, end: int, limit: int = UNLIMITED) -> array[int]:
+        if self.unknown:
+            self._check_known(start, end)
+        return super().find_one(number, start, end, limit)
+
+    def find_many(self, bitmap: Buffer, start: int, end: int, limit: int = UNLIMITED) -> tuple[array[int], int]:
+        """Without a limit whoever asks wants all: CorruptFrame where a stretch of it is unknown."""
+        if self.unknown and limit == UNLIMITED:
+            self._check_known(start, end)
+        elif self.unknown:
+            end = self.known_end(start, end)
+        return super().find_many(bitmap, start, end, limit)
+
+    def count_one(self, number: int, start: int, end: int) -> int:
+        if self.unknown:
+            self._check_known(start, end)
+        return super().count_one(number, start, end)
+
+    def count(self, bitmap: Buffer, start: int, end: int) -> int:
+        if self.unknown:
+            self._check_known(start, end)
+        return super().count(bitmap, start, end)
+
+    def _check_known(self, start: int, end: int) -> None:
+        for first, last in self.unknown:
+            if start < last and first < end:
+                raise self._unknown(first, last)
+
+    @staticmethod
+    def _unknown(first: int, last: int) -> CorruptFrame:
+        return CorruptFrame(
+            f"nobody knows which topics the offsets {first} to {last} hold: their object is damaged or missing",
+            fix="put it back from a copy and start the broker again; mainstem log verify names it",
+        )
+
+    def _incomplete(self) -> set[int]:
+        """Chunks with an unknown stretch."""
+        return {c for first, last in self.unknown for c in range(first >> CHUNK_BITS, (last - 1 >> CHUNK_BITS) + 1)}
+
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def _unsaved(self, stable_end: int | None) -> list[int]:
         """Full chunks without a file, or newer than theirs."""
         ready = [c for c, chunk in list(self.chunks.items()) if c != self.open_id and not self._is_saved(c, chunk)]
+        incomplete = self._incomplete()
+        ready = [c for c in ready if c not in incomplete]
         if stable_end is not None:
             ready = [c for c in ready if (c << CHUNK_BITS) + CHUNK_RECORDS <= stable_end]
         return sorted(ready)
@@ -144,7 +234,7 @@ class TopicIndex(IndexCore):
         self._added.extend(self.take_fresh())
         removed, self._removed = self._removed, []
         behind = [c for c, chunk in list(self.chunks.items()) if c not in ready and not self._is_saved(c, chunk)]
-        covered = min(behind, default=self.open_id) << CHUNK_BITS
+        covered = min([*behind, *self._incomplete()], default=self.open_id) << CHUNK_BITS
         known = self._known() | set(ready)
         try:
             if not self._names.generation or self._names.end - self._names.snapshot_end > JOURNAL_BYTES_MAX:
@@ -158,6 +248,7 @@ class TopicIndex(IndexCore):
         for chunk_id in ready:
             self._save_chunk(path, chunk_id)
         self._sweep(path)
+        forget_kept(path, covered)
 
     def _save_chunk(self, path: Path, chunk_id: int) -> None:
         """Put the file in the place of what is in memory, unless it was trimmed meanwhile."""
@@ -174,7 +265,7 @@ class TopicIndex(IndexCore):
             self.waiting.remove(chunk_id)
 
     def _save_all(self, path: Path) -> None:
-        unsaved = self._unsaved(None)
+        unsaved = [*self._unsaved(None), *self._incomplete()]
         covered = min(unsaved) << CHUNK_BITS if unsaved else self.covered_end
         known, newest = self._known(), self.chunks.get(self.open_id)
         if isinstance(newest, ColumnChunk) and not unsaved:
@@ -184,12 +275,15 @@ class TopicIndex(IndexCore):
             packed = newest.pack(self.covered_end, self._names.generation, self._names.end)
             write_file(self._file(path, self.open_id), [packed])
         self._sweep(path)
+        forget_kept(path, covered)
 
     def pack_first(self) -> None:
         """Adding has run ahead of the checkpoints: save the oldest full chunk now, which bounds memory."""
         with self._saving:
-            if len(self.waiting) > WAITING_MAX and not (self._path and self._try_save(self.waiting[:1])):
-                super().pack_first()
+            if len(self.waiting) > WAITING_MAX:
+                complete = self.waiting[0] not in self._incomplete()
+                if not (self._path and complete and self._try_save(self.waiting[:1])):
+                    super().pack_first()
 
     def _is_saved(self, chunk_id: int, chunk: ColumnChunk | PackedChunk) -> bool:
         return chunk_id in self._saved and isinstance(chunk, PackedChunk)

@@ -22,6 +22,7 @@ from mainstem.server.settings import Listeners
 from mainstem.storage.disk import sync_data
 
 if TYPE_CHECKING:
+    from mainstem.storage.tier.store import ObjectStore
     from mainstem.storage.tier.tier import TierSettings
 
 FILES_WANTED = 65_536
@@ -49,7 +50,7 @@ def run_checks(*, data: str, file: str | None, url: str, fsync: bool) -> Iterato
         _clock,
         lambda: _broker(url),
         lambda: _ports(file, url),
-        lambda: _object_store(file),
+        lambda: _object_store(file, Path(data)),
         _java,
         _spark_python,
     ]
@@ -113,8 +114,8 @@ def _memory_limit() -> Check:
     return Check("memory limit", "ok", "no control group")
 
 
-def _object_store(file: str | None) -> list[Check]:
-    """Only where one is set: it answers, and lets us write, read and delete below its prefix."""
+def _object_store(file: str | None, data: Path) -> list[Check]:
+    """Only where one is set: it answers, we may write and delete below its prefix, and it has what the registry names."""
     try:
         config = load_config(_chosen(file), os.environ)
         if not config.tier.store:
@@ -128,11 +129,26 @@ def _object_store(file: str | None) -> list[Check]:
         store.put("check/doctor", b"mainstem\n")
         store.get("check/doctor", 0, 9)
         store.delete("check/doctor")
+        took_ms = (time.perf_counter() - began) * 1000
+        objects = _objects(data, store)
     except MainstemError as error:
         return [Check("object store", "bad", error.message, error.fix)]
-    took_ms = (time.perf_counter() - began) * 1000
     told = f"{config.tier.store}: put, get and delete took {took_ms:.0f} ms"
-    return [Check("object store", "ok", told), *_iceberg_catalog(settings)]
+    return [Check("object store", "ok", told), *objects, *_iceberg_catalog(settings)]
+
+
+def _objects(data: Path, store: ObjectStore) -> list[Check]:
+    """Those that the data directory's registry names are in the store; none where there is no registry."""
+    from mainstem.storage.tier.looking import missing_objects
+
+    looked_for, missing = missing_objects(data, store)
+    if not looked_for:
+        return []
+    if not missing:
+        return [Check("objects", "ok", f"{counted(looked_for, 'object')} of {data} are in the store")]
+    more = f" (and {counted(len(missing) - 1, 'more', 'more')})" if len(missing) > 1 else ""
+    fix = f"put it back from a version or a copy of the bucket; mainstem log verify --data {data} names all"
+    return [Check("objects", "bad", missing[0] + more, fix)]
 
 
 def _iceberg_catalog(settings: TierSettings) -> list[Check]:

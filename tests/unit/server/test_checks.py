@@ -18,7 +18,7 @@ def config(tmp_path: Path) -> Path:
 def checks(config: Path, **tier: str) -> dict[str, tuple[str, str]]:
     store = {"store": f"file://{config.parent / 'bucket'}", **tier}
     config.write_text("[tier]\n" + "".join(f'{name} = "{value}"\n' for name, value in store.items()))
-    return {one.name: (one.state, one.reason) for one in _object_store(str(config))}
+    return {one.name: (one.state, one.reason) for one in _object_store(str(config), config.parent / "data")}
 
 
 def test_the_catalog_is_asked_where_one_is_named(config: Path) -> None:

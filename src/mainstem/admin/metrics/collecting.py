@@ -274,6 +274,7 @@ def _tier(running: Running) -> Iterator[Samples]:
     yield one("mainstem_tier_unstored_bytes", running.broker.logs.objects.writer.unstored_bytes)
     yield one("mainstem_tier_unstored_seconds", running.broker.logs.objects.writer.oldest_s)
     yield one("mainstem_tier_fault", int(tier.fault is not None))
+    yield one("mainstem_tier_damaged_objects", tier.cache.damaged_objects)
     yield one("mainstem_tier_cache_bytes", tier.cache.bytes)
     yield one("mainstem_tier_cost_month", tier.cost_month())
 

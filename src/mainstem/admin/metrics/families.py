@@ -179,6 +179,11 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
         ),
         Family("mainstem_tier_unstored_seconds", "gauge", "How long the oldest of these waits."),
         Family("mainstem_tier_fault", "gauge", "1 while the store takes nothing and uploads are tried again."),
+        Family(
+            "mainstem_tier_damaged_objects",
+            "gauge",
+            "Objects that were damaged or missing when they were last asked for: their offsets cannot be read.",
+        ),
         Family("mainstem_tier_cache_bytes", "gauge", "Local disk that the cache uses."),
         Family(
             "mainstem_tier_cost_month",

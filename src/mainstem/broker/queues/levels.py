@@ -19,6 +19,7 @@ from mainstem.codec.batch import FRAME_HEAD_SIZE, frame_heads
 from mainstem.cursor.queue import QueueCursor
 from mainstem.log.away import bring, large_by_thread
 from mainstem.log.committed import taken_stamps
+from mainstem.log.damaged import readable_offset
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Level:
         total = 0
         for log in dict(pair for f in self.queue.filters for pair in self.queue.namespace.logs_of(f)):
             try:
-                first = log.offset_of_stamp(start)
+                first = readable_offset(log, start)
             except NotLocal as missing:  # a count of history: the part's beginning is near enough
                 first = missing.offset
             if log.index is None:

@@ -32,6 +32,7 @@ from mainstem.broker.queues.serving import Serving
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.queues.totals import Totals
 from mainstem.log.gather import Ticket
+from mainstem.model.errors import CorruptFrame
 
 if TYPE_CHECKING:
     from mainstem.broker.queues.registry import Queues
@@ -130,9 +131,16 @@ class Queue(QueueContents):
         self._stand()
 
     def _count_news(self, begin: int) -> None:
-        for record in stored_records(self, begin, self.head_stamp):
-            self.level(self.priority_of(record)).enter(record.stamp)
-            self.sink.expiring = self.sink.expiring or may_expire(record)
+        try:
+            for record in stored_records(self, begin, self.head_stamp):
+                begin = record.stamp + 1
+                self.level(self.priority_of(record)).enter(record.stamp)
+                self.sink.expiring = self.sink.expiring or may_expire(record)
+        except CorruptFrame as error:  # an object is damaged or missing: the index counts the rest
+            logger.error("queue %r: what came last is counted and not looked at: %s", self.name, error)
+            unread = self.level(0).count_history(begin)
+            if unread and not self.settings.priority_max:
+                self.level(0).cursor.enter(self.head_stamp - 1, unread)
 
     def set_limits(self, settings: QueueSettings) -> None:
         """Other ones from now on; its kind stays."""

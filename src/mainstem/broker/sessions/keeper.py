@@ -22,6 +22,7 @@ from mainstem.broker.sessions.wills import Wills
 from mainstem.broker.state.journal import first_namespace
 from mainstem.broker.state.snapshot import SIZES
 from mainstem.codec.batch import decode_frames
+from mainstem.log.damaged import readable_offset, readable_pieces
 from mainstem.log.gather import Ticket
 from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
@@ -285,8 +286,11 @@ class SessionKeeper:
         if log.last_stamp < checkpoint:
             return
         log.engine.sync()  # what it says is about to be written down elsewhere
-        offset = log.offset_of_stamp(checkpoint)
-        while (piece := log.read_in_thread(offset, TAIL_READ_BYTES)) is not None:
+        offset = readable_offset(log, checkpoint)
+        unknown = "and retained messages and identifiers in them are not known"
+        for piece in readable_pieces(log, offset, TAIL_READ_BYTES, unknown):
+            if piece is None:
+                continue
             records = decode_frames(
                 piece.data,
                 log.id,
@@ -297,7 +301,6 @@ class SessionKeeper:
             for record in records:
                 if record.stamp >= checkpoint and (record.origin == Origin.MQTT or record.topic == DELAYED_TOPIC):
                     self._recover_record(namespace, log, record)
-            offset = piece.end_offset
 
     def _recover_record(self, namespace: Namespace, log: Log, record: Record) -> None:
         if record.flags & RecordFlag.RETAIN:

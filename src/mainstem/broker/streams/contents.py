@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.tap import Handed, StreamCounts
 from mainstem.broker.topics.reading import Chosen
+from mainstem.log.damaged import pass_over
 from mainstem.log.removed import RemovedOffsets
+from mainstem.model.errors import CorruptFrame
 from mainstem.model.record import Record
 from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches
@@ -106,10 +108,14 @@ class StreamContents(StreamCounts):
         return self.bitmaps.of_any(self.meant(filters))
 
     def count(self, filters: Sequence[bytes], start: int, end: int) -> int:
+        """What the index does not know (`TopicIndex.unknown`) is not counted: a limit must not remove messages for it."""
         start = max(start, self.first)
         if start >= end:
             return 0
         bitmap = self.bitmap(filters)
+        return sum(self._count_known(filters, bitmap, *one) for one in self.index.known(start, end))
+
+    def _count_known(self, filters: Sequence[bytes], bitmap: bytes | bytearray, start: int, end: int) -> int:
         if not filters:
             return self.index.count(bitmap, start, end) - self.removed.count(start, end)
         assert self.log.low_marks is not None
@@ -139,6 +145,19 @@ class StreamContents(StreamCounts):
                 return
             start = after
 
+    def walk_readable(self, start: int, end: int, unknown: str) -> Iterator[Record]:
+        """For a start: all of them but those in objects that are damaged or missing, of which the log says what is
+        `unknown` then."""
+        while start < end:
+            try:
+                records, after = self.read((), start, end, count_max=WALK_RECORDS)
+            except CorruptFrame as error:
+                records, after = [], pass_over(self.log, start, error, unknown)
+            yield from records
+            if after <= start:
+                return
+            start = after
+
     def read_one(self, offset: int) -> Record | None:
         if not self.first <= offset < self.written or offset in self.removed:
             return None
@@ -150,7 +169,8 @@ class StreamContents(StreamCounts):
         return next(self.walk(filters, max(start, self.first), self.written), None)
 
     def last_offsets(self, topic: bytes, count: int, before: int | None = None) -> list[int]:
-        """The newest visible records of one topic, ascending: searched backwards, so that cost follows what is found."""
+        """The newest visible records of one topic, ascending: searched backwards, so that cost follows what is found.
+        CorruptFrame where a stretch of which nothing is known may hold a newer one."""
         number = self.index.topics.find(topic)
         if not number:
             return []
@@ -160,7 +180,7 @@ class StreamContents(StreamCounts):
         found: list[int] = []
         span = _SEARCH_FIRST
         while end > self.first and len(found) < count:
-            start = max(self.first, end - span)
+            start = self.index.known_start(max(self.first, end - span), end)
             some = self.removed.visible(self.index.find_one(number, start, end))
             found[:0] = some[-(count - len(found)) :]
             end, span = start, span * 4
@@ -191,8 +211,9 @@ class StreamContents(StreamCounts):
             return 0
         start, end = self.first, self.written
         if not self.removed.touches(start, max(end, start + 1)):
-            return self.index.count_one(number, start, end)
-        return len(self.removed.visible(self.index.find_one(number, start, end)))
+            return sum(self.index.count_one(number, *one) for one in self.index.known(start, end))
+        known = self.index.known(start, end)
+        return sum(len(self.removed.visible(self.index.find_one(number, *one))) for one in known)
 
     def next_visible(self, offset: int) -> int:
         """Of the first record from there on; where the next will be written if there is none."""
@@ -200,11 +221,18 @@ class StreamContents(StreamCounts):
             return self.last_seq
         written, everything, count = self.written, self.all_topics(), 4
         while offset < written:
+            unknown = self.index.unknown_end(offset)
+            if unknown is not None:  # whatever it holds was not removed
+                visible = next((one for one in range(offset, unknown) if one not in self.removed), None)
+                if visible is not None:
+                    return visible
+                offset = unknown
+                continue
             found, scanned = self.index.find_many(everything, offset, written, count)
             count = min(4 * count, 4096)  # the next one is near, mostly
-            visible = self.removed.visible(found)
-            if visible:
-                return visible[0]
+            seen = self.removed.visible(found)
+            if seen:
+                return seen[0]
             if scanned <= offset:
                 break
             offset = scanned
@@ -214,6 +242,7 @@ class StreamContents(StreamCounts):
         """The offset behind the first `count` messages, or `end`; cost follows the count."""
         at, everything = self.first, self.all_topics()
         while at < end:
+            at = self.index.unknown_end(at) or at
             found, scanned = self.index.find_many(everything, at, end, count + 1)
             visible = self.removed.visible(found)
             if len(visible) > count:

@@ -27,11 +27,11 @@ from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import make_consumer
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.policy import LOG_KIND, changed_policy, put_policy, use_policy
+from mainstem.broker.streams.recovery import recover
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
 from mainstem.broker.streams.streams import Streams
-from mainstem.broker.streams.tap import OVERHEAD_BYTES
 from mainstem.broker.topics.commits import Commit
 from mainstem.log.away import bring
 from mainstem.metadata.rows import Item, ItemKind, LogRow, Sequence
@@ -145,56 +145,12 @@ class StreamService:
     def start(self) -> None:
         """After the journal is recovered: count what it does not know."""
         for stream in self.by_log.values():
-            self._recover(stream)
+            recover(stream, *self._counted.pop(stream.log.id, (0, 0)))
         for consumer in self.by_id.values():
             consumer.recover()
         for stream in self.by_log.values():
             stream.sourcing.start()
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
-
-    def _recover(self, stream: Stream) -> None:
-        log = stream.log
-        stored = log.engine.stat()
-        if stored.end_offset > stored.start_offset:
-            stream.last_seq = max(stream.last_seq, stored.end_offset)
-        stream.first = max(stream.first, log.start_offset)
-        log.move_start(stream.first)
-        log.low_mark = max(log.low_mark, min(stream.first, log.stable))
-        stream.messages = stream.count((), stream.first, stream.written)
-        known, at = self._counted.pop(log.id, (0, stream.first))
-        stream.stored_bytes, at = known, max(at, stream.first)
-        last = None
-        for record in stream.walk((), at, stream.written):
-            block = record.header(b"ms-nats")
-            stream.stored_bytes += OVERHEAD_BYTES + len(stream.plain(record.topic)) + len(record.value or b"")
-            stream.stored_bytes += 4 + len(block) if block else 0
-            last = record
-        stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
-        if last is None and stream.last_seq:
-            last = stream.read_one(stream.last_seq - 1)
-        stream.last_stamp = last.stamp if last is not None else 0
-        self._recover_ids(stream)
-        if stream.config.get("allow_msg_ttl") or stream.config.get("allow_msg_schedules"):
-            for record in stream.walk((), stream.first, stream.written):
-                if block := record.header(b"ms-nats"):
-                    stream.note_headers(record.offset, record.topic, record.stamp, block)
-            stream.expire_single()
-        stream.sourcing.recover()
-        stream.enforce()
-
-    def _recover_ids(self, stream: Stream) -> None:
-        """Message ids within the duplicate window, as the records have them."""
-        window = stream.settings.duplicate_window_ns
-        since = self.now_ns() - window
-        if window <= 0 or stream.last_stamp < since:
-            return
-        at = max(stream.first, stream.log.offset_of_stamp(since))
-        for record in stream.walk((), at, stream.written):
-            block = record.header(b"ms-nats")
-            if block and b"Nats-Msg-Id:" in block:
-                message_id = block.partition(b"Nats-Msg-Id:")[2].partition(b"\r\n")[0].strip()
-                stream.duplicates[message_id] = (record.stamp, None, record.offset + 1)
-                stream.last_id = message_id if record.offset + 1 == stream.last_seq else b""
 
     def close(self) -> None:
         if self._checkpoint is not None:

@@ -182,7 +182,8 @@ class Sourcing:
     def recover(self) -> None:
         stream = self._stream
         if self.sources:
-            for record in stream.walk((), max(self._counted, stream.first), stream.written):
+            unknown = "and what they copied of sources may be copied again"
+            for record in stream.walk_readable(max(self._counted, stream.first), stream.written, unknown):
                 for one in self.sources:
                     one.note_copy(record)
 

@@ -23,6 +23,7 @@ from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
 from mainstem.broker.streams.tap import OVERHEAD_BYTES, Tap
 from mainstem.log.away import bring
+from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 from mainstem.model.times import duration_text
@@ -176,7 +177,10 @@ class Stream(StreamContents):
         """The topic's records that are too many now that it has one more."""
         known = self._subjects.get(topic)
         if known is None:
-            known = deque(self.last_offsets(topic, keep + 1, offset + 1))
+            try:
+                known = deque(self.last_offsets(topic, keep + 1, offset + 1))
+            except CorruptFrame:  # which are its oldest is not known: it has too many rather than too few
+                return []
             self._subjects[topic] = known
             if len(self._subjects) > SUBJECTS_KNOWN_MAX:
                 self._subjects.popitem(last=False)
@@ -289,8 +293,15 @@ class Stream(StreamContents):
                 young = self.end
         except NotLocal as missing:
             self._expire_more(missing)
+        except CorruptFrame:  # an object is damaged or missing; who reads it is told
+            young = self._end_of_old(young, oldest)
         self.remove_front(young)
         self._mark(old)
+
+    def _end_of_old(self, offset: int, oldest: int) -> int:
+        """Of a part that cannot be read, all messages are old if its last one is; else they stay."""
+        part = next((part for part in self.log.engine.stat().parts if part.end_offset > offset), None)
+        return part.end_offset if part is not None and part.sealed and part.last_stamp < oldest else offset
 
     def _expire_more(self, missing: NotLocal) -> None:
         """Once what comes next is here."""

@@ -36,7 +36,7 @@ from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import kafka_records
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import CorruptFrame, MainstemError
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
 from mainstem.storage.engine import Buffer, NotLocal, Slice
@@ -198,15 +198,17 @@ class Chosen:
     def records(
         self, offset: int, end: int, bytes_max: int, *, count_max: int = RECORDS_MAX, until_ns: int = 0
     ) -> tuple[list[Record], int]:
-        """Matching records from `offset` in order, and the offset up to which the log was looked through."""
+        """Matching records from `offset` in order, and the offset up to which the log was looked through. Those before a
+        damaged one are returned; CorruptFrame where it is the first."""
         found: list[Record] = []
         size = 0
         at = max(offset, self._log.start_offset)
         offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
         taken = 0
-        for piece, inside in pieces_of(
-            self._log, offsets, scanned, min(bytes_max, STEP_BYTES) if until_ns else bytes_max
-        ):
+        step_bytes = min(bytes_max, STEP_BYTES) if until_ns else bytes_max
+        for piece, inside in _until_damaged(pieces_of(self._log, offsets, scanned, step_bytes)):
+            if piece is None:
+                return found, offsets[taken]
             while taken < inside:
                 step = min(inside, taken + STEP_RECORDS) if until_ns else inside
                 kept = self._decode(piece, offsets[taken:step])
@@ -229,8 +231,8 @@ class Chosen:
         count_max: int,
         expect: Callable[[array[int]], None],
     ) -> array[int]:
-        """Offer matching records to a sink until it takes no more, or the next lie elsewhere; their offsets, which `expect`
-        is told before."""
+        """Offer matching records to a sink until it takes no more, or the next lie elsewhere or are damaged; their offsets,
+        which `expect` is told before."""
         at = max(offset, self._log.start_offset)
         offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
         expect(offsets)
@@ -241,7 +243,7 @@ class Chosen:
                 if dispatcher.replay(sink, self._log, piece, wanted, 0, STAMP_MAX, self._topic_of) != OFFERED:
                     break
                 taken = inside
-        except NotLocal:
+        except (NotLocal, CorruptFrame):
             if not taken:  # else what the sink has counts first
                 raise
         return offsets
@@ -297,7 +299,8 @@ class Chosen:
             offsets, scanned = index.find_many(self._bitmap, start, end, limit)
             return (self._log.low_marks.visible(offsets) if self._log.low_marks is not None else offsets), scanned
         if not self._number:
-            return array("q"), end
+            return array("q"), index.known_end(start, end)
+        end = index.known_end(start, end)
         offsets = index.find_one(self._number, start, end, limit)
         scanned = offsets[-1] + 1 if len(offsets) >= limit else end
         removed = self._log.low_marks.removed if self._log.low_marks is not None else None
@@ -305,6 +308,18 @@ class Chosen:
 
     def _holds(self, record: Record) -> bool:
         return fulfils(self._condition, record)
+
+
+def _until_damaged(pieces: Iterator[tuple[memoryview, int]]) -> Iterator[tuple[memoryview | None, int]]:
+    """Up to the first that cannot be read, which is None; CorruptFrame where there was none before it."""
+    inside = 0
+    try:
+        for piece, inside in pieces:
+            yield piece, inside
+    except CorruptFrame:
+        if not inside:
+            raise
+        yield None, inside
 
 
 def pieces_of(log: Log, offsets: array[int], end: int, bytes_max: int) -> Iterator[tuple[memoryview, int]]:

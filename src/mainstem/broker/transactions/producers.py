@@ -25,6 +25,7 @@ import msgspec
 from mainstem.broker.state.journal import StateKeeper
 from mainstem.codec.batch import FRAME_HEAD_SIZE, KIND_DATA, decode_batch, frame_heads, read_batch_head
 from mainstem.codec.control import read_marker
+from mainstem.log.damaged import readable_pieces
 from mainstem.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -318,16 +319,19 @@ class Producers:
         if floor is not None and FLOOR in states:
             floor = max(floor, states[FLOOR], key=lambda state: state.scanned_end)
         offset = max(floor.scanned_end if floor is not None else 0, log.start_offset)
-        while (piece := log.read_in_thread(offset, SCAN_BYTES)) is not None:
-            self._scan(log, piece.data, now_ms)
-            offset = piece.end_offset
+        damaged = False
+        for piece in readable_pieces(log, offset, SCAN_BYTES, "and which producers wrote them is not known"):
+            damaged = damaged or piece is None
+            if piece is not None:
+                self._scan(log, piece.data, now_ms)
         if log.index is None:
             self.of(log, 0)
         self._stored_ends[log.id] = stored_end
         unclean = stored_end < log.written
-        if not log.on_disk or (unclean and not log.durability.acks_wait):
+        doubtful = damaged or (unclean and not log.durability.acks_wait)
+        if not log.on_disk or doubtful:
             self._lost.add(log.id)
-        if unclean and not log.durability.acks_wait:
+        if doubtful:
             for (log_id, _), state in self._partitions.items():
                 if log_id == log.id:
                     state.producers.clear()

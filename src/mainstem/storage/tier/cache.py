@@ -46,6 +46,8 @@ TRIES = 4  # of one download; who asked tries again later
 PAUSE_S = 0.2  # before the second try, twice as long before each one after
 DAMAGE_KEPT_S = 30.0  # a damaged object is looked at again after that long
 BYTES_MIN = 64 << 20
+NOTED_MAX = 10_000  # damaged pieces of objects that are remembered
+WHOLE = -1  # in place of a chunk's number: what lies behind the body
 
 Key = tuple[str, int]
 T = TypeVar("T")
@@ -76,6 +78,7 @@ class ChunkCache:
         self._ahead: set[Key] = set()  # of these: nobody waits for them
         self._rebuilding: dict[str, threading.Lock] = {}  # by object: files of tables
         self._damaged: dict[Key, tuple[CorruptFrame, float]] = {}
+        self._noted: dict[Key, None] = {}  # damaged or missing when they were last asked for
         self._files = OpenFiles(REAL_DISK, FILES_MAX)
         self._workers = Workers("tier-get", DOWNLOADS)
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -113,7 +116,13 @@ class ChunkCache:
 
     def fetch(self, one: Stored, position: int, size: int) -> Future[bytes]:
         """Bytes that are read once: not kept here, and not checked against the checksum of their chunk."""
-        return self._workers.submit(lambda: self._again(one, lambda: self._store.get(one.key, position, size)))
+        return self._workers.submit(lambda: self._again(one, WHOLE, lambda: self._store.get(one.key, position, size)))
+
+    @property
+    def damaged_objects(self) -> int:
+        """Objects of which something was damaged or missing when it was last asked for."""
+        with self._lock:
+            return len({object_id for object_id, _ in self._noted})
 
     def put(self, one: Stored, body: memoryview) -> None:
         """An object that was just made: who reads at the end of a log finds it here."""
@@ -295,7 +304,7 @@ class ChunkCache:
             with self._lock:
                 here = key in self._sizes
             if not here:
-                self.put(one, self._again(one, rebuilt))
+                self.put(one, self._again(one, key[1], rebuilt))
         with self._lock:
             self._rebuilding.pop(one.id, None)
 
@@ -308,19 +317,36 @@ class ChunkCache:
                 raise CorruptFrame(f"{self._store.url}/{one.key}: the bytes at {start} do not match their checksum")
             return data
 
-        return self._again(one, get)
+        return self._again(one, number, get)
 
-    def _again(self, one: Stored, get: Callable[[], T]) -> T:
+    def _again(self, one: Stored, number: int, get: Callable[[], T]) -> T:
         pause = PAUSE_S
         for left in range(TRIES - 1, -1, -1):
             try:
-                return get()
+                found = get()
             except (StoreAway, ConfigError, CorruptFrame) as error:
                 if not left or isinstance(error, ObjectMissing) or self._workers.closed:
+                    if isinstance(error, CorruptFrame):
+                        self._note((one.id, number))
                     raise self._told(error, one) from error
                 time.sleep(pause)
                 pause *= 2
+            else:
+                if self._noted:
+                    self._unnote(one.id, number)
+                return found
         raise AssertionError("unreachable")
+
+    def _note(self, key: Key) -> None:
+        with self._lock:
+            if len(self._noted) < NOTED_MAX:
+                self._noted[key] = None
+
+    def _unnote(self, object_id: str, number: int) -> None:
+        """It is there again: an object that was missing as a whole is, too."""
+        with self._lock:
+            self._noted.pop((object_id, number), None)
+            self._noted.pop((object_id, WHOLE), None)
 
     @staticmethod
     def _told(error: StoreAway | ConfigError | CorruptFrame, one: Stored) -> Exception:

@@ -59,6 +59,11 @@ class TieredEngine(RemoteReads):
         return [one for one in found if one not in old]
 
     @property
+    def directory(self) -> Path:
+        """Of the log."""
+        return self._directory
+
+    @property
     def durable_offset(self) -> int:
         return self.local.durable_offset
 
@@ -141,7 +146,7 @@ class TieredEngine(RemoteReads):
         """What objects say of the topics of their records, as far as none of these is local."""
         end = min(end, self.local.start_offset)
         there = [one.object for one in self._remote if one.end_offset > start and one.base_offset < end]
-        return KeptTopics(self._tier.cache, [one for one in there if isinstance(one, Object)])
+        return KeptTopics(self._tier.cache, [one for one in there if isinstance(one, Object)], self._directory)
 
     @property
     def remote_bytes(self) -> int:

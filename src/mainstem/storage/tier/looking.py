@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,13 @@ from mainstem.storage.object.engine import segment_of
 from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.segment.survey import Damage
 from mainstem.storage.tier.iceberg.tables import is_rows
+from mainstem.storage.tier.objects import Stored
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.remote import RemoteSegment, part_segment
-from mainstem.storage.tier.store import ObjectStore, StoreSettings
+from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
+
+LOOKED_AT_MAX = 10_000  # objects, by one look whether they are there
+LOOKS = 16  # at once
 
 
 class FarFrame(NamedTuple):
@@ -51,6 +56,23 @@ def open_store(data: Path) -> ObjectStore:
         return ObjectStore(StoreSettings(**json.loads(registry.fact("settings"))))
     finally:
         registry.close()
+
+
+def missing_objects(data: Path, store: ObjectStore) -> tuple[int, list[str]]:
+    """How many objects were looked for, and those of them that are not there, each with what it holds."""
+    logs = [one for one in (data / "logs").glob("*") if one.name.isdigit()] if (data / FILE).exists() else []
+    named = {one.object.key: one.object for log in logs for one in remote_segments(log)}
+    wanted = list(named.values())[:LOOKED_AT_MAX]
+
+    def look(one: Stored) -> str:
+        try:
+            store.size(one.key)
+        except ObjectMissing as error:
+            return f"{error.message}; it holds {one.footer.holds}"
+        return ""
+
+    with ThreadPoolExecutor(LOOKS) as threads:
+        return len(wanted), [told for told in threads.map(look, wanted) if told]
 
 
 def survey_remote(

@@ -39,7 +39,7 @@ from mainstem.storage.tier.iceberg.tables import Tables, TableTarget, is_rows, k
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
 from mainstem.storage.tier.registry import FILE, Registry, StatementJournal
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
-from mainstem.storage.tier.topics import encode_topics
+from mainstem.storage.tier.topics import encode_topics, keep_here
 
 logger = logging.getLogger("mainstem.tier")
 
@@ -211,7 +211,7 @@ class Tier:
             engine.release(part)
         target = engine.table_target
         made = None if target is None else self._store_rows(log_id, part, room[: part.size_bytes], target)
-        return engine.register(made or self._store(log_id, part, room, index, engine.topic_of))
+        return engine.register(made or self._store(engine, log_id, part, room, index))
 
     def upload_rewritten(self, engine: TieredEngine, log_id: int, old: Part, frames: Sequence[Buffer]) -> Object:
         """A part that is only in the store, cut down to these frames. The caller commits it."""
@@ -237,7 +237,7 @@ class Tier:
         if made is None:
             room = room_for(len(body) + len(encoded))
             room[: len(body)] = body
-            made = self._store(log_id, part, room, encoded, engine.topic_of, REWRITE_TRIES)
+            made = self._store(engine, log_id, part, room, encoded, REWRITE_TRIES)
         return made
 
     def _store_rows(self, log_id: int, part: Part, body: memoryview, target: TableTarget) -> Object | None:
@@ -287,10 +287,10 @@ class Tier:
             self._left.update(keys)
 
     def _store(
-        self, log_id: int, part: Part, room: memoryview, index: bytes, topic_of: dict[int, bytes] | None, tries: int = 0
+        self, engine: TieredEngine, log_id: int, part: Part, room: memoryview, index: bytes, tries: int = 0
     ) -> Object:
-        """Steps 1 to 3 of the frames at the beginning of `room`; without `tries` until it is done. `topic_of`: of a shared
-        log, names of topics by their ids."""
+        """Steps 1 to 3 of the frames at the beginning of `room`; without `tries` until it is done."""
+        topic_of = engine.topic_of
         topics = b"" if topic_of is None else self._topics(log_id, part, room[: part.size_bytes], topic_of)
         end = part.size_bytes + len(index)
         room[part.size_bytes : end] = index
@@ -302,6 +302,8 @@ class Tier:
             room[end : end + len(tail)] = tail
         made = new_object(part, footer)
         self.store_object(made, room[: end + len(tail)], tries)
+        if topics:
+            keep_here(engine.directory, made, topics)
         return made
 
     @staticmethod

@@ -12,16 +12,23 @@ to know which topics they hold. Little-endian:
 
 Derived data: whatever does not validate is not believed, and the frames are read instead. Numbers here are the part's own:
 the index of the log that reads it gives its own.
+
+The same bytes stay on the local disk, too, until the files of the topic index cover the part. A start after a crash then
+knows the topics of a part whose object is missing, or whose store does not answer:
+
+    <data>/logs/<id>/topics/<end offset of the part, 20 digits>.<object id>.part
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainstem.codec.batch import KIND_DATA, crc32c, frame_heads
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
     from mainstem.storage.tier.cache import ChunkCache
     from mainstem.storage.tier.objects import Object
 
+logger = logging.getLogger("mainstem.tier")
+
+KEPT = "*.part"
 _HEAD = struct.Struct("<4sIqIIIIIII")
 _STRETCH = struct.Struct("<qII")
 _NAME = struct.Struct("<H")
@@ -91,6 +101,26 @@ def decode_topics(data: bytes, base_offset: int) -> list[TopicColumn]:
     return found
 
 
+def keep_here(directory: Path, one: Object, topics: bytes) -> None:
+    """In a log's directory. It is not synced: what a power cut takes is asked of the object."""
+    try:
+        _place(directory, one).write_bytes(topics)
+    except OSError as error:
+        logger.warning("%s: the topics of its part are kept in the object only: %s", one.key, error)
+
+
+def forget_kept(topics_path: Path, before_offset: int) -> None:
+    """Of parts that end there or before: the files of the topic index say what they did."""
+    for file in topics_path.glob(KEPT):
+        end, _, _ = file.name.partition(".")
+        if end.isdigit() and int(end) <= before_offset:
+            file.unlink(missing_ok=True)
+
+
+def _place(directory: Path, one: Object) -> Path:
+    return directory / "topics" / f"{one.footer.end_offset:020d}.{one.id}.part"
+
+
 def _largest(numbers: array[int]) -> int:
     """In steps of a millisecond, between which other threads may run."""
     steps = range(0, len(numbers), CHECKED_AT_ONCE)
@@ -139,28 +169,51 @@ class KeptTopics:
     """Reads the topics of many parts, one after the other: the next ones are on their way meanwhile. For a thread that may
     wait."""
 
-    def __init__(self, cache: ChunkCache, objects: Sequence[Object]) -> None:
-        """`objects` in order of their offsets."""
-        self._cache = cache
+    def __init__(self, cache: ChunkCache, objects: Sequence[Object], directory: Path) -> None:
+        """`objects` in order of their offsets, `directory` of their log."""
+        self._cache, self._directory = cache, directory
+        self._away = False  # the store did not answer: it is not asked again where the local disk knows
         self._left = deque(one for one in objects if one.footer.topics_size)
         self._coming: deque[tuple[Object, Future[bytes]]] = deque()
         self.parts = 0  # whose topics were read
 
     def at(self, offset: int) -> tuple[list[TopicColumn], int] | None:
-        """What the object that holds this offset says, and where its part ends; None where none does. Offsets grow from
-        call to call. CorruptFrame if it is damaged, StoreAway if it cannot be had now."""
+        """What the object that holds this offset says, else its copy here, and where its part ends; None where none does.
+        Offsets grow from call to call. Without a copy: CorruptFrame if it is damaged, StoreAway if it cannot be had now.
+
+        The object is asked first, so that one that is missing is noticed and named by the start, not by its first reader.
+        """
         while True:
             self._ask()
             if not self._coming or self._coming[0][0].footer.base_offset > offset:
                 return None
             one, data = self._coming.popleft()
             if one.footer.end_offset > offset:
-                try:
-                    found = decode_topics(data.result(), one.footer.base_offset)
-                except CancelledError:
-                    raise StoreAway("the broker is stopping") from None
-                self.parts += 1
-                return found, one.footer.end_offset
+                return self._decoded(one, data), one.footer.end_offset
+
+    def _decoded(self, one: Object, data: Future[bytes]) -> list[TopicColumn]:
+        here = self._kept_here(one) if self._away else None
+        if here is not None:
+            return here
+        try:
+            found = decode_topics(data.result(), one.footer.base_offset)
+        except CancelledError:
+            raise StoreAway("the broker is stopping") from None
+        except (CorruptFrame, StoreAway) as error:
+            self._away = self._away or isinstance(error, StoreAway)
+            here = self._kept_here(one)
+            if here is None:
+                raise
+            logger.error("%s: %s; the local disk has a copy of its topics, and none of its records", one.key, error)
+            return here
+        self.parts += 1
+        return found
+
+    def _kept_here(self, one: Object) -> list[TopicColumn] | None:
+        try:
+            return decode_topics(_place(self._directory, one).read_bytes(), one.footer.base_offset)
+        except (OSError, CorruptFrame):
+            return None
 
     def _ask(self) -> None:
         while self._left and len(self._coming) < AHEAD:

@@ -8,6 +8,7 @@ from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.mirror import Mirror
 from mainstem.broker.streams.sourcing import Source
 from mainstem.broker.streams.stream import Stream
+from mainstem.model.errors import CorruptFrame
 from mainstem.model.record import Record
 from mainstem.protocols.nats.jetstream.pace import pause_end_ns
 from mainstem.protocols.nats.jetstream.waiting import Waiting
@@ -51,7 +52,10 @@ def _origin(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream_state(stream: Stream) -> dict[str, Any]:
-    first = stream.next_of((), stream.first) if stream.messages else None
+    try:
+        first = stream.next_of((), stream.first) if stream.messages else None
+    except CorruptFrame:  # it is there, and cannot be read: who asks for it is told
+        first = None
     state: dict[str, Any] = {
         "messages": stream.messages,
         "bytes": stream.stored_bytes,
