@@ -185,6 +185,7 @@ class Machine:
         self.mqtt = MqttServer(broker, CONFIG)
         broker.recover_journal()
         broker.start()
+        await broker.settle_marks()
         self.loop.create_task(self.mqtt.run_deadlines())
 
     async def _pause_snapshot(self) -> None:

@@ -231,8 +231,14 @@ class Broker(Declaring):
             self.schemas.recover()
         return count
 
+    async def settle_marks(self) -> None:
+        """Before anyone is served: that the state is in use, as `recover_journal` noted, is durable. The next start must
+        know a kill from a clean stop, even if nothing but deliveries came between."""
+        if self.stamps.clean:
+            await asyncio.get_running_loop().run_in_executor(None, self.options.disk.settle)
+
     def start(self) -> None:
-        """Begin the background work; listeners may open now."""
+        """Begin the background work; listeners may open once the marks are settled."""
         loop = asyncio.get_running_loop()
         work = [self._run_background(), self.maintenance.run(), self.coordinator.run(), self.session_keeper.run()]
         if isinstance(self.options.disk, RealDisk):  # else parts are no files that others could read

@@ -4,6 +4,7 @@ It keeps the promise of `storage/disk.py` with another medium. Every change is d
 and recorded in one order. A sync of a segment waits until everything recorded before it is committed; so acks, which follow
 syncs, follow commits. Other files (reservations, marks, snapshots) are put in place by a rename, which records the whole
 file as one change; their syncs wait for nothing, as whoever relies on them later relies on a later change of the order.
+Who relies on such a file without a later change, as deliveries do on the mark that the cell is in use, waits by `settle`.
 
 A SQLite file, the registry of objects, is recorded as the statements of its transactions.
 
@@ -158,6 +159,9 @@ class CellDisk(RealDisk):
 
     def fsync_dir(self, directory: Path) -> None:
         """Names are recorded like everything else."""
+
+    def settle(self) -> None:
+        self._wal.wait(self._wal.recorded)
 
     # -- names
 

@@ -215,6 +215,7 @@ class App:
             logger.info("recovered %d entries of state", applied)
             self.broker.start()
             await self.broker.staging.recover()
+            await self.broker.settle_marks()
             await self._listen(taken)
         except BaseException:
             taken.close()

@@ -72,6 +72,9 @@ class Disk(Protocol):
 
     def free_bytes(self, directory: Path) -> int: ...
 
+    def settle(self) -> None:
+        """Wait until all that was done survives, also where syncs of small files do not wait (`cluster/disk.py`)."""
+
     def directory_time(self, directory: Path) -> int:
         """Another number whenever a name in the directory came, went or was replaced; -1 if it is not there."""
 
@@ -168,6 +171,9 @@ class RealDisk:
     def free_bytes(self, directory: Path) -> int:
         stat = os.statvfs(directory)
         return stat.f_bavail * stat.f_frsize
+
+    def settle(self) -> None:
+        """Every sync has waited."""
 
     def directory_time(self, directory: Path) -> int:
         try:

@@ -248,6 +248,8 @@ class FaultyDisk:
             return UNLIMITED
         return self._capacity_bytes - sum(_blocks(len(file.seen)) for file in self._names.values())
 
+    def settle(self) -> None: ...
+
     def directory_time(self, directory: Path) -> int:
         """Always the same: what a broker finds out by it alone is not simulated."""
         return 0

@@ -12,6 +12,9 @@ import pytest
 
 from tests.simulation.cluster.history import ClusterHistory, run_seed
 
+ONCE_FAILED = {
+    2532: "the heir of a clean hand-over delivered before its mark was committed: the next owner did not say so",
+}
 SEEDS = int(os.environ.get("MAINSTEM_SIMULATED_CELLS", "20"))
 
 
@@ -23,7 +26,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(SEEDS)])
 def test_nothing_acknowledged_by_any_owner_is_lost_repeated_or_disordered(seed: int) -> None:
     history = run_seed(seed)
     assert history.machine.owners > 2, "the cell changed hands"

@@ -125,3 +125,37 @@ async def test_letters_that_wait_for_their_leases_are_written_when_the_queue_is_
         assert not dead.ready
         queue.queues.delete(queue)
         await until(lambda: dead.ready == 2)
+
+
+async def test_what_is_delayed_outlives_retention(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, retention_ms=DAY_MS) as broker:
+        queue = await declared(broker)
+        await publish(broker, 0, 1)
+        [taken] = queue.acquire(queue, 1)
+        queue.settle([taken.position], Outcome.RELEASE, delay_ms=3 * DAY_MS)
+        assert not queue.ready and not queue.unacked
+        stem = broker.namespace("/").stem(broker.options.defaults)
+        stem.engine.roll()
+        clock.advance_ms(2 * DAY_MS)
+        await broker.snapshot()
+        await broker.maintenance.round()
+        clock.advance_ms(DAY_MS)
+        queue.on_time(broker.queues.now_ms())
+        assert all_of(queue) == [b"0"]
+
+
+async def test_what_a_clean_start_delivers_before_it_writes_anything_is_in_doubt_after_a_kill(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with running(data) as broker:
+        queue = await declared(broker)
+        await publish(broker, 0, 1)
+        queue.settle([one.position for one in queue.acquire(queue, 1)], Outcome.REJECT)
+        assert (queue.dead_count, queue.ready) == (1, 0)
+    async with running(data) as broker:
+        queue_of(broker).redrive()
+        assert [one.redelivered for one in queue_of(broker).acquire(queue, 1)] == [False], "its attempts are forgotten"
+        shutil.copytree(data, copy)  # what a kill leaves, in the same turn
+    async with running(copy) as broker:
+        queue_of(broker).redrive()
+        assert [one.redelivered for one in queue_of(broker).acquire(queue, 1)] == [True]

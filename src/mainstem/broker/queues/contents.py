@@ -71,20 +71,25 @@ class QueueContents:
     def head_stamp(self) -> int:
         return self.queues.ticker.head_stamp
 
-    def settled_stamp(self) -> int:
-        """Everything below it is settled here."""
-        if (
+    @property
+    def holds_any(self) -> bool:
+        """Whether it has records that are not settled: ready, held by someone, delayed or dead."""
+        return bool(
             self.ready
             or self.unacked
             or self.dead_count
             or any(level.cursor.delayed for level in self._levels.values())
-        ):
+        )
+
+    def settled_stamp(self) -> int:
+        """Everything below it is settled here."""
+        if self.holds_any:
             return min(level.cursor.floor for level in self._levels.values())
         return self.head_stamp
 
     def held_stamp(self) -> int | None:
         """What retention must keep for this queue: from here on. None: nothing."""
-        if not self.settings.durable or not (self.ready or self.unacked or self.dead_count):
+        if not self.settings.durable or not self.holds_any:
             return None
         return min(level.cursor.floor for level in self._levels.values() if level.cursor.floor < level.cursor.head)
 

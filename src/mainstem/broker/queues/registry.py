@@ -134,9 +134,17 @@ class QueueService:
             queue.recover()
             if queue.numbers is not None:
                 queue.numbers.recover()
-        if any(queue.ready for queue in self.by_id.values()):
-            self.broker.stamps.extend()  # from now on a kill leaves in doubt what was delivered
+        self._mark_in_use()
         self._checkpoint = asyncio.get_running_loop().call_later(CHECKPOINT_S, self._on_checkpoint)
+
+    def _mark_in_use(self) -> None:
+        """From now on a kill leaves in doubt what was delivered. Where no queue has anything the first record says so.
+
+        In a cluster it might say so too late: declarations are committed apart from the log, and a queue that is declared
+        over old records delivers them.
+        """
+        if self.broker.options.replicated or any(queue.holds_any for queue in self.by_id.values()):
+            self.broker.stamps.extend()
 
     def close(self) -> None:
         for handle in (self._timer, self._checkpoint):
