@@ -14,13 +14,28 @@ GROUP = "readers"
 READ_BYTES = 1 << 16
 
 
+class Asked:
+    """The commits that one life of the broker was asked for. It may say that one is kept when its cell is another's: then
+    whoever took the cell must have found it."""
+
+    def __init__(self, start: int) -> None:
+        self.commits = [start]  # in order
+        self.kept = 0  # which of them the broker said last that it is kept
+        self.found: int | None = None  # where the next life stood when it began
+
+    def check(self) -> None:
+        allowed = self.commits[self.kept :]
+        assert self.found is None or self.found in allowed, (
+            f"the group stands at {self.found}; since the last that was kept it committed {allowed[:5]}"
+        )
+
+
 class GroupReader:
     def __init__(self, machine: Machine, rng: random.Random, topic: bytes) -> None:
         self.machine, self.rng, self.topic = machine, rng, topic
         self.seen: dict[int, bytes] = {}  # what each offset was ever seen to hold
         self.position = 0
-        self.commits = [0]  # in order
-        self.kept = 0  # which of them the broker said last that it is kept
+        self.asked = Asked(0)
 
     @property
     def _groups(self) -> Groups:
@@ -37,11 +52,12 @@ class GroupReader:
         """Read on, then commit where it stands, now and then a little before."""
         self.read()
         if self.position and self.rng.random() < 0.6:
-            offset = self.rng.choice(self.commits) if self.rng.random() < 0.1 else self.position
-            self.commits.append(offset)
+            commits = self.asked.commits
+            offset = self.rng.choice(commits) if self.rng.random() < 0.1 else self.position
+            commits.append(offset)
             ticket = self._groups.commit(GROUP, {(self.topic.decode().replace("/", "."), 0): Commit(offset)})
             if ticket is not None:
-                ticket.wait(_Kept(self, len(self.commits) - 1))
+                ticket.wait(_Kept(self, self.asked, len(commits) - 1))
 
     def read(self) -> None:
         reader = self._reader()
@@ -52,19 +68,18 @@ class GroupReader:
                 assert before == (record.value or b""), f"offset {record.offset} held {before!r}, now {record.value!r}"
             self.position = after
 
-    def keep(self, number: int) -> None:
+    def keep(self, asked: Asked, number: int) -> None:
         if not self.machine.is_cut:
-            self.kept = max(self.kept, number)
+            asked.kept = max(asked.kept, number)
+            asked.check()
 
     def restarted(self) -> None:
         """It goes on where it committed, or later if a commit of which it was not told was kept."""
         found = self._groups.offset(GROUP, (self.topic.decode().replace("/", "."), 0))
         offset = found.offset if found is not None else 0
-        allowed = self.commits[self.kept :]
-        assert offset in allowed, (
-            f"the group stands at {offset}; since the last that was kept it committed {allowed[:5]}"
-        )
-        self.commits, self.kept, self.position = [offset], 0, offset
+        self.asked.found = offset
+        self.asked.check()
+        self.asked, self.position = Asked(offset), offset
 
     def check(self) -> None:
         """The lag that is shown is what is there to be read."""
@@ -78,9 +93,9 @@ class GroupReader:
 
 
 class _Kept:
-    def __init__(self, reader: GroupReader, number: int) -> None:
-        self._reader, self._number = reader, number
+    def __init__(self, reader: GroupReader, asked: Asked, number: int) -> None:
+        self._reader, self._asked, self._number = reader, asked, number
 
     def released(self, ticket: Ticket) -> None:
         if ticket.stable:
-            self._reader.keep(self._number)
+            self._reader.keep(self._asked, self._number)
