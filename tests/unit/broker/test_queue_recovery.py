@@ -155,7 +155,7 @@ async def test_what_a_clean_start_delivers_before_it_writes_anything_is_in_doubt
     async with running(data) as broker:
         queue_of(broker).redrive()
         assert [one.redelivered for one in queue_of(broker).acquire(queue, 1)] == [False], "its attempts are forgotten"
-        shutil.copytree(data, copy)  # what a kill leaves, in the same turn
+        copy_live(data, copy)  # what a kill leaves, in the same turn
     async with running(copy) as broker:
         queue_of(broker).redrive()
         assert [one.redelivered for one in queue_of(broker).acquire(queue, 1)] == [True]
