@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mainstem.storage.disk import Disk, write_all
+from mainstem.storage.disk import Disk, RealDisk, write_all
 from mainstem.storage.engine import Buffer
 from mainstem.storage.segment.segment import LOG_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, remove
@@ -27,7 +27,7 @@ def write_synced(disk: Disk, path: Path, data: Sequence[Buffer]) -> None:
     remove(disk, path)
     fd = disk.open(path, create=True)
     try:
-        if disk.flushable:
+        if isinstance(disk, RealDisk) and disk.flushable:  # simulated ones have descriptors of their own
             disk.allocate(fd, 0, sum(map(len, data)))  # in few pieces of the disk, though it is written in many
             write_steadily(fd, data)
         else:
