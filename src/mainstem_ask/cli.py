@@ -144,8 +144,8 @@ def _bar(progress: object) -> Iterator[None]:
 @click.option("--topic", default="#", show_default=True, metavar="FILTER", help="Where: a topic filter or a topic.")
 @click.option("--since", default="", metavar="TIME", help="Not older: 2h, or 2026-01-31T12:00:00Z.")
 @click.option("--before", default="", metavar="TIME", help="Older than: 30m, or 2026-01-31T12:00:00Z.")
-@click.option("--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Hits told at most.")
-@click.option("--follow", is_flag=True, help="Then tell new ones as they arrive, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Hits shown at most.")
+@click.option("--follow", is_flag=True, help="Then show new ones as they arrive, until Ctrl-C.")
 @click.option("--histogram", default="", metavar="WIDTH", help="Instead of hits: how many in each 1m, 1h, 1d.")
 @click.option(
     "--top", type=(str, click.IntRange(1, 1000)), default=None, metavar="PATH N", help="The N most frequent values."

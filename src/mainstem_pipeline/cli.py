@@ -83,7 +83,7 @@ def pipeline() -> None:
 @click.option("--from", "start", default="", metavar="TIME", help="Backfill from a time (RFC 3339 or epoch ms).")
 @click.option("--to", "end", default="", metavar="TIME", help="Backfill up to a time.")
 @click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
-@click.option("--reset", multiple=True, metavar="FLOW", help="Begin the flow anew.")
+@click.option("--reset", multiple=True, metavar="FLOW", help="Start the flow over.")
 @click.option(
     "--accept-change", multiple=True, metavar="FLOW", help="Go on with the checkpoint although the flow changed."
 )
@@ -136,7 +136,7 @@ def _run(load: Callable[[], Pipeline], options: RunOptions, *, as_json: bool) ->
 @click.option("--to", "end", default="", metavar="TIME", help="Up to a time, once; without it the version goes on.")
 @click.option("--once", is_flag=True, help="Without --to: read what is there now, then end.")
 @click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
-@click.option("--reset", multiple=True, metavar="FLOW", help="Begin the flow of this version anew.")
+@click.option("--reset", multiple=True, metavar="FLOW", help="Start the flow of this version over.")
 @click.option("--accept-change", multiple=True, metavar="FLOW", help="Go on although the flow changed.")
 @MASTER
 @AS_JSON
@@ -429,7 +429,7 @@ def archive(
     "--partition", multiple=True, help="day(_timestamp), bucket(16, device), truncate(4, device), device. Repeatable."
 )
 @click.option("--sort", multiple=True, help="By this column: device, or '_timestamp desc'. Repeatable.")
-@click.option("--again", is_flag=True, help="Everything anew, by the schemas that are registered now.")
+@click.option("--again", is_flag=True, help="Decode everything again, by the schemas that are registered now.")
 @URL
 @WAREHOUSE
 @CATALOG

@@ -2,7 +2,7 @@
 made, moved and deleted.
 
 Found by looking, LOOK_S apart and only while somebody watches: connections, groups and topics are compared with what they
-were, so a connection that came and went between two looks is not told. Refusals and disconnections with their reasons are
+were, so a connection that came and went between two looks is not shown. Refusals and disconnections with their reasons are
 what the log says (`mainstem.*`, from INFO on). One look serves all who watch; each has ROWS_MAX waiting, beyond it the
 newest are counted.
 """
@@ -26,7 +26,7 @@ LOOK_S = 0.25
 ROWS_MAX = 1_000
 TURN_OBJECTS = 500
 TEXT_MAX = 500
-TOLD_MAX = 200  # of one kind in one look; more are told as a number
+TOLD_MAX = 200  # of one kind in one look; more are shown as a number
 
 logger = logging.getLogger("mainstem")
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("mainstem")
 @dataclass(frozen=True, slots=True)
 class Event:
     time_ms: int
-    kind: str  # connected | disconnected | rebalanced | created | moved | deleted | told
+    kind: str  # connected | disconnected | rebalanced | created | moved | deleted | logged
     text: str
     protocol: str = ""
     namespace: str = ""
@@ -54,7 +54,7 @@ class _LogLines(logging.Handler):
         except (TypeError, ValueError):  # whoever wrote the line made a mistake
             return
         level = record.levelname.lower()
-        self.lines.append(Event(int(record.created * 1000), "told", text, record.name.split(".")[-1], level=level))
+        self.lines.append(Event(int(record.created * 1000), "logged", text, record.name.split(".")[-1], level=level))
 
 
 class Events:

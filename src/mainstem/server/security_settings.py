@@ -28,7 +28,7 @@ class Tls:
     client_users: tuple[str, ...] = setting(
         (),
         NAMES,
-        "Rules that tell the user of a client's certificate, first match: `cn:{user}`, `san.uri:spiffe://acme/{user}` "
+        "Rules that name the user of a client's certificate, first match: `cn:{user}`, `san.uri:spiffe://acme/{user}` "
         "(docs/security.md). Empty: a certificate lets nobody in by itself.",
     )
 

@@ -35,7 +35,7 @@ def _deployments() -> Deployments:
 @click.option("--master", default="local[*]", show_default=True, help="Spark master of its runs.")
 @click.option("--version", default="", help="Deploy it beside the one that runs, as `replay` does.")
 @click.option("--from", "start", default="", metavar="TIME", help="With --version: where it begins.")
-@click.option("--reset", multiple=True, metavar="FLOW", help="Begin the flow anew, once.")
+@click.option("--reset", multiple=True, metavar="FLOW", help="Start the flow over, once.")
 @click.option("--accept-change", multiple=True, metavar="FLOW", help="Go on although the flow changed.")
 @click.option("--replace", "moves", is_flag=True, help="Take over the name from another file.")
 @click.option("--no-supervisor", is_flag=True, help="Start none if none runs: one will be.")

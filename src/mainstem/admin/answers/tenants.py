@@ -9,7 +9,7 @@ from mainstem.admin.answers import Deleted, says
 
 class NamespaceRow(TypedDict):
     name: str
-    cell: NotRequired[Annotated[str, says("In a cluster, where another broker owns it: then nothing else is told.")]]
+    cell: NotRequired[Annotated[str, says("In a cluster, where another broker owns it: then nothing else is known.")]]
     owner: NotRequired[Annotated[str | None, says("Of that cell.")]]
     topics: NotRequired[int]
     views: NotRequired[int]

@@ -82,7 +82,7 @@ class ViewRow(TypedDict):
 
 class SlotFacts(TypedDict):
     slot: int
-    log: Annotated[int | None, says("null where the log is gone; then nothing else is told.")]
+    log: Annotated[int | None, says("null where the log is gone; then nothing else is known.")]
     start_offset: NotRequired[int]
     end_offset: NotRequired[int]
     records: NotRequired[Annotated[int | None, says("null with a condition: counting would mean reading.")]]

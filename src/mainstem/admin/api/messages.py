@@ -231,7 +231,7 @@ OPERATIONS = (
         "POST",
         "/v1/try",
         try_it,
-        "Publish by one protocol, as the user who asks, and tell how it arrived by all of them, with the microseconds "
+        "Publish by one protocol, as the user who asks, and report how it arrived by all of them, with the microseconds "
         "since the append.",
         "topic.publish",
         body=(

@@ -210,7 +210,7 @@ QUEUE_LIMITS = (
 
 POSITION_QUERY = (Field("position", "integer", "As in the body, for who cannot write 64 bits in JSON."),)
 POSITIONS = (
-    Field("position", "integer", "Only this one, by the position that the list tells."),
+    Field("position", "integer", "Only this one, by the position that the list shows."),
     Field("positions", "array", "Only these; as texts, where JSON has no 64 bits."),
 )
 

@@ -130,7 +130,7 @@ def run(arguments: list[str]) -> int:
         if verbose:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        return show_error(SystemRefused(f"{where}{error.strerror or error}", fix="again with -vv tells where"))
+        return show_error(SystemRefused(f"{where}{error.strerror or error}", fix="run it again with -vv to see where"))
     except ModuleNotFoundError as error:
         if verbose:
             raise

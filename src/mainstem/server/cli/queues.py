@@ -149,7 +149,7 @@ def queue_dead(name: str, as_json: bool, url: str) -> None:
 
 @queue.command("redrive")
 @click.argument("name")
-@click.option("--position", type=int, help="Only this one, by the position that `mainstem queue dead` tells.")
+@click.option("--position", type=int, help="Only this one, by the position that `mainstem queue dead` shows.")
 @url_option
 def queue_redrive(name: str, position: int | None, url: str) -> None:
     """Dead letters become ready again, their attempts forgotten. Nothing is copied."""
@@ -159,7 +159,9 @@ def queue_redrive(name: str, position: int | None, url: str) -> None:
 
 @queue.command("discard")
 @click.argument("name")
-@click.option("--position", type=int, multiple=True, help="Only this one (repeatable), as `mainstem queue dead` tells.")
+@click.option(
+    "--position", type=int, multiple=True, help="Only this one (repeatable), as `mainstem queue dead` shows it."
+)
 @yes_option
 @url_option
 def queue_discard(name: str, position: tuple[int, ...], yes: bool, url: str) -> None:

@@ -50,8 +50,8 @@ def top(once: bool, as_json: bool, sort: str, url: str) -> None:
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice(["connected", "disconnected", "rebalanced", "created", "moved", "deleted", "told"]),
-    help="Only these (repeatable). `told` is what the broker's log says: refusals, failures.",
+    type=click.Choice(["connected", "disconnected", "rebalanced", "created", "moved", "deleted", "logged"]),
+    help="Only these (repeatable). `logged` is what the broker's log says: refusals, failures.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
@@ -73,7 +73,7 @@ def events(kinds: tuple[str, ...], count: int | None, as_json: bool, url: str) -
 
 def _line(event: dict[str, Any]) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(event["time_ms"] / 1000))
-    kind = event["level"] if event["kind"] == "told" and event["level"] != "info" else event["kind"]
+    kind = event["level"] if event["kind"] == "logged" and event["level"] != "info" else event["kind"]
     where = f" in {event['namespace']}" if event["namespace"] not in ("", "/") else ""
     return f"{at}.{event['time_ms'] % 1000:03d}  {kind:<12}  {event['protocol']:<6}  {event['text']}{where}"
 
