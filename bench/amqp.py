@@ -79,12 +79,12 @@ def pin(pid: int, core: int) -> None:
 
 
 @contextlib.contextmanager
-def mainstem() -> Iterator[Server]:
+def mainstem(broker_of: type[BrokerProcess] = BrokerProcess, name: str = "Mainstem") -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="bench-amqp-") as place:
-        broker = BrokerProcess(Path(place) / "data")
+        broker = broker_of(Path(place) / "data")
         with broker:
             pin(broker.pid, SERVER_CORE)
-            yield Server("Mainstem", Address("amqp", broker.host, broker.amqp_port), broker.pid)
+            yield Server(name, Address("amqp", broker.host, broker.amqp_port), broker.pid)
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ def measure(
             started = [stack.enter_context(start()) for start in servers]  # type: ignore[operator]
             for _ in range(rounds):
                 for server in started:
-                    fills = server.name == "Mainstem" and not work.shape.rate  # RabbitMQ writes a hundredth as much
+                    fills = server.name != "RabbitMQ" and not work.shape.rate  # RabbitMQ writes a hundredth as much
                     settle_machine(BACKED_BYTES if fills else 0)
                     times = LATENCY_TIMES if work.shape.rate else 1
                     result = run(work.shape, server.address, Timing(seconds * times, pid=server.pid))

@@ -87,6 +87,7 @@ SYNC_WORKS = (
     Work("synced, 16 KiB batches, 100 B", "produce", 140, 100, 8, 4, times=5),
 )
 RESIDENT_MB_MAX, START_S_TARGET = 150, 2.0
+WARM_S = 1.2
 
 
 @dataclass(slots=True)
@@ -127,11 +128,11 @@ def first_ack(port: int, config: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def mainstem(durability: str) -> Iterator[Server]:
+def mainstem(durability: str, broker_of: type[BrokerProcess] = BrokerProcess) -> Iterator[Server]:
     directory = Path(tempfile.mkdtemp(prefix="bench-mainstem-"))
     began = time.monotonic()
     try:
-        with BrokerProcess(directory / "data", f"topics.durability={durability}") as broker:
+        with broker_of(directory / "data", f"topics.durability={durability}") as broker:
             first_ack(broker.kafka_port, {})
             started_s = time.monotonic() - began
             pin(broker.pid)
@@ -320,7 +321,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=1.2, help="seconds of each workload before measuring")
+    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds of each workload before measuring")
     parser.add_argument("--only", default="", help="workloads whose name contains this word; nothing is written then")
     options = parser.parse_args()
     output = []

@@ -86,10 +86,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def mainstem() -> Iterator[Server]:
+def mainstem(broker_of: type[BrokerProcess] = BrokerProcess) -> Iterator[Server]:
     with (
         tempfile.TemporaryDirectory(prefix="mainstem-bench-") as directory,
-        BrokerProcess(Path(directory) / "data", "mqtt.subscriptions_max=200000") as broker,
+        broker_of(Path(directory) / "data", "mqtt.subscriptions_max=200000") as broker,
     ):
         yield Server(broker.mqtt_port, broker.pid, writes=True)
 

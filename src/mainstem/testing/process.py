@@ -31,6 +31,8 @@ class BrokerProcess(Endpoints):
     The first start takes free ports, later ones the same again, so that clients find it. Its log is `log_path`.
     """
 
+    listeners: tuple[str, ...] = tuple(LISTENERS)  # those of another version may be fewer
+
     def __init__(
         self, data: Path, *settings: str, engine: str = "segment", environment: dict[str, str] | None = None
     ) -> None:
@@ -67,8 +69,8 @@ class BrokerProcess(Endpoints):
     def start(self) -> Self:
         """Returns once it serves; an early end shows what it wrote."""
         command = [*self.prefix, sys.executable, "-m", "mainstem", "serve", "--data", str(self.data)]
-        ports = self.ports or dict(zip(LISTENERS, lasting_ports(len(LISTENERS)), strict=True))
-        for name in LISTENERS:
+        ports = self.ports or dict(zip(self.listeners, lasting_ports(len(self.listeners)), strict=True))
+        for name in self.listeners:
             command += [f"--{name}-port", str(ports[name])]
         for setting in self._settings:
             command += ["--set", setting]
