@@ -156,3 +156,19 @@ def test_a_shared_subscription_ends_with_its_last_member_in_its_namespace(
             assert shared(eve) == shared(bob) == ["$share/workers/jobs/#"]
         eventually(lambda: shared(bob) == [], "the group of bob's namespace ended")
         assert shared(eve) == ["$share/workers/jobs/#"]
+
+
+def test_views_and_counts_are_shown_to_who_may_describe_them(broker: Broker) -> None:
+    """A clerk may describe one topic: neither the views over it nor how many topics there are is the clerk's to know."""
+    root = httpx.Client(base_url=broker.http_url, auth=ROOT)
+    root.post("/v1/topics", json={"name": "counted/open"}).raise_for_status()
+    root.post("/v1/views", json={"name": "counted-secret", "filter": "counted/#"}).raise_for_status()
+    root.post("/v1/users", json={"name": "clerk", "password": "secret-1"}).raise_for_status()
+    rule = {"actions": ["describe", "consume"], "filter": "counted/open"}
+    root.post("/v1/users/clerk/rules", json=rule).raise_for_status()
+    clerk = httpx.Client(base_url=broker.http_url, auth=("clerk", "secret-1"))
+    assert root.get("/v1/topics/counted/open").json()["views"] == ["counted-secret"]
+    assert clerk.get("/v1/topics/counted/open").json()["views"] == []
+    for path in ("/v1/topics", "/v1/views"):
+        assert root.get(path).json()["total"] > 0
+        assert clerk.get(path).json()["total"] is None

@@ -107,6 +107,14 @@ class Call:
     def allows(self, action: Action, topic: bytes) -> bool:
         return self.running.broker.access.allows(self.principal, action, topic)
 
+    def may_describe(self, name: bytes) -> bool:
+        return self.allows(Action.DESCRIBE, name)
+
+    def counted(self, total: int) -> int | None:
+        """How many there are of all topics or views is for who may describe all of them."""
+        everything = self.running.broker.access.allows_all(self.principal, Action.DESCRIBE, b"#")
+        return total if everything else None
+
     def shown(self) -> Callable[[bytes], Shown | None]:
         """Makes JSON of values whose schema the caller may see."""
         return shown_to(self.running.broker, self.principal, self.namespace)

@@ -113,8 +113,12 @@ def find(namespace: Namespace, name: bytes) -> Topic:
     return topic
 
 
-def topic_facts(running: Running, namespace: Namespace, name: bytes) -> TopicFacts:
-    """One topic in full: spellings, settings with their sources, partitions, where its bytes are."""
+def topic_facts(
+    running: Running, namespace: Namespace, name: bytes, may_describe: Callable[[bytes], bool]
+) -> TopicFacts:
+    """One topic in full: spellings, settings with their sources, partitions, where its bytes are, and of the views over it
+    those that the caller may describe.
+    """
     topic = find(namespace, name)
     route = topic.partitions[0].route
     return {
@@ -125,10 +129,14 @@ def topic_facts(running: Running, namespace: Namespace, name: bytes) -> TopicFac
         "settings": settings_of(namespace, topic),
         "kafka_config": topic.config,
         "listeners": len(route.deliveries),
-        "views": sorted(_text(view.name) for view in namespace.views.values() if view.covers(name)),
+        "views": sorted(_text(view) for view in _views_over(namespace, name) if may_describe(view)),
         "placement": [_partition_facts(namespace, partition) for partition in topic.partitions],
         "bytes_by_engine": bytes_by_engine(topic),
     }
+
+
+def _views_over(namespace: Namespace, name: bytes) -> list[bytes]:
+    return [view.name for view in namespace.views.values() if view.covers(name)]
 
 
 def settings_of(namespace: Namespace, topic: Topic) -> dict[str, TopicSetting]:

@@ -26,7 +26,7 @@ class Page(TypedDict, Generic[T]):
 
 
 class CountedPage(Page[T]):
-    total: Annotated[int, says("How many there are in all.")]
+    total: Annotated[int | None, says("How many there are in all; null for a caller who may not describe all of them.")]
 
 
 class Events(StreamingResponse, Generic[T]):

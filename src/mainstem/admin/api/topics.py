@@ -37,7 +37,7 @@ async def list_topics(call: Call) -> CountedPage[TopicRow]:
             await turns.turn(namespace.name)
         if call.allows(Action.DESCRIBE, name) and namespace.find_topic(name) is not None:  # not gone since
             rows.append(topic_row(namespace, name))
-    return {"items": rows, "next": after, "total": topic_count(namespace)}
+    return {"items": rows, "next": after, "total": call.counted(topic_count(namespace))}
 
 
 async def tree(call: Call) -> Tree:
@@ -47,7 +47,7 @@ async def tree(call: Call) -> Tree:
         call.query.get("prefix", ""),
         after=call.query.get("after", ""),
         limit=call.limit,
-        allowed=lambda name: call.allows(Action.DESCRIBE, name),
+        allowed=call.may_describe,
     )
     return {"items": rows, "next": after, "complete": complete}
 
@@ -63,11 +63,11 @@ async def create_topic(call: Call) -> TopicFacts:
     check_ordinary(name)
     policy = namespace.policy(name).with_changes(settings_given(call))
     await call.running.broker.declare_topic(namespace, name, policy)
-    return topic_facts(call.running, namespace, name)
+    return topic_facts(call.running, namespace, name, call.may_describe)
 
 
 async def describe_topic(call: Call) -> TopicFacts:
-    return topic_facts(call.running, call.namespace, call.path["name"].encode())
+    return topic_facts(call.running, call.namespace, call.path["name"].encode(), call.may_describe)
 
 
 async def alter_topic(call: Call) -> TopicFacts:
@@ -77,7 +77,7 @@ async def alter_topic(call: Call) -> TopicFacts:
         raise InvalidArgument("nothing to change", fix="settings by name, as in [topics]: retention_ms, engine, ...")
     changed = topic.policy.with_changes(settings_given(call))
     await _apply(call, topic, changed)
-    return topic_facts(call.running, namespace, name)
+    return topic_facts(call.running, namespace, name, call.may_describe)
 
 
 async def _apply(call: Call, topic: Topic, changed: Policy) -> None:

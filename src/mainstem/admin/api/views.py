@@ -51,7 +51,8 @@ async def list_views(call: Call) -> CountedPage[ViewRow]:
     after, limit = call.query.get("after", "").encode(), call.limit
     names = [name for name in sorted(views) if name > after and call.allows(Action.DESCRIBE, name)]
     rows = [view_row(views[name]) for name in names[:limit]]
-    return {"items": rows, "next": names[limit - 1].decode() if len(names) > limit else None, "total": len(views)}
+    after_them = names[limit - 1].decode() if len(names) > limit else None
+    return {"items": rows, "next": after_them, "total": call.counted(len(views))}
 
 
 async def create_view(call: Call) -> ViewFacts:

@@ -102,9 +102,7 @@ async def topics_page(call: Call) -> dict[str, Any]:
         "mode": mode,
         "search": search,
         "filter": topic_filter,
-        "total": topic_count(namespace)
-        if call.running.broker.access.allows_all(call.principal, Action.DESCRIBE, b"#")
-        else None,
+        "total": call.counted(topic_count(namespace)),
         "crumbs": [],
         "complete": True,
     }
@@ -155,7 +153,7 @@ async def last_value(call: Call, topic: str) -> dict[str, Any] | None:
 async def topic_page_facts(call: Call) -> dict[str, Any]:
     name = call.query.get("name", "").encode()
     call.require(Action.DESCRIBE, name)
-    facts = topic_facts(call.running, call.namespace, name)
+    facts = topic_facts(call.running, call.namespace, name, call.may_describe)
     total = sum(facts["bytes_by_engine"].values()) or 1
     shares, at = [], 0.0
     for engine, size in facts["bytes_by_engine"].items():
