@@ -5,6 +5,7 @@ the flags, the versions of Cython and Python. So a fresh checkout, `pip install`
 """
 
 import hashlib
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -40,14 +41,16 @@ class BuildModules(build_ext):
 
         tree = create_dependency_tree(quiet=True)
         self._keys = {ext.name: self._key(ext, tree) for ext in self.extensions}
-        if not all(self._kept(ext).exists() for ext in self.extensions):
+        missing = [ext for ext in self.extensions if not self._kept(ext).exists()]
+        if missing:
             self._require_compiler()
+            self._translators = translators(min(self.parallel, len(missing)))
         super().build_extensions()
         for oldest in sorted(CACHE.glob("*"), key=lambda path: path.stat().st_mtime)[:-CACHED_MAX]:
             oldest.unlink(missing_ok=True)
 
     def build_extension(self, ext):
-        """In a thread of its own; Cython and gcc are processes."""
+        """In a thread of its own; Cython and gcc run in other processes."""
         target, kept = Path(self.get_ext_fullpath(ext.name)), self._kept(ext)
         target.parent.mkdir(parents=True, exist_ok=True)
         if kept.exists():
@@ -57,10 +60,11 @@ class BuildModules(build_ext):
         else:
             began = time.monotonic()
             source = str(Path(ext.sources[0]).with_suffix(".c"))
-            arguments = [ext.sources[0], "-o", source, "--shared", SHARED]
             if ext.name == SHARED:
-                arguments = ["--generate-shared", source]
-            subprocess.run([sys.executable, "-m", "cython", "-3", "-I", "src", *arguments], check=True)
+                command = [sys.executable, "-m", "cython", "-3", "-I", "src", "--generate-shared", source]
+                subprocess.run(command, check=True)
+            elif not self._translators.apply(translate, (ext.sources[0], source)):
+                raise SystemExit(f"{ext.sources[0]} cannot be translated: Cython says why above")
             ext.sources = [source]
             super().build_extension(ext)
             CACHE.mkdir(parents=True, exist_ok=True)
@@ -94,6 +98,22 @@ class BuildModules(build_ext):
             raise SystemExit(NO_COMPILER.format(missing=f"there is no C compiler here ({compiler} is not on the PATH)"))
         if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
             raise SystemExit(NO_COMPILER.format(missing="Python's header files are not installed"))
+
+
+def translators(count):
+    """Processes that have loaded Cython and its grammar before they were forked: two thirds of what a small module takes."""
+    import Cython.Compiler.ParseTreeTransforms  # noqa: F401  its import makes the grammar's tables
+
+    return multiprocessing.get_context("fork").Pool(count)
+
+
+def translate(source, target):
+    """In one of them: whether Cython made C of it."""
+    from Cython.Compiler.CmdLine import parse_command_line
+    from Cython.Compiler.Main import compile as make_c
+
+    options, sources = parse_command_line(["-3", "-I", "src", source, "-o", target, "--shared", SHARED])
+    return make_c(sources, options).num_errors == 0
 
 
 def modules():
