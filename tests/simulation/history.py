@@ -149,7 +149,7 @@ class History:
         self.machine.breathe()
 
     def burst(self) -> None:
-        """Quick clients while the clock stands nearly still: identifiers are given out again before a position is written."""
+        """Quick clients while the clock stands: identifiers are given out again before a position is written."""
         rng = self.machine.hurrying
         publisher = self.clients[0]
         for client in self.clients:
