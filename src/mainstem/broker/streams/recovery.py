@@ -43,6 +43,8 @@ def recover(stream: Stream) -> None:
         stream.stored_bytes += size
         stream.sizes.set(record.offset, size)
         last = record
+    if not stream.messages:
+        stream.stored_bytes = 0
     stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
     stream.last_stamp = _last_stamp(stream, last, stored.last_stamp)
     _recover_ids(stream)

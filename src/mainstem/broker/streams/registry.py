@@ -26,7 +26,14 @@ from mainstem.broker.streams.recovery import recover
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
-from mainstem.broker.streams.stream_entries import COUNT_EVERY, SOURCES, apply_entry, state_entry, waits_entries
+from mainstem.broker.streams.stream_entries import (
+    COUNT_EVERY,
+    SOURCES,
+    apply_entry,
+    gone_entry,
+    state_entry,
+    waits_entries,
+)
 from mainstem.broker.streams.streams import Streams
 from mainstem.broker.topics.commits import Commit
 from mainstem.log.away import bring
@@ -376,14 +383,19 @@ class StreamService:
 
     # -- journal ---------------------------------------------------------------------------------------------------
 
-    def journal_state(self, stream: Stream, removed: list[int]) -> Ticket:
+    def journal_state(self, stream: Stream) -> Ticket:
+        removed, _ = stream.take_removed()
         return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), state_entry(stream, removed))
+
+    def journal_removed(self, stream: Stream) -> Ticket:
+        entry = gone_entry(stream, *stream.take_removed())
+        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), entry)
 
     def _keep_counted(self, stream: Stream) -> None:
         """Now and then, so that a start after kill -9 looks at few of its messages."""
         end = min(stream.end, stream.last_seq)
         if end - stream.counted.end >= COUNT_EVERY:
-            self.journal_state(stream, [])
+            self.journal_state(stream)
         if stream.waits.wanted and end - stream.waits.told_end >= COUNT_EVERY:
             for one in waits_entries(stream.waits.take(end), end):
                 self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), one)
@@ -513,4 +525,4 @@ def keep_counts(service: StreamService, log: Log) -> None:
     stream = service.by_log.get(log.id)
     if stream is not None:
         service.broker.ticker.write_now()
-        service.journal_state(stream, [])
+        service.journal_state(stream)

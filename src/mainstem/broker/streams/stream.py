@@ -58,7 +58,8 @@ class Stream(StreamContents):
         self._bringing = False  # old messages that lie elsewhere, to see how old they are
         self._fresh: deque[tuple[int, bytes]] = deque()  # written, not yet stable: offset, topic
         self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
-        self._unjournaled: list[int] = []
+        self._unjournaled: list[int] = []  # removed,
+        self._unjournaled_bytes = 0  # and how many bytes those had of them that are counted
         self._unwanted: list[int] = []
         self.expiring = Expiring()
         self.schedules = Schedules(self)
@@ -222,6 +223,8 @@ class Stream(StreamContents):
         size = self.sizes.pop(offset) or (self.stored_bytes // self.messages if self.messages else 0)
         self.messages -= 1
         self.stored_bytes = max(0, self.stored_bytes - size) if self.messages else 0
+        if offset < self.counted.end:
+            self._unjournaled_bytes += size
 
     def _advance(self) -> None:
         """The first record may be another one now."""
@@ -249,7 +252,7 @@ class Stream(StreamContents):
         self.removed.forget_before(self.first)
         self.log.move_start(self.first)
         self.log.low_mark = max(self.log.low_mark, min(self.first, self.log.stable))
-        self._journal_state()
+        self.service.journal_state(self)
         for consumer in self.readers():
             consumer.on_removed_range(first, self.first)
         return gone
@@ -357,11 +360,13 @@ class Stream(StreamContents):
 
     def flush_removed(self) -> Ticket | None:
         """Journal what was removed; the ticket is released when that is durable."""
-        return self._journal_state() if self._unjournaled else None
+        return self.service.journal_removed(self) if self._unjournaled else None
 
-    def _journal_state(self) -> Ticket:
-        removed, self._unjournaled = self._unjournaled, []
-        return self.service.journal_state(self, sorted(removed))
+    def take_removed(self) -> tuple[list[int], int]:
+        """For the journal: offsets, and the bytes of those that it counts."""
+        removed, size = sorted(self._unjournaled), self._unjournaled_bytes
+        self._unjournaled, self._unjournaled_bytes = [], 0
+        return removed, size
 
     # -- duplicates ------------------------------------------------------------------------------------------------
 
