@@ -23,7 +23,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--first", type=int, help="the first seed; without it one that no run had before")
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--calm", action="store_true", help="it without a burst, as before there were any")
+    parser.add_argument(
+        "--calm",
+        action="store_true",
+        help="it without bursts, small windows and crashes three seconds apart, as before there were any",
+    )
     parser.add_argument("--failures", type=int, default=3, help="each process stops after so many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()

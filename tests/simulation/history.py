@@ -39,7 +39,7 @@ RETAINED_TOPICS = ("r/1", "own/r2")
 
 class History:
     def __init__(self, seed: int, *, calm: bool = False) -> None:
-        """`calm`: without a burst, as the seeds that failed before there were any."""
+        """`calm`: without what came later, as the seeds that failed before."""
         self.seed = seed
         self.machine = Machine(seed)
         self.rng = self.machine.rng
@@ -62,6 +62,9 @@ class History:
         self.snapshotting = False
         hurrying = self.machine.hurrying
         self.burst_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.5 else 0
+        self.twice_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.4 else 0
+        for client in self.clients[:2]:
+            client.receive_maximum = hurrying.choice((0, 0, 1, 3, 20)) if not calm else 0
 
     # -- the whole of it
 
@@ -117,6 +120,9 @@ class History:
         if self.operations == self.burst_at:
             self.burst()
             return
+        if self.operations == self.twice_at:
+            self.crash_twice()
+            return
         client = self.rng.choice(self.clients)
         action = self.rng.random()
         if action < 0.45:
@@ -164,6 +170,21 @@ class History:
                 return
         if self.crashes_left and rng.random() < 0.7:
             self.crash()
+
+    def crash_twice(self) -> None:
+        """While all publish, and again when a checkpoint has passed what the recovery in between derived."""
+        for client in self.clients:
+            client.connect()
+            client.publish(client.series[0])
+        for _ in range(2):
+            for client in self.clients:
+                client.act(eager=True)
+            self.machine.hurry()
+        self.crash()
+        for _ in range(4):
+            self.machine.loop.advance(1.1)
+            self.machine.hurry()
+        self.crash()
 
     def maintain(self) -> None:
         broker = self.machine.broker

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.history import OPERATIONS, run_seed
 
 ONCE_FAILED: dict[int, str] = {}
-FAILED_BEFORE_BURSTS = {  # `--calm`: with a burst they would show something else
+FAILED_BEFORE_BURSTS = {  # `--calm`: else they would show something else
     35: "a QoS 2 identifier whose record a power cut took was used again while its client held it",
     50: "the same, and the client never came to rest",
     94: "a QoS 2 message came again under a new identifier",
