@@ -180,11 +180,25 @@ class History:
             for client in self.clients:
                 client.act(eager=True)
             self.machine.hurry()
+        if self.machine.hurrying.random() < 0.7:
+            self.commit()
         self.crash()
         for _ in range(4):
             self.machine.loop.advance(1.1)
             self.machine.hurry()
         self.crash()
+
+    def commit(self) -> None:
+        """A transaction, until its commit was just answered: its markers need not be durable."""
+        ending = False
+        for _ in range(HEAL_ROUNDS):
+            if not self.writer.asking:
+                if ending:
+                    return
+                ending = self.writer.commit()
+            self.machine.hurry(syncs=1)
+            if self.machine.is_cut:
+                return
 
     def maintain(self) -> None:
         broker = self.machine.broker

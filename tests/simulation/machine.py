@@ -276,10 +276,10 @@ class Machine:
         loop.settle(lambda: self.is_cut)
         self.check_failures()
 
-    def hurry(self) -> None:
-        """Everything happens that needs no time, with syncs that are quick."""
+    def hurry(self, syncs: int = 0) -> None:
+        """Everything happens that needs no time, with syncs that are quick: so many, or some."""
         loop, rng = self.loop, self.hurrying
-        for _ in range(rng.randint(1, 6)):
+        for _ in range(syncs or rng.randint(1, 6)):
             loop.settle(lambda: self.is_cut)
             if self.is_cut:
                 return
