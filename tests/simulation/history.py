@@ -63,6 +63,8 @@ class History:
         hurrying = self.machine.hurrying
         self.burst_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.5 else 0
         self.twice_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.4 else 0
+        forgets = self.machine.policy.retention_ms > 0 and hurrying.random() < 0.7
+        self.forget_at = hurrying.randint(5, OPERATIONS) if forgets and not calm else 0
         for client in self.clients[:2]:
             client.receive_maximum = hurrying.choice((0, 0, 1, 3, 20)) if not calm else 0
 
@@ -122,6 +124,9 @@ class History:
             return
         if self.operations == self.twice_at:
             self.crash_twice()
+            return
+        if self.operations == self.forget_at:
+            self.forget()
             return
         client = self.rng.choice(self.clients)
         action = self.rng.random()
@@ -187,6 +192,30 @@ class History:
             self.machine.loop.advance(1.1)
             self.machine.hurry()
         self.crash()
+
+    def forget(self) -> None:
+        """Retention comes when all parts are old; perhaps a subscriber is away."""
+        absent = self.machine.hurrying.choice((*self.clients[:2], None))
+        if absent is not None:
+            absent.drop()
+        for client in self.clients:
+            for series in client.series if client is not absent else ():
+                client.publish(series)
+                client.connect()
+        for _ in range(10):
+            for client in self.clients:
+                if client is not absent:
+                    client.act(eager=True)
+            self.machine.hurry()
+        broker = self.machine.broker
+        assert broker is not None
+        for log in broker.logs.by_id.values():
+            log.engine.roll()
+        self.machine.loop.advance(1.1)
+        self.machine.loop.create_task(broker.maintenance.round())
+        self.machine.hurry()
+        if not self.machine.is_cut:
+            self.check_retained()
 
     def commit(self) -> None:
         """A transaction, until its commit was just answered: its markers need not be durable."""
