@@ -17,9 +17,9 @@ CHANNEL = 1
 
 class RawAmqp:
     def __init__(self, endpoints: Endpoints) -> None:
-        self._socket = socket.create_connection((endpoints.host, endpoints.amqp_port), timeout=20)
+        self.socket = socket.create_connection((endpoints.host, endpoints.amqp_port), timeout=20)
         self._buffer = b""
-        self._socket.sendall(b"AMQP\0\0\x09\x01")
+        self.socket.sendall(b"AMQP\0\0\x09\x01")
         self._expect(spec.Connection.Start, channel=0)
         self.send(spec.Connection.StartOk({}, "PLAIN", b"\0guest\0guest", "en_US"), channel=0)
         self._expect(spec.Connection.Tune, channel=0)
@@ -32,13 +32,13 @@ class RawAmqp:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def send(self, method: Method, channel: int = CHANNEL) -> None:
         self._frame(METHOD, struct.pack(">I", method.INDEX) + b"".join(method.encode()), channel)
 
     def _frame(self, kind: int, payload: bytes, channel: int = CHANNEL) -> None:
-        self._socket.sendall(struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce")
+        self.socket.sendall(struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce")
 
     def ask(self, method: Method, answer: type[Method]) -> bytes:
         self.send(method)
@@ -76,7 +76,7 @@ class RawAmqp:
 
     def _read(self, size: int) -> bytes:
         while len(self._buffer) < size:
-            piece = self._socket.recv(65_536)
+            piece = self.socket.recv(65_536)
             assert piece, "the broker closed the connection"
             self._buffer += piece
         data, self._buffer = self._buffer[:size], self._buffer[size:]

@@ -23,11 +23,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--first", type=int, help="the first seed; without it one that no run had before")
     parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument(
+        "--calm",
+        action="store_true",
+        help="it without bursts, small windows and crashes three seconds apart, as before there were any",
+    )
     parser.add_argument("--failures", type=int, default=3, help="each process stops after so many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.seed is not None:
-        run_seed(options.seed)
+        run_seed(options.seed, calm=options.calm)
         return 0
     first = options.first if options.first is not None else int(time.time()) * SEEDS_EACH
     firsts = [first + n * SEEDS_EACH for n in range(options.processes)]

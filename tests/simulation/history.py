@@ -32,11 +32,14 @@ from tests.simulation.transaction_writer import TransactionWriter
 
 OPERATIONS = 50
 HEAL_ROUNDS = 400
+BURST = 60  # messages at once: a client's first 31 identifiers are then given out twice, and more
+BURST_ROUNDS = 40
 RETAINED_TOPICS = ("r/1", "own/r2")
 
 
 class History:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, calm: bool = False) -> None:
+        """`calm`: without what came later, as the seeds that failed before."""
         self.seed = seed
         self.machine = Machine(seed)
         self.rng = self.machine.rng
@@ -57,6 +60,13 @@ class History:
         self.crashes_left = self.rng.randint(1, 3)
         self.operations = self.snapshots = 0
         self.snapshotting = False
+        hurrying = self.machine.hurrying
+        self.burst_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.5 else 0
+        self.twice_at = hurrying.randint(5, OPERATIONS) if not calm and hurrying.random() < 0.4 else 0
+        forgets = self.machine.policy.retention_ms > 0 and hurrying.random() < 0.7
+        self.forget_at = hurrying.randint(5, OPERATIONS) if forgets and not calm else 0
+        for client in self.clients[:2]:
+            client.receive_maximum = hurrying.choice((0, 0, 1, 3, 20)) if not calm else 0
 
     # -- the whole of it
 
@@ -109,6 +119,15 @@ class History:
             self.crash()
 
     def _step(self) -> None:
+        if self.operations == self.burst_at:
+            self.burst()
+            return
+        if self.operations == self.twice_at:
+            self.crash_twice()
+            return
+        if self.operations == self.forget_at:
+            self.forget()
+            return
         client = self.rng.choice(self.clients)
         action = self.rng.random()
         if action < 0.45:
@@ -139,6 +158,76 @@ class History:
             self.crash()
             return
         self.machine.breathe()
+
+    def burst(self) -> None:
+        """Quick clients while the clock stands: identifiers are given out again before a position is written."""
+        rng = self.machine.hurrying
+        publisher = self.clients[0]
+        for client in self.clients:
+            client.connect()
+        for _ in range(rng.choice((BURST // 2, BURST, 2 * BURST))):
+            publisher.publish(publisher.series[0])
+        for _ in range(rng.randint(1, BURST_ROUNDS)):
+            for client in self.clients:
+                client.act(eager=True)
+            self.machine.hurry()
+            if self.machine.is_cut:
+                return
+        if self.crashes_left and rng.random() < 0.7:
+            self.crash()
+
+    def crash_twice(self) -> None:
+        """While all publish, and again when a checkpoint has passed what the recovery in between derived."""
+        for client in self.clients:
+            client.connect()
+            client.publish(client.series[0])
+        for _ in range(2):
+            for client in self.clients:
+                client.act(eager=True)
+            self.machine.hurry()
+        if self.machine.hurrying.random() < 0.7:
+            self.commit()
+        self.crash()
+        for _ in range(4):
+            self.machine.loop.advance(1.1)
+            self.machine.hurry()
+        self.crash()
+
+    def forget(self) -> None:
+        """Retention comes when all parts are old; perhaps a subscriber is away."""
+        absent = self.machine.hurrying.choice((*self.clients[:2], None))
+        if absent is not None:
+            absent.drop()
+        for client in self.clients:
+            for series in client.series if client is not absent else ():
+                client.publish(series)
+                client.connect()
+        for _ in range(10):
+            for client in self.clients:
+                if client is not absent:
+                    client.act(eager=True)
+            self.machine.hurry()
+        broker = self.machine.broker
+        assert broker is not None
+        for log in broker.logs.by_id.values():
+            log.engine.roll()
+        self.machine.loop.advance(1.1)
+        self.machine.loop.create_task(broker.maintenance.round())
+        self.machine.hurry()
+        if not self.machine.is_cut:
+            self.check_retained()
+
+    def commit(self) -> None:
+        """A transaction, until its commit was just answered: its markers need not be durable."""
+        ending = False
+        for _ in range(HEAL_ROUNDS):
+            if not self.writer.asking:
+                if ending:
+                    return
+                ending = self.writer.commit()
+            self.machine.hurry(syncs=1)
+            if self.machine.is_cut:
+                return
 
     def maintain(self) -> None:
         broker = self.machine.broker
@@ -271,8 +360,8 @@ class History:
             assert value in allowed, f"retained on {series.topic}: {value!r}, expected one of {sorted(allowed)[:5]}"
 
 
-def run_seed(seed: int) -> History:
-    history = History(seed)
+def run_seed(seed: int, *, calm: bool = False) -> History:
+    history = History(seed, calm=calm)
     try:
         history.run()
     except BaseException as error:

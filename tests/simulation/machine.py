@@ -143,6 +143,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.slicing = random.Random(-seed - 1)  # of snapshots; what else a seed decides does not depend on it
+        self.hurrying = random.Random(f"hurry {seed}")  # of bursts, likewise
         self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=MEMORY if MEMORY.is_dir() else None))
         (self.directory / BALLAST).touch()  # there already: making it takes as long as thirty steps
         self.metadata = empty_metadata()
@@ -272,6 +273,19 @@ class Machine:
             if self.is_cut:
                 return
         loop.advance(rng.choice((0.0005, 0.002, 0.02, 0.06, 0.3, 1.1)))
+        loop.settle(lambda: self.is_cut)
+        self.check_failures()
+
+    def hurry(self, syncs: int = 0) -> None:
+        """Everything happens that needs no time, with syncs that are quick: so many, or some."""
+        loop, rng = self.loop, self.hurrying
+        for _ in range(syncs or rng.randint(1, 6)):
+            loop.settle(lambda: self.is_cut)
+            if self.is_cut:
+                return
+            self.committer.sync(rng)
+            self.committer.tell()
+            self.store.commit()
         loop.settle(lambda: self.is_cut)
         self.check_failures()
 

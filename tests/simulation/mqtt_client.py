@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from collections import deque
 
+from mainstem.protocols.mqtt.wire.properties import Property
 from tests.protocol.mqtt.raw import Message, ack_packet, connect_packet, publish_packet, subscribe_packet
 from tests.simulation.machine import Machine
 from tests.simulation.network import Wire
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
 WINDOW = 6
+FOR_EVER = 0xFFFFFFFF
 
 
 class Series:
@@ -36,6 +38,7 @@ class MqttClient:
     def __init__(self, machine: Machine, name: str, rng: random.Random, subscribe: list[tuple[str, int]]) -> None:
         self.machine, self.name, self.rng = machine, name, rng
         self.subscriptions = subscribe
+        self.receive_maximum = 0  # else it speaks MQTT 5, and catching up waits for its acks
         self.series: list[Series] = []
         self.wire: Wire | None = None
         self.connected = self.subscribed = False
@@ -62,7 +65,16 @@ class MqttClient:
         self.connected = False
         self._acks.clear()
         self.wire = Wire(self.machine.mqtt.make_connection(), lambda: self.machine.is_cut)
-        self._send(connect_packet(self.name, clean=False, keep_alive=0))
+        properties = {Property.SESSION_EXPIRY: FOR_EVER, Property.RECEIVE_MAXIMUM: self.receive_maximum}
+        self._send(
+            connect_packet(
+                self.name,
+                version=self._version,
+                clean=False,
+                keep_alive=0,
+                properties=properties if self.receive_maximum else None,
+            )
+        )
 
     def drop(self) -> None:
         if self.wire is not None:
@@ -78,8 +90,15 @@ class MqttClient:
         self.wire, self.connected = None, False
 
     @property
+    def _version(self) -> int:
+        return 5 if self.receive_maximum else 4
+
+    @property
     def idle(self) -> bool:
-        return self.connected and self.subscribed and not (self._out or self._queue or self._acks or self._pending)
+        """Nothing is left to be read, sent or answered. What the broker still owes may come later."""
+        unread = self.wire is not None and self.wire.inbox and self.receive_maximum
+        busy = self._out or self._queue or self._acks or self._pending or unread
+        return self.connected and self.subscribed and not busy
 
     # -- one turn of its own
 
@@ -104,7 +123,12 @@ class MqttClient:
         if series.qos:
             self._out[self._ids] = series, number, False
         return publish_packet(
-            series.topic, series.payload(number), qos=series.qos, packet_id=self._ids, retain=series.retain
+            series.topic,
+            series.payload(number),
+            qos=series.qos,
+            packet_id=self._ids,
+            retain=series.retain,
+            version=self._version,
         )
 
     def read(self) -> None:
@@ -129,7 +153,7 @@ class MqttClient:
             assert body[1] == 0, f"{self.name}: refused with {body[1]}"
             self._resume()
         elif kind == 3:
-            self._receive(Message(first, body, 4))
+            self._receive(Message(first, body, self._version))
         elif kind == 9:
             self.subscribed = True
         elif kind == PUBACK and packet_id in self._out:
@@ -155,7 +179,7 @@ class MqttClient:
         self.connected = True
         data = b""
         if not self.subscribed:
-            data += subscribe_packet(*self.subscriptions) if self.subscriptions else b""
+            data += subscribe_packet(*self.subscriptions, version=self._version) if self.subscriptions else b""
             self.subscribed = not self.subscriptions
         for packet_id, (series, number, recorded) in self._out.items():
             if recorded:
@@ -168,6 +192,7 @@ class MqttClient:
                     packet_id=packet_id,
                     retain=series.retain,
                     dup=True,
+                    version=self._version,
                 )
         if data:
             self._send(data)

@@ -10,7 +10,8 @@ import pytest
 
 from tests.simulation.history import OPERATIONS, run_seed
 
-ONCE_FAILED = {
+ONCE_FAILED: dict[int, str] = {}
+FAILED_BEFORE_BURSTS = {  # `--calm`: else they would show something else
     35: "a QoS 2 identifier whose record a power cut took was used again while its client held it",
     50: "the same, and the client never came to rest",
     94: "a QoS 2 message came again under a new identifier",
@@ -32,8 +33,8 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(5)])
+@pytest.mark.parametrize("seed", [*FAILED_BEFORE_BURSTS, *ONCE_FAILED, *range(5)])
 def test_nothing_acknowledged_is_lost_repeated_or_disordered(seed: int) -> None:
-    history = run_seed(seed)
+    history = run_seed(seed, calm=seed in FAILED_BEFORE_BURSTS)
     assert history.operations >= OPERATIONS
     assert history.machine.crashes

@@ -76,6 +76,17 @@ class TransactionWriter:
         else:
             self.end(commit=self.rng.random() < 0.6)
 
+    def commit(self) -> bool:
+        """One step towards it; True if that was asked for."""
+        if self.who is None:
+            self.begin_session()
+        elif self.open is None:
+            self.write()
+        else:
+            self.end(commit=True)
+            return True
+        return False
+
     def begin_session(self) -> None:
         """A new epoch: whatever was open is aborted first."""
         coordinator = self._broker().coordinator

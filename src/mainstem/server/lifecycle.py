@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
@@ -59,6 +60,12 @@ def _keep_freed_memory() -> None:
     mallopt(_M_TOP_PAD, TRIM_BYTES // 16)  # and ask for it in pieces worth the call
 
 
+def _give_back_freed_memory() -> None:
+    """Once, after the start: what recovery read and threw away, up to TRIM_BYTES, is more than serving may ever need."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 async def _serve(
     config: Config, move_ports: bool, announce: Callable[[App, float], None], reload: Callable[[], Config]
 ) -> int:
@@ -68,6 +75,7 @@ async def _serve(
     gc.freeze()  # what was imported and recovered stays: do not look at it again
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
+    _give_back_freed_memory()
     stopping = handle_signals(lambda: app, reload)
     announce(app, time.monotonic() - began)
     notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")

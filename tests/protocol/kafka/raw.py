@@ -23,7 +23,7 @@ def batch_of(values: list[bytes], **head: int) -> bytes:
 
 class RawClient:
     def __init__(self, broker: Endpoints) -> None:
-        self._socket = socket.create_connection((broker.host, broker.kafka_port), timeout=10)
+        self.socket = socket.create_connection((broker.host, broker.kafka_port), timeout=10)
         self._correlation = 0
 
     def __enter__(self) -> Self:
@@ -32,10 +32,10 @@ class RawClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def send_bytes(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def send(self, name: str, version: int, value: Any) -> int:
         self._correlation += 1
@@ -57,7 +57,7 @@ class RawClient:
     def _read(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            chunk = self._socket.recv(size - len(data))
+            chunk = self.socket.recv(size - len(data))
             if not chunk:
                 raise ConnectionError("closed by the broker")
             data += chunk
@@ -66,7 +66,7 @@ class RawClient:
     def closed(self) -> bool:
         """Whether the broker hangs up."""
         try:
-            return self._socket.recv(1) == b""
+            return self.socket.recv(1) == b""
         except ConnectionError:
             return True
 

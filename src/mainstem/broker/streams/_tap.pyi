@@ -20,6 +20,8 @@ class Sizes:
         """The same, and forget it."""
     def pop_below(self, offset: int) -> tuple[int, int]:
         """How many sizes below an offset are known, and their sum; they are forgotten."""
+    def sum_from(self, offset: int) -> int:
+        """Of those that are known from an offset on."""
 
 class StreamCounts:
     """What a stream knows of its messages without looking at them."""

@@ -87,6 +87,13 @@ cdef class Sizes:
             self.start = last
         return count, total
 
+    def sum_from(self, int64_t offset):
+        """Of those that are known from an offset on."""
+        cdef int64_t n, total = 0
+        for n in range(max(offset, self.start), self.end):
+            total += self.at[n & self.mask]
+        return total
+
 
 cdef class StreamCounts:
     def __init__(self, int64_t begin, int64_t sizes_max):

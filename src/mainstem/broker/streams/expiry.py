@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 EXPIRING_MAX = 1_000_000  # messages of one stream that wait for their end
 NS_PER_S = 1_000_000_000
@@ -49,6 +50,15 @@ class Expiring:
     def next_due_ns(self) -> int:
         """0: none ends."""
         return self._heap[0][0] if self._heap else 0
+
+    def all(self) -> list[tuple[int, int]]:
+        """Offset and end of each."""
+        return [(offset, due_ns) for due_ns, offset in self._heap]
+
+    def add_all(self, found: Iterable[tuple[int, int]]) -> None:
+        """End and offset of each."""
+        self._heap.extend(found)
+        heapify(self._heap)
 
     def add(self, offset: int, due_ns: int) -> None:
         heappush(self._heap, (due_ns, offset))

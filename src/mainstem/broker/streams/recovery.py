@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.broker")
 
 
-def recover(stream: Stream, known_bytes: int, counted: int) -> None:
-    """After the journal is recovered: count what it does not know. It knows the bytes of messages below `counted`."""
+def recover(stream: Stream) -> None:
+    """After the journal is recovered: count what it does not know."""
     log = stream.log
     stored = log.engine.stat()
     if stored.end_offset > stored.start_offset:
@@ -30,21 +30,31 @@ def recover(stream: Stream, known_bytes: int, counted: int) -> None:
     log.move_start(stream.first)
     log.low_mark = max(log.low_mark, min(stream.first, log.stable))
     stream.messages = stream.count((), stream.first, stream.written)
-    stream.stored_bytes = known_bytes
+    stream.stored_bytes, counted = stream.counted
     last = None
     for record in stream.walk_readable(max(counted, stream.first), stream.written, "and their bytes are not counted"):
         block = record.header(b"ms-nats")
-        stream.stored_bytes += OVERHEAD_BYTES + len(stream.plain(record.topic)) + len(record.value or b"")
-        stream.stored_bytes += 4 + len(block) if block else 0
+        size = (
+            OVERHEAD_BYTES
+            + len(stream.plain(record.topic))
+            + len(record.value or b"")
+            + (4 + len(block) if block else 0)
+        )
+        stream.stored_bytes += size
+        stream.sizes.set(record.offset, size)
         last = record
+    if not stream.messages:
+        stream.stored_bytes = 0
     stream.first = stream.next_visible(stream.first) if stream.messages else stream.last_seq
     stream.last_stamp = _last_stamp(stream, last, stored.last_stamp)
     _recover_ids(stream)
-    if stream.config.get("allow_msg_ttl") or stream.config.get("allow_msg_schedules"):
+    if stream.waits.wanted:
+        stream.waits.bring_back()
         unknown = "and nobody knows when their messages end or are due"
-        for record in stream.walk_readable(stream.first, stream.written, unknown):
+        for record in stream.walk_readable(max(stream.first, stream.waits.told_end), stream.written, unknown):
             if block := record.header(b"ms-nats"):
                 stream.note_headers(record.offset, record.topic, record.stamp, block)
+        stream.service.arm(stream)
         stream.expire_single()
     stream.sourcing.recover()
     stream.enforce()

@@ -2,11 +2,7 @@
 
 Declarations are metadata (items of kinds `stream` and `consumer`); what happened to them is journaled in the default stem:
 
-    journal kind "stream":    key = u32 log id;  value = u8 what, then
-                              1  offsets removed: i64 …
-                              2  the first record: i64 offset
-                              3  a snapshot: i64 first, i64 last sequence, i64 bytes, i64 counted up to, i64 … removed
-                              4  where its sources stand (sourcing.py)
+    journal kind "stream":    key = u32 log id;  value: `stream_entries.py` draws it
     journal kind "consumer":  key = u32 id;  value = i64 consumer sequence, i64 delivered, a change of the cursor;
                               or i64 −1, i64 offset: it begins again there
 
@@ -18,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +26,14 @@ from mainstem.broker.streams.recovery import recover
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted
 from mainstem.broker.streams.stream import Stream
+from mainstem.broker.streams.stream_entries import (
+    COUNT_EVERY,
+    SOURCES,
+    apply_entry,
+    gone_entry,
+    state_entry,
+    waits_entries,
+)
 from mainstem.broker.streams.streams import Streams
 from mainstem.broker.topics.commits import Commit
 from mainstem.log.away import bring
@@ -54,10 +57,7 @@ CONSUMERS_MAX = 100_000
 CHECKPOINT_S = 1.0
 ALARM_S = 0.02  # messages that end within it end together
 STREAM_KIND, CONSUMER_KIND = "stream", "consumer"
-REMOVED, FIRST, SNAPSHOT, SOURCES = b"\1", b"\2", b"\3", b"\4"
 _KEY = struct.Struct(">I")
-_OFFSET = struct.Struct(">q")
-_STATE = struct.Struct(">qqqq")
 _PLACE = struct.Struct(">qq")
 RESET = -1
 ENGINE_OF_STORAGE = {"memory": "memory"}  # JetStream's word → the engine; `file` is whatever the namespace has
@@ -75,7 +75,6 @@ class StreamService:
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         self._alarms: dict[int, tuple[int, asyncio.TimerHandle]] = {}  # by log id: when a message of a stream ends
         self._checkpoint: asyncio.TimerHandle | None = None
-        self._counted: dict[int, tuple[int, int]] = {}  # log id → bytes, counted up to
         for kind, apply, dump, namespace_of in (
             (STREAM_KIND, self._apply_stream, self._dump_streams, self._stream_namespace),
             (CONSUMER_KIND, self._apply_consumer, self._dump_consumers, self._consumer_namespace),
@@ -145,7 +144,7 @@ class StreamService:
     def start(self) -> None:
         """After the journal is recovered: count what it does not know."""
         for stream in self.by_log.values():
-            recover(stream, *self._counted.pop(stream.log.id, (0, 0)))
+            recover(stream)
         for consumer in self.by_id.values():
             consumer.recover()
         for stream in self.by_log.values():
@@ -384,37 +383,40 @@ class StreamService:
 
     # -- journal ---------------------------------------------------------------------------------------------------
 
-    def journal_removed(self, stream: Stream, offsets: array[int]) -> Ticket:
-        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), REMOVED + _packed(offsets))
+    def journal_state(self, stream: Stream) -> Ticket:
+        removed, _ = stream.take_removed()
+        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), state_entry(stream, removed))
 
-    def journal_first(self, stream: Stream) -> Ticket:
-        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), FIRST + _OFFSET.pack(stream.first))
+    def journal_removed(self, stream: Stream) -> Ticket:
+        entry = gone_entry(stream, *stream.take_removed())
+        return self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), entry)
+
+    def _keep_counted(self, stream: Stream) -> None:
+        """Now and then, so that a start after kill -9 looks at few of its messages."""
+        end = min(stream.end, stream.last_seq)
+        if end - stream.counted.end >= COUNT_EVERY:
+            self.journal_state(stream)
+        if stream.waits.wanted and end - stream.waits.told_end >= COUNT_EVERY:
+            for one in waits_entries(stream.waits.take(end), end):
+                self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), one)
 
     def _apply_stream(self, key: bytes, value: bytes | None) -> None:
         stream = self.by_log.get(_KEY.unpack(key)[0])
-        if stream is None or value is None:
-            return
-        what, body = value[:1], value[1:]
-        if what == REMOVED:
-            stream.removed.add(_unpacked(body))
-        elif what == FIRST:
-            stream.first = max(stream.first, _OFFSET.unpack(body)[0])
-        elif what == SOURCES:
-            stream.sourcing.apply(body)
-        elif what == SNAPSHOT:
-            first, last_seq, size, counted = _STATE.unpack_from(body)
-            stream.first, stream.last_seq = max(stream.first, first), max(stream.last_seq, last_seq)
-            self._counted[stream.log.id] = size, counted
-            stream.removed.add(_unpacked(body[_STATE.size :]))
+        if stream is not None and value is not None:
+            apply_entry(stream, value)
 
     def _dump_streams(self) -> Iterator[tuple[bytes, bytes]]:
         for log_id, stream in list(self.by_log.items()):
             if self.by_log.get(log_id) is not stream:
                 continue
-            state = _state_of(stream)
-            yield _KEY.pack(log_id), SNAPSHOT + state + _packed(array("q", stream.removed.all()))
+            key, state = _KEY.pack(log_id), state_entry(stream, stream.removed.all())
+            waits = waits_entries(stream.waits.all(stream.counted.end), stream.counted.end)
+            yield key, state
+            if stream.waits.wanted:
+                for one in waits:
+                    yield key, one
             if stream.sourcing.journaled:
-                yield _KEY.pack(log_id), SOURCES + stream.sourcing.journaled
+                yield key, SOURCES + stream.sourcing.journaled
 
     def _stream_namespace(self, key: bytes) -> str:
         stream = self.by_log.get(_KEY.unpack(key)[0])
@@ -472,6 +474,7 @@ class StreamService:
         for stream in list(self.by_log.values()):
             if stream.settings.max_age_ns > 0:
                 stream.expire()
+            self._keep_counted(stream)
             places = stream.sourcing.state()
             if places is not None:
                 self.broker.journal.put(STREAM_KIND, _KEY.pack(stream.log.id), SOURCES + places)
@@ -517,26 +520,9 @@ class StreamService:
             self.schedule(consumer)
 
 
-def _packed(offsets: array[int]) -> bytes:
-    swapped = array("q", offsets)
-    swapped.byteswap()
-    return swapped.tobytes()
-
-
-def _unpacked(data: bytes) -> array[int]:
-    offsets = array("q")
-    offsets.frombytes(data)
-    offsets.byteswap()
-    return offsets
-
-
 def keep_counts(service: StreamService, log: Log) -> None:
     """Parts of it leave this machine: a start counts on from here, and not what it would have to fetch for it."""
     stream = service.by_log.get(log.id)
     if stream is not None:
         service.broker.ticker.write_now()
-        service.broker.journal.put(STREAM_KIND, _KEY.pack(log.id), SNAPSHOT + _state_of(stream))
-
-
-def _state_of(stream: Stream) -> bytes:
-    return _STATE.pack(stream.first, stream.last_seq, stream.stored_bytes, stream.log.written)
+        service.journal_state(stream)

@@ -53,6 +53,9 @@ class Schedules:
     def __len__(self) -> int:
         return len(self._by_topic)
 
+    def offsets(self) -> list[int]:
+        return [offset for offset, _ in self._by_topic.values()]
+
     @property
     def full(self) -> bool:
         return len(self._by_topic) >= SCHEDULES_MAX

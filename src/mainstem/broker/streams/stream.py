@@ -9,7 +9,6 @@ a crash may bring a removed record back, never lose both.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,9 @@ from mainstem.broker.streams.republishing import Republishing
 from mainstem.broker.streams.schedules import Schedules
 from mainstem.broker.streams.settings import StreamSettings
 from mainstem.broker.streams.sourcing import Granted, Sourcing
+from mainstem.broker.streams.stream_entries import Counted
 from mainstem.broker.streams.tap import OVERHEAD_BYTES, Tap
+from mainstem.broker.streams.waits import ITS_OWN_WORDS, Waits
 from mainstem.log.away import bring
 from mainstem.model.errors import CorruptFrame
 from mainstem.model.origin import Origin
@@ -57,10 +58,13 @@ class Stream(StreamContents):
         self._bringing = False  # old messages that lie elsewhere, to see how old they are
         self._fresh: deque[tuple[int, bytes]] = deque()  # written, not yet stable: offset, topic
         self._subjects: OrderedDict[bytes, deque[int]] = OrderedDict()
-        self._unjournaled: list[int] = []
+        self._unjournaled: list[int] = []  # removed,
+        self._unjournaled_bytes = 0  # and how many bytes those had of them that are counted
         self._unwanted: list[int] = []
         self.expiring = Expiring()
         self.schedules = Schedules(self)
+        self.waits = Waits(self)
+        self.counted = Counted()  # as the journal has it
         self.republishing = Republishing.of(self)
         self.mirrors: list[Mirror] = []
         self.granted: Granted = {}
@@ -128,9 +132,11 @@ class Stream(StreamContents):
         """What a message asks of the future: to end, to be published again."""
         if self.config.get("allow_msg_ttl") and (left_ns := ttl_of(block)):
             self.expiring.add(offset, stamp + left_ns)
+            self.waits.note(offset, stamp + left_ns)
             self.service.arm(self)
         if self.config.get("allow_msg_schedules") and b"\r\nNats-Schedule" in block:
             self.schedules.note(offset, topic, stamp, block)
+            self.waits.note(offset, ITS_OWN_WORDS)
             self.service.arm(self)
 
     def _on_stable(self, log: Log) -> None:
@@ -217,6 +223,8 @@ class Stream(StreamContents):
         size = self.sizes.pop(offset) or (self.stored_bytes // self.messages if self.messages else 0)
         self.messages -= 1
         self.stored_bytes = max(0, self.stored_bytes - size) if self.messages else 0
+        if offset < self.counted.end:
+            self._unjournaled_bytes += size
 
     def _advance(self) -> None:
         """The first record may be another one now."""
@@ -244,7 +252,7 @@ class Stream(StreamContents):
         self.removed.forget_before(self.first)
         self.log.move_start(self.first)
         self.log.low_mark = max(self.log.low_mark, min(self.first, self.log.stable))
-        self.service.journal_first(self)
+        self.service.journal_state(self)
         for consumer in self.readers():
             consumer.on_removed_range(first, self.first)
         return gone
@@ -352,10 +360,13 @@ class Stream(StreamContents):
 
     def flush_removed(self) -> Ticket | None:
         """Journal what was removed; the ticket is released when that is durable."""
-        if not self._unjournaled:
-            return None
-        removed, self._unjournaled = self._unjournaled, []
-        return self.service.journal_removed(self, array("q", sorted(removed)))
+        return self.service.journal_removed(self) if self._unjournaled else None
+
+    def take_removed(self) -> tuple[list[int], int]:
+        """For the journal: offsets, and the bytes of those that it counts."""
+        removed, size = sorted(self._unjournaled), self._unjournaled_bytes
+        self._unjournaled, self._unjournaled_bytes = [], 0
+        return removed, size
 
     # -- duplicates ------------------------------------------------------------------------------------------------
 
