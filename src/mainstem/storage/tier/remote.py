@@ -157,6 +157,10 @@ class RemoteReads(ABC):
         """The stretch of one object in which all frames of [start, end) lie, if they do and none of it is local."""
 
     @abstractmethod
+    def remote_end(self, offset: int) -> int | None:
+        """Where the stretch of an object ends that a read from an offset on meets first; None where that is here."""
+
+    @abstractmethod
     def _find_stamp(self, stamp: int, *, wait: bool) -> int: ...
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
