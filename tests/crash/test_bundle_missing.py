@@ -115,6 +115,7 @@ def publish_all(broker: BrokerProcess, lots: int) -> None:
 
 def check_all_but(broker: BrokerProcess, lost: Lost, before: Rows) -> None:
     """Each topic ends with an error where the lost stretch of its log begins, and goes on behind it."""
+    httpx.get(f"{broker.http_url}/v1/topics", timeout=60).raise_for_status()
     for topic, held in before.items():
         first, end = lost.held[log_of(broker, topic)]
         early, late = [row for row in held if row[0] < first], [row for row in held if row[0] >= end]

@@ -81,7 +81,8 @@ class HeldLimits:
             except NotLocal as missing:
                 parts = log.engine.stat().parts
                 start = next((part.end_offset for part in parts if part.end_offset > missing.offset), log.written)
-            return sum(index.count(index.topics.bitmap(one), start, log.written) for one in filters)
+            bitmaps, known = [index.topics.bitmap(one) for one in filters], index.known(start, log.written)
+            return sum(index.count(bitmap, *stretch) for bitmap in bitmaps for stretch in known)
         except CorruptFrame:
             return 0
 
