@@ -89,13 +89,18 @@ class TestTieredEngine(EngineContract):
         writer = Writer(engine, LOG_ID)
         for number in range(60):
             writer.append([b"%d" % number * 200])
+        away = list[tuple[int, int]]()
         for offset in range(60):
             while True:
                 try:
                     assert engine.find_stamp(1_000 + offset) == offset
                     break
                 except NotLocal as missing:
+                    part = next(part for part in engine.stat().parts if part.end_offset > offset)
+                    away.append((missing.offset, part.base_offset))
                     missing.bring()
+        assert away
+        assert all(told == begin for told, begin in away), "where their part begins"
         assert engine.find_stamp(0) == 0
 
     def test_parts_that_are_files_can_be_held_cut_and_read_straight(self, writer: Writer) -> None:

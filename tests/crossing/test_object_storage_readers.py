@@ -30,11 +30,14 @@ from tests.crossing.test_reading_from_far_away import (
 GET_S = 1.0
 
 
+def settings_of(folder: Path) -> tuple[str, ...]:
+    return f"tier.store=file://{folder / 'bucket'}", "topics.tier=s3", "topics.local_retention_bytes=0"
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     (tmp_path / "bucket").mkdir()
-    settings = (f"tier.store=file://{tmp_path / 'bucket'}", "topics.tier=s3", "topics.local_retention_bytes=0")
-    with Broker(*settings, engine="segment", data=tmp_path / "data") as broker:
+    with Broker(*settings_of(tmp_path), engine="segment", data=tmp_path / "data") as broker:
         yield broker
 
 
@@ -108,3 +111,21 @@ def test_every_kind_of_reader_gets_what_lies_in_a_slow_store_and_the_loop_goes_o
     assert found == dict.fromkeys(reading, values)
     assert gets, "nothing was read from the store"
     assert heartbeat.stop() < GET_S, "the loop waited for a GET"
+
+
+def test_maintenance_goes_on_though_an_absent_session_stands_at_what_lies_in_the_store(tmp_path: Path) -> None:
+    """It asks how much the session holds back, and waits for no GET."""
+    (tmp_path / "bucket").mkdir()
+    with Broker(*settings_of(tmp_path), engine="segment", data=tmp_path / "data") as broker:
+        values = publish_everything(broker)
+        move_all_to_the_store(broker)
+    with Broker(*settings_of(tmp_path), engine="segment", data=tmp_path / "data") as broker:
+        assert broker.app is not None
+        assert broker.loop is not None
+        core = broker.app.broker
+        tier = core.logs.tier
+        assert tier is not None
+        for chunk in list(tier.cache._sizes):
+            tier.cache._drop(chunk)
+        asyncio.run_coroutine_threadsafe(core.maintenance.round(), broker.loop).result(DEADLINE_S)
+        assert read_mqtt(broker, "absent") == values

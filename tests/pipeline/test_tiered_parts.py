@@ -93,6 +93,19 @@ def test_a_task_that_cannot_reach_the_store_reads_through_the_broker(tiered: Bro
     assert rows_of(tasks) == list(enumerate(VALUES))
 
 
+def test_what_lies_in_an_iceberg_table_is_built_again_by_the_broker_for_tasks(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    rules = ("tier=iceberg", *(one for one in POLICY if one != "tier=s3"))
+    settings = (f"tier.store=file://{tmp_path / 'bucket'}", *(f"policies.t/#.{one}" for one in rules))
+    with BrokerProcess(tmp_path / "data", *settings) as broker:
+        produce(broker, "t.a", VALUES, **{"batch.num.messages": "50"})
+        eventually(lambda: local_bytes(broker) == 0, "every sealed segment is in the table only")
+        for options in ({}, {"minPartitions": "20"}):
+            tasks = planned(broker, **options)
+            assert not any(piece.get("object") for task in tasks for piece in task.slices)
+            assert rows_of(tasks) == list(enumerate(VALUES))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["tier", "engine"])

@@ -415,7 +415,8 @@ def session_lag(namespace: Namespace, session: Session) -> int:
             index = stem.index
             assert index is not None
             start = stem.offset_of_stamp(session.position)
-            total += index.count(index.topics.bitmap(topic_filter), start, stem.stable)
+            bitmap = index.topics.bitmap(topic_filter)
+            total += sum(index.count(bitmap, *one) for one in index.known(start, stem.stable))
         for reader in open_source(namespace, topic_filter=topic_filter.decode(errors="replace")).readers.values():
             log = getattr(reader, "log", None)
             if log is not None and log.index is None:

@@ -23,14 +23,7 @@ logger = logging.getLogger("mainstem.log")
 def remote_end(log: Log, offset: int) -> int | None:
     """Where the stretch of the object ends that a read from an offset on meets first; None where that is local."""
     engine = log.engine
-    if not isinstance(engine, RemoteReads):
-        return None
-    part = next((part for part in engine.stat().parts if part.end_offset > offset), None)
-    if part is None:
-        return None
-    at = max(offset, part.base_offset)
-    found = engine.remote_at(at, at + 1)
-    return found.end_offset if found is not None else None
+    return engine.remote_end(offset) if isinstance(engine, RemoteReads) else None
 
 
 def pass_over(log: Log, offset: int, error: CorruptFrame, unknown: str) -> int:

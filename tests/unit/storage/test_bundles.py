@@ -117,7 +117,7 @@ def test_frames_of_all_logs_share_a_bundle_and_merges_bring_each_logs_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merging, "PUT_S", 0.0)
-    house = House(tmp_path)
+    house = House(tmp_path, bundle_ms=60_000)  # a sync ends a bundle, no time does
     engines = {log_id: house.log(log_id) for log_id in range(1, 6)}
     fill(engines, merging.FAN - 1)
     assert len(house.named()) == merging.FAN - 1, "one object for the frames of all logs"
@@ -206,6 +206,36 @@ def test_a_bundle_that_is_mostly_unused_is_written_anew_so_that_it_can_go(
     assert read_everything(engines[1], 1) == [(0, b"kept"), (1, b"more")]
     house.open()
     assert read_everything(house.log(1), 1) == [(0, b"kept"), (1, b"more")]
+
+
+def test_what_is_erased_leaves_bundles_that_others_need_and_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "PUT_S", 0.0)
+    house = House(tmp_path, bundle_ms=60_000)
+    engines = {1: house.log(1), 2: house.log(2)}
+    writers = {log_id: Writer(engine, log_id) for log_id, engine in engines.items()}
+    writers[1].append([b"SECRET", b"kept of 1"])
+    writers[2].append([b"kept of 2"] * 100)
+    engines[1].sync()
+    engines[1].roll()
+    before = house.named()
+    assert len(before) == 1
+    kept, _ = make_test_frame(1, 1, [b"kept of 1"], stamp=5_000)
+    with house.objects.erasing():
+        engines[1].replace(engines[1].stat().parts[0], [kept])
+    assert not before & house.named()
+    assert read_everything(engines[1], 1) == [(1, b"kept of 1")]
+    assert read_everything(engines[2], 2) == [(offset, b"kept of 2") for offset in range(100)]
+    house.tier.sweep()
+    assert house.stored() == house.named()
+    files = [path for folder in (house.bucket, house.data) for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"SECRET" in path.read_bytes()]
+    with house.objects.erasing():
+        engines[2].roll()
+        engines[2].trim(1 << 40)
+    assert read_everything(engines[1], 1) == [(1, b"kept of 1")]
+    assert not any(piece.log_id == 2 for one in house.objects.pieces.of_log(1) for piece in [one.piece])
 
 
 def test_bundles_stored_after_the_manifest_are_found_when_the_disk_is_lost(tmp_path: Path) -> None:

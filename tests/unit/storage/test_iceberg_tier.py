@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_a_part_with_transactions_is_for_no_table_and_a_file_that_is_none_is_dam
         to_parquet(memoryview(frame), LOG_ID, TARGET, NAMES)
     with pytest.raises(CorruptFrame):
         from_parquet(b"PAR1 is how it begins")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32), st.data())
+def test_a_file_that_is_changed_anywhere_is_damaged_and_nothing_worse(seed: int, drawn: st.DataObject) -> None:
+    """Or what it gives back is another: then the checksums say so (`cache.py`)."""
+    data = bytearray(to_parquet(memoryview(some_frames(seed, 3)), LOG_ID, TARGET, NAMES))
+    data[drawn.draw(st.integers(0, len(data) - 1))] ^= 1 << drawn.draw(st.integers(0, 7))
+    with contextlib.suppress(CorruptFrame):
+        from_parquet(bytes(data))
 
 
 def moved(house: House) -> list[tuple[int, bytes]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -12,19 +14,34 @@ import pytest
 from mainstem.model.errors import ConfigError
 from mainstem.storage.tier.store import ObjectStore, StoreSettings
 
+ROLE = "/latest/meta-data/iam/security-credentials/"
+
 
 class Told(BaseHTTPRequestHandler):
-    """Answers every PUT, and keeps its headers."""
+    """Answers every PUT, and keeps its headers. It is the metadata service of a cloud's machine, too, which has a role."""
 
     seen: list[dict[str, str]]
 
+    def do_GET(self) -> None:
+        until = (datetime.now(UTC) + timedelta(hours=6)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        keys = {"AccessKeyId": "KEYOFTHEROLE", "SecretAccessKey": "secret", "Token": "token", "Expiration": until}
+        found = {ROLE: "a-role", f"{ROLE}a-role": json.dumps({"Code": "Success", "Type": "AWS-HMAC", **keys})}
+        self.answer(found.get(self.path, "").encode())
+
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path == "/latest/api/token":
+            self.answer(b"a token of the metadata service")
+            return
         self.seen.append({name.lower(): value for name, value in self.headers.items()})
+        self.answer(b"")
+
+    def answer(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("ETag", '"x"')
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
@@ -70,6 +87,13 @@ def test_credentials_come_from_the_environment_else_from_the_profile(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FROMENVIRONMENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert "Credential=FROMENVIRONMENT/" in signer(endpoint)
+
+
+def test_without_a_key_the_role_of_the_machine_signs(endpoint: str, aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (aws / "credentials").write_text("")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", endpoint)
+    assert "Credential=KEYOFTHEROLE/" in signer(endpoint)
+    assert Told.seen[-1]["x-amz-security-token"] == "token"
 
 
 def test_a_profile_that_is_not_there_or_cannot_be_read_is_told(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:

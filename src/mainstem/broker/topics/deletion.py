@@ -184,17 +184,23 @@ class Deletion:
         if topic is not None:
             for partition in topic.partitions:
                 await self.delete_records(namespace, topic, partition, HIGH_WATERMARK)
-        loop, erased, work = asyncio.get_running_loop(), 0, work or Work("erase", "", "")
+        loop, work = asyncio.get_running_loop(), work or Work("erase", "", "")
         work.set(0, sum(part.size_bytes for log in (*stems, *own) for part in log.engine.stat().parts))
         async with broker.maintenance.rewriting:
+            for log in (*stems, *own):
+                log.engine.roll()
+            return await loop.run_in_executor(None, self._erase, stems, own, name, work)
+
+    def _erase(self, stems: list[Log], own: set[Log], name: bytes, work: Work) -> int:
+        """In a thread."""
+        erased, objects = 0, self._broker.logs.objects
+        with objects.erasing() if objects is not None else contextlib.nullcontext():
             for stem in stems:
                 assert stem.low_marks is not None
-                stem.engine.roll()
-                erased += await loop.run_in_executor(None, _erase_from_stem, stem, name, stem.low_marks.of(name), work)
+                erased += _erase_from_stem(stem, name, stem.low_marks.of(name), work)
             for log in own:
-                log.engine.roll()
                 size = log.engine.stat().size_bytes
-                erased += await loop.run_in_executor(None, _erase_log, log)
+                erased += _erase_log(log)
                 work.done += size
         return erased
 

@@ -34,6 +34,7 @@ from mainstem.codec.batch import (
 )
 from mainstem.log.inflating import inflate_soon
 from mainstem.log.log import Log
+from mainstem.log.topic_index import TopicIndex
 from mainstem.model.condition import Condition
 from mainstem.model.crossing import kafka_records
 from mainstem.model.errors import CorruptFrame, MainstemError
@@ -122,14 +123,16 @@ class PartitionReader:
         )
 
     def count(self, start: int, end: int) -> int:
-        """Records in [start, end): offsets that an unclean stop left unused are none."""
+        """Records in [start, end): offsets that an unclean stop left unused are none, and what lies in a lost object is left
+        out where nobody knows its topics."""
         total, start = 0, max(start, self.start_offset)
         for span in self._partition.spans:
             first, last = max(start, span.first), min(end, span.end_offset)
             if first >= last:
                 continue
             if span.log.index is not None:
-                total += span.log.index.count_one(self._number(span.log), first, last)
+                number, index = self._number(span.log), span.log.index
+                total += sum(index.count_one(number, *one) for one in index.known(first, last))
             else:
                 total += span.log.count(first, last)
         return total
@@ -265,6 +268,9 @@ class Chosen:
         assert index is not None
         if self._condition is not None:
             return sum(1 for _ in self._walk(start, end))
+        return sum(self._count_known(index, first, last) for first, last in index.known(start, end))
+
+    def _count_known(self, index: TopicIndex, start: int, end: int) -> int:
         if self._bitmap is None:
             return index.count_one(self._number, start, end)
         hidden = self._log.low_marks.hidden_count(self._bitmap, start, end) if self._log.low_marks is not None else 0

@@ -193,6 +193,11 @@ class ObjectEngine(RemoteReads):
         alone = found is not None and isinstance(found.object, Bundle) and found.object.footer.level == FINAL
         return found if alone else None
 
+    def remote_end(self, offset: int) -> int | None:
+        """Whichever bundle it is, also one that holds frames of other logs."""
+        found = next((one for one in self._pieces if one.size and one.end_offset > offset), None)
+        return found.end_offset if isinstance(found, RemoteSegment) else None
+
     @property
     def start_offset(self) -> int:
         parts = self._parts

@@ -7,8 +7,8 @@
 A merge reads all pieces of its bundles in order of their logs and writes objects of at most 64 MiB, each stored and
 committed by itself, so it needs no more memory than one of them, and a crash loses only the one being written. A frame is
 rewritten once for each level, so about log16 of what is stored. A bundle of which less than half is used any more is
-written anew. PUTs are at most one a second: with four of the writer that is five for a whole broker, whatever the number
-of its topics.
+written anew; at once, one that held something that was erased. PUTs are at most one a second: with four of the writer
+that is five for a whole broker, whatever the number of its topics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,14 @@ class Merger:
             self._write(groups, level)
         self._leave(bundles)
         self.merges += 1
+
+    def rewrite(self, ids: Collection[str]) -> None:
+        """Without what is no log's any more; returns once it is done, however much there is to do by anybody else."""
+        found = [one for one in self._pieces.bundles() if one.id in ids] if ids else []
+        for level in sorted({one.footer.level for one in found} - {FINAL}):
+            same = [one for one in found if one.footer.level == level]
+            for first in range(0, len(same), FAN):
+                self.merge(same[first : first + FAN], level)
 
     def _leave(self, bundles: Sequence[Bundle]) -> None:
         gone = {one.id for one in bundles}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mainstem.storage.object.bundle import Bundle, Piece, footer_of
@@ -54,6 +54,8 @@ class Pieces:
 
     def __init__(self, registry: Registry, *, read_only: bool = False) -> None:
         self.registry = registry
+        self.on_doomed: Callable[[set[str]], None] = lambda ids: None  # bundles that nothing names any more
+        self.bared: set[str] | None = None  # while something is erased: bundles that lost a piece by it
         self._forgotten: set[int] = set()  # logs that were deleted: what is under way of them counts no more
         self.known: set[int] = set()  # logs of which something was written down before this start
         if read_only:
@@ -145,7 +147,8 @@ class Pieces:
             db.executemany(_INSERT, [(*piece, bundle.id) for piece in live])
             last = json.dumps([bundle.footer.run, bundle.footer.sequence])
             db.execute("INSERT OR REPLACE INTO fact VALUES(?,?)", (LAST, last))
-            _doom_unnamed(db, [bundle.id], now_ms)
+            gone = _doom_unnamed(db, [bundle.id], now_ms)
+        self.on_doomed(gone)
 
     def swap(self, bundle: Bundle, replaced: Sequence[Sequence[Placed]], now_ms: int) -> list[bool]:
         """Pieces of `bundle` take the place of others, each of those at its place in `replaced`, where these are all there
@@ -162,7 +165,8 @@ class Pieces:
                     )
                     db.execute(_INSERT, (*piece, bundle.id))
             ids = {old.bundle.id for olds in replaced for old in olds if old.bundle is not None}
-            _doom_unnamed(db, [bundle.id, *ids], now_ms)
+            gone = _doom_unnamed(db, [bundle.id, *ids], now_ms)
+        self.on_doomed(gone)
         return done
 
     def replace_part(self, piece: Piece, bundle: Bundle | None, now_ms: int) -> None:
@@ -173,14 +177,23 @@ class Pieces:
             db.execute(_INSERT, (*piece, bundle.id if bundle is not None else ""))
             if bundle is not None:
                 db.execute("UPDATE object SET state='live' WHERE id=?", (bundle.id,))
-            _doom_unnamed(db, ids, now_ms)
+            gone = _doom_unnamed(db, ids, now_ms)
+        self._note_bared(ids, gone)
+        self.on_doomed(gone)
 
     def trim(self, log_id: int, parts: Sequence[int], end: LogEnd, now_ms: int) -> None:
         with self.registry.change() as db:
             ids = _named_by(db, log_id, parts)
             db.executemany("DELETE FROM piece WHERE log_id=? AND part=?", [(log_id, part) for part in parts])
             db.execute("INSERT OR REPLACE INTO object_log VALUES(?,?,?,?,?)", (log_id, *end))
-            _doom_unnamed(db, ids, now_ms)
+            gone = _doom_unnamed(db, ids, now_ms)
+        self._note_bared(ids, gone)
+        self.on_doomed(gone)
+
+    def _note_bared(self, ids: Iterable[str], gone: set[str]) -> None:
+        bared = self.bared
+        if bared is not None:
+            bared.update(one for one in ids if one and one not in gone)
 
     def close_log(self, log_id: int, end: LogEnd) -> None:
         with self.registry.change() as db:
@@ -197,7 +210,8 @@ class Pieces:
             ids = _named_by(db, log_id)
             db.execute("DELETE FROM piece WHERE log_id=?", (log_id,))
             db.execute("DELETE FROM object_log WHERE log_id=?", (log_id,))
-            _doom_unnamed(db, ids, now_ms)
+            gone = _doom_unnamed(db, ids, now_ms)
+        self.on_doomed(gone)
 
 
 def _placed(rows: Iterable[tuple[object, ...]]) -> list[Placed]:
@@ -230,9 +244,9 @@ def _named_by(db: sqlite3.Connection, log_id: int, parts: Sequence[int] | None =
     return [row[0] for row in itertools.chain.from_iterable(found)]
 
 
-def _doom_unnamed(db: sqlite3.Connection, ids: Iterable[str], now_ms: int) -> None:
-    db.executemany(
-        "UPDATE object SET state='doomed', doomed_ms=? WHERE id=? AND doomed_ms IS NULL"
-        " AND NOT EXISTS (SELECT 1 FROM piece WHERE object_id=object.id)",
-        [(now_ms, one) for one in set(ids)],
-    )
+def _doom_unnamed(db: sqlite3.Connection, ids: Iterable[str], now_ms: int) -> set[str]:
+    """Which of these are named no more."""
+    unnamed = "id=? AND doomed_ms IS NULL AND NOT EXISTS (SELECT 1 FROM piece WHERE object_id=object.id)"
+    gone = {one for one in set(ids) if db.execute(f"SELECT 1 FROM object WHERE {unnamed}", (one,)).fetchone()}
+    db.executemany("UPDATE object SET state='doomed', doomed_ms=? WHERE id=?", [(now_ms, one) for one in gone])
+    return gone

@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mainstem.model.errors import StorageFault
@@ -43,6 +44,7 @@ class ObjectLogs:
 
     def __init__(self, tier: Tier) -> None:
         self.tier, self.pieces = tier, Pieces(tier.registry)
+        self.pieces.on_doomed = tier.cache.forget
         settings = tier.settings
         self.run = uuid.uuid4().hex
         self._last_run = tier.registry.fact(LIFE)
@@ -83,6 +85,18 @@ class ObjectLogs:
 
     def was_closed(self, end: LogEnd) -> bool:
         return bool(end.closed_run) and end.closed_run == self._last_run
+
+    @contextmanager
+    def erasing(self) -> Iterator[None]:
+        """What pieces leave meanwhile, bundles do not keep for the sake of others: these are written anew without it. Not
+        for the loop."""
+        bared: set[str] = set()
+        self.pieces.bared = bared
+        try:
+            yield
+        finally:
+            self.pieces.bared = None
+        self.merger.rewrite(bared)
 
     def close_log(self, log_id: int, end: LogEnd) -> None:
         self.pieces.close_log(log_id, end)

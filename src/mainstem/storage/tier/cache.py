@@ -3,10 +3,11 @@
     <data>/cache/<object id>.<chunk number>      at most `bytes_max` together; the one used longest ago goes first
     in memory                                    the chunks that came last, at most MEMORY_BYTES_MAX, read without a copy
 
-It begins empty at each start. A chunk is downloaded by one request, however many readers wait for it, and is checked
-against its checksum before anyone sees it. Nobody waits for its file: that is written after those who wait have it, and at
-the latest before it leaves the memory. Who reads chunks one after the other finds the next ones here: they are asked for
-ahead. Threads that download are the cache's own: readers of the head of a log never wait for them.
+It begins empty at each start, and what nothing names any more leaves it. A chunk is downloaded by one request, however many
+readers wait for it, and is checked against its checksum before anyone sees it. Nobody waits for its file: that is written
+after those who wait have it, and at the latest before it leaves the memory. Who reads chunks one after the other finds the
+next ones here: they are asked for ahead. Threads that download are the cache's own: readers of the head of a log never wait
+for them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,15 @@ class ChunkCache:
         for number in range(len(one.footer.crcs)):
             start = number * one.footer.chunk_bytes
             self._keep((one.id, number), bytes(body[start : start + one.footer.chunk_size(number)]))
+
+    def forget(self, object_ids: Collection[str]) -> None:
+        """Objects that nothing names any more: what they hold may have been erased."""
+        if not object_ids:
+            return
+        with self._lock:
+            gone = [key for key in self._sizes if key[0] in object_ids]
+        for key in gone:
+            self._drop(key)
 
     def close(self) -> None:
         self._workers.close()
@@ -293,7 +303,11 @@ class ChunkCache:
 
         def rebuilt() -> memoryview:
             assert isinstance(one.footer, Footer)
-            body = memoryview(body_from(self._store.get_all(one.key), one.footer))
+            data = self._store.get_all(one.key)
+            try:
+                body = memoryview(body_from(data, one.footer))
+            except CorruptFrame as error:
+                raise CorruptFrame(f"{self._store.url}/{one.key}: {error.message}") from error
             if checksums(body, one.footer.chunk_bytes) != one.footer.crcs:
                 raise CorruptFrame(f"{self._store.url}/{one.key}: what its rows give back is not what was stored")
             return body

@@ -129,6 +129,12 @@ class TieredEngine(RemoteReads):
         last = bisect_right(remote, end - 1, key=_BASE_OFFSET)
         return that_holds(remote[first:last], start, end) if end <= self.local.start_offset else None
 
+    def remote_end(self, offset: int) -> int | None:
+        start = self.local.start_offset
+        far = (one for one in self._remote if one.size and one.end_offset > offset and one.base_offset < start)
+        found = next(far, None) if offset < start else None
+        return found.end_offset if found is not None else None
+
     def stat(self) -> Stat:
         stat, remote = self.local.stat(), self._remote
         far = tuple(one.part() for one in remote if one.base_offset < stat.start_offset)

@@ -17,13 +17,13 @@ from mainstem.storage.object.engine import segment_of
 from mainstem.storage.object.pieces import Pieces
 from mainstem.storage.segment.survey import Damage
 from mainstem.storage.tier.iceberg.tables import is_rows
-from mainstem.storage.tier.objects import Stored
 from mainstem.storage.tier.registry import FILE, Registry
 from mainstem.storage.tier.remote import RemoteSegment, part_segment
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
 
 LOOKED_AT_MAX = 10_000  # objects, by one look whether they are there
 LOOKS = 16  # at once
+HELD_MAX = 5  # stretches of a missing object that are named
 
 
 class FarFrame(NamedTuple):
@@ -61,18 +61,28 @@ def open_store(data: Path) -> ObjectStore:
 def missing_objects(data: Path, store: ObjectStore) -> tuple[int, list[str]]:
     """How many objects were looked for, and those of them that are not there, each with what it holds."""
     logs = [one for one in (data / "logs").glob("*") if one.name.isdigit()] if (data / FILE).exists() else []
-    named = {one.object.key: one.object for log in logs for one in remote_segments(log)}
-    wanted = list(named.values())[:LOOKED_AT_MAX]
+    named: dict[str, list[RemoteSegment]] = {}
+    for log in logs:
+        for one in remote_segments(log):
+            named.setdefault(one.object.key, []).append(one)
+    wanted = list(named)[:LOOKED_AT_MAX]
 
-    def look(one: Stored) -> str:
+    def look(key: str) -> str:
         try:
-            store.size(one.key)
+            store.size(key)
         except ObjectMissing as error:
-            return f"{error.message}; it holds {one.footer.holds}"
+            return f"{error.message}; it holds {_held(named[key])}"
         return ""
 
     with ThreadPoolExecutor(LOOKS) as threads:
         return len(wanted), [told for told in threads.map(look, wanted) if told]
+
+
+def _held(stretches: list[RemoteSegment]) -> str:
+    """A bundle may hold some of thousands of logs."""
+    said = [f"offsets {one.base_offset}..{one.end_offset} of log {one.path.parent.name}" for one in stretches]
+    more = len(said) - HELD_MAX
+    return ", ".join(said[:HELD_MAX]) + (f" and {more} more stretches" if more > 0 else "")
 
 
 def survey_remote(

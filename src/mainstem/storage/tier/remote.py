@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -155,6 +157,10 @@ class RemoteReads(ABC):
         """The stretch of one object in which all frames of [start, end) lie, if they do and none of it is local."""
 
     @abstractmethod
+    def remote_end(self, offset: int) -> int | None:
+        """Where the stretch of an object ends that a read from an offset on meets first; None where that is here."""
+
+    @abstractmethod
     def _find_stamp(self, stamp: int, *, wait: bool) -> int: ...
 
     def read(self, offset: int, bytes_max: int, end_offset: int | None = None) -> Slice | None:
@@ -177,10 +183,12 @@ class RemoteReads(ABC):
 
 
 class _FindAway(NotLocal):
-    """A search by stamp met frames that are not here."""
+    """A search by stamp met frames that are not here. Its offset is where their part begins."""
 
     def __init__(self, engine: RemoteReads, stamp: int) -> None:
-        super().__init__(cast("Engine", engine), 0, 1)
+        parts = cast("Engine", engine).stat().parts
+        at = bisect_right(parts, stamp, key=attrgetter("first_stamp"))
+        super().__init__(cast("Engine", engine), parts[max(at - 1, 0)].base_offset if parts else 0, 1)
         self._searched, self._stamp = engine, stamp
 
     def bring(self) -> None:

@@ -43,7 +43,8 @@ from mainstem.storage.tier.topics import encode_topics, keep_here
 
 logger = logging.getLogger("mainstem.tier")
 
-OWNER, CHECK = "owner", "check"
+OWNER, CHECK, CHECKED = "owner", "check", b"mainstem\n"
+LOOKS = 3  # at either, before what it says is believed to be wrong
 TIERED = "tiered"  # a small file of a log that has dropped parts: whose registry knows them
 REWRITE_TRIES = 3
 TABLE_TRIES = 3
@@ -129,9 +130,20 @@ class Tier:
 
     def _claim(self) -> None:
         check = f"{CHECK}/{self.registry.id}"
-        self.store.put(check, b"mainstem\n")
-        if self.store.get(check, 0, 9) != b"mainstem\n":
-            raise ConfigError(f"{self.store.url}/{check}: what was written is not what is read", fix="mainstem doctor")
+        self.store.put(check, CHECKED)
+        for left in range(LOOKS - 1, -1, -1):  # an answer may be damaged
+            try:
+                found = self.store.get(check, 0, len(CHECKED))
+            except ObjectMissing:
+                raise
+            except CorruptFrame:
+                found = b""
+            if found == CHECKED:
+                break
+            if not left:
+                raise ConfigError(
+                    f"{self.store.url}/{check}: what was written is not what is read", fix="mainstem doctor"
+                )
         self.store.delete(check)
         self.check_ours()
 
@@ -139,18 +151,33 @@ class Tier:
         """Before anything is replaced or deleted there that another broker may need: a restored copy, or one that was
         started with the same prefix. ConfigError if it is not ours any more: then nothing is uploaded either."""
         try:
-            try:
-                found = self.store.get_all(OWNER)
-            except ObjectMissing:  # two brokers may see that at the same moment: the second to create it is refused
-                self.store.create(OWNER, owner_document(self.registry))
-                found = self.store.get_all(OWNER)
-            self._check_owner(json.loads(found))
+            for left in range(LOOKS - 1, -1, -1):  # an answer may be damaged
+                try:
+                    self._check_owner(self._owner())
+                    break
+                except ConfigError:
+                    if not left:
+                        raise
         except ConfigError as error:
             if self.lost is None and self.registry.fact("store"):
                 logger.error("the object store is used by another broker, nothing more is uploaded: %s", error)
             self.lost = error
             raise
         self.lost = None
+
+    def _owner(self) -> dict[str, str]:
+        try:
+            found = self.store.get_all(OWNER)
+        except ObjectMissing:  # two brokers may see that at the same moment: the second to create it is refused
+            self.store.create(OWNER, owner_document(self.registry))
+            found = self.store.get_all(OWNER)
+        try:
+            return dict(json.loads(found))
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.store.url}/{OWNER} does not say whose the prefix is: {error}",
+                fix=f"mainstem restore {self.store.url} DIRECTORY writes it again",
+            ) from error
 
     def _check_owner(self, owner: dict[str, str]) -> None:
         if owner.get("id") == self.registry.id and owner.get("incarnation") != self.registry.fact("incarnation"):
@@ -191,7 +218,9 @@ class Tier:
 
     def forget_log(self, log_id: int) -> None:
         """Its topic was deleted."""
+        gone = {one.id for one in self.registry.parts_of(log_id)}
         self.registry.doom_log(log_id, self.now_ms())
+        self.cache.forget(gone)
 
     # -- objects
 
@@ -373,7 +402,9 @@ class Tier:
         self.registry.commit(made, self.now_ms())
 
     def doom(self, objects: Sequence[Stored]) -> None:
-        self.registry.doom([one.id for one in objects], self.now_ms())
+        ids = {one.id for one in objects}
+        self.registry.doom(sorted(ids), self.now_ms())
+        self.cache.forget(ids)
 
     def count(self) -> None:
         """Look at the registry, if it has changed, for who must not wait for it."""
@@ -399,6 +430,7 @@ class Tier:
             self.check_ours()  # a restored copy may name them
         if any(is_rows(one.key) for one in doomed):
             self._leave_tables()
+        self.cache.forget({one.id for one in doomed})  # a reader may have brought some back
         for one in doomed:
             self.store.delete(one.key)
             self._left.discard(one.key)

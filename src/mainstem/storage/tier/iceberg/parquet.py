@@ -52,8 +52,9 @@ def from_parquet(data: bytes) -> bytearray:
     """The frames, as they were stored."""
     try:
         return _rebuilt(pq.read_table(io.BytesIO(data), columns=list(READ), partitioning=None))
-    except (pa.ArrowException, KeyError) as error:
-        raise CorruptFrame(f"it is not a Parquet file of a raw table: {error}") from error
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # OSError is what Arrow says of damage, too
+        said = str(error).splitlines()  # a schema may follow
+        raise CorruptFrame(f"it is not a Parquet file of a raw table: {said[0] if said else error!r}") from error
 
 
 def _placed(heads: list[FrameHead]) -> Iterator[tuple[int, FrameHead]]:
