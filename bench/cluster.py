@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,6 +26,7 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+import psutil
 from confluent_kafka import Producer
 
 from bench.machine import ceiling, figure
@@ -37,7 +41,9 @@ VALUE, SMALL = b"x" * 1_000, b"x" * 64
 PUBACK_BYTES = 4
 ROUNDS, OF_EACH = 10, 40  # commits and acks by turns, so that both meet the same machine
 WINDOW, WINDOW_S = 1_000, 8.0
+WINDOW_BYTES = 96 << 10  # as it is stored
 BULK_S, PUT_BYTES, PUTS_AT_ONCE = 10.0, 8 << 20, 4
+BATCH, BATCHES_AT_ONCE = 1_000, 48  # records of a batch; batches that are not answered yet
 KILLS, PAUSES, MOVES = 5, 2, 6
 PACE_S, SETTLE_S = 0.005, 3.0  # of clients during planned hand-overs; after each
 LOCAL_BYTES = 100_000_000
@@ -54,6 +60,32 @@ def metric(broker: BrokerProcess, name: str) -> float:
     return max((float(line.split()[-1]) for line in lines if line.startswith(name)), default=0.0)
 
 
+class Shares:
+    """`with Shares(cluster): ...` prints how many cores each part used: all of them share this machine's."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._owners = {broker.pid: f"broker {name}" for name, broker in cluster.brokers.items()}
+
+    def __enter__(self) -> None:
+        self._began_s, self._before = time.perf_counter(), self._now()
+
+    def __exit__(self, *_: object) -> None:
+        took = time.perf_counter() - self._began_s
+        used = {name: (now - self._before.get(name, 0.0)) / took for name, now in self._now().items()}
+        told = sorted(((share, name) for name, share in used.items() if share > 0.02), reverse=True)
+        print("  cores used:", ", ".join(f"{name} {share:.2f}" for share, name in told))
+
+    def _now(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for one in psutil.process_iter(["pid", "name", "cpu_times"]):
+            name = self._owners.get(one.pid, "clients" if one.pid == os.getpid() else "")
+            name = name or {"postgres": "PostgreSQL", "weed": "SeaweedFS"}.get(one.info["name"], "")
+            times = one.info["cpu_times"]
+            if name and times is not None:
+                found[name] = found.get(name, 0.0) + times.user + times.system
+        return found
+
+
 class BareCommits:
     """One row of VALUE and one transaction after the other, on one connection."""
 
@@ -65,10 +97,10 @@ class BareCommits:
     def _run(self, awaited: object) -> asyncpg.Connection:
         return self._loop.run_until_complete(awaited)  # type: ignore[arg-type]
 
-    def once(self) -> float:
+    def once(self, value: bytes = VALUE) -> float:
         """Milliseconds."""
         began = time.perf_counter()
-        self._run(self._connection.execute("INSERT INTO bare VALUES ($1)", VALUE))
+        self._run(self._connection.execute("INSERT INTO bare VALUES ($1)", value))
         return (time.perf_counter() - began) * 1e3
 
 
@@ -91,6 +123,8 @@ def acks_beside_commits(cluster: Cluster, owner: BrokerProcess, other: BrokerPro
     print(f"MQTT QoS 1 ack at the owner: p50 {p(acks, 50):.2f} ms; through a relay: p50 {p(relayed, 50):.2f} ms")
     ceiling("QoS 1 ack at the owner, p99", p(acks, 99), "ms", target=round(p(commits, 99) + 3, 2))
     ceiling("QoS 1 ack through a relay, p99", p(relayed, 99), "ms", target=round(p(commits, 99) + 3, 2))
+    larger = [bare.once(bytes(WINDOW_BYTES)) for _ in range(ROUNDS * OF_EACH)]
+    print(f"bare commit of {WINDOW_BYTES >> 10} KiB, as much as the window below: p50 {p(larger, 50):.2f} ms")
     return p(commits, 50)
 
 
@@ -118,32 +152,34 @@ def window(owner: BrokerProcess, commit_p50_ms: float) -> None:
     figure("window 1,000, of window ÷ bare commit p50", rate / allowed * 100, "%", target=50)
 
 
-def bulk(owner: BrokerProcess, store: ObjectStore) -> None:
-    """The engine `object` beside a loop of PUTs of the same store."""
-    began, done = time.perf_counter(), 0
-    with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
+def bare_puts(cluster: Cluster, store: ObjectStore) -> float:
+    """MB/s of a loop of PUTs, several at once."""
+    began, done, body = time.perf_counter(), 0, VALUE * (PUT_BYTES // len(VALUE))
+    with Shares(cluster), ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
         while time.perf_counter() - began < BULK_S / 2:
             keys = [f"bare/{uuid.uuid4().hex}" for _ in range(PUTS_AT_ONCE)]
-            list(pool.map(lambda key: store.put(key, VALUE * (PUT_BYTES // 1000)), keys))
+            list(pool.map(lambda key: store.put(key, body), keys))
             done += len(keys)
-    bare = done * PUT_BYTES / (time.perf_counter() - began) / 1e6
-    producer = Producer(
-        {"bootstrap.servers": owner.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20, "acks": "all"}
-    )
-    commits, puts, sent, began = metric(owner, COMMITS), metric(owner, PUTS), 0, time.perf_counter()
-    while time.perf_counter() - began < BULK_S:
-        try:
-            producer.produce("bulk.b", VALUE)
-            sent += 1
-        except BufferError:
-            producer.poll(0.01)
+    return done * len(body) / (time.perf_counter() - began) / 1e6
+
+
+def bulk(owner: BrokerProcess, bare: float) -> None:
+    """The engine `object` beside bare PUTs of the same store. Batches are made before: the load costs next to nothing."""
+    producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "acks": "all"})
+    producer.produce("bulk.b", VALUE)  # which makes the topic
     assert producer.flush(60) == 0
-    took = time.perf_counter() - began
-    rate = sent * len(VALUE) / took / 1e6
+    told = owner.ports["kafka"], owner.pid, "bulk.b", BULK_S, BATCH, len(VALUE), BATCHES_AT_ONCE, 1
+    commits, puts, began = metric(owner, COMMITS), metric(owner, PUTS), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.kafka_load", "produce", *map(str, told)], check=True, capture_output=True
+    )
+    took, found = time.perf_counter() - began, json.loads(done.stdout)
+    rate = found["mb_per_s"]
     print(f"bulk lane: {rate:.1f} MB/s; bare PUTs of 8 MiB, {PUTS_AT_ONCE} at once: {bare:.1f} MB/s")
     print(
         f"  PUTs/s {(metric(owner, PUTS) - puts) / took:.1f}, commits/s {(metric(owner, COMMITS) - commits) / took:.1f}"
     )
+    print(f"  an ack of a batch takes p50 {found['p50_ms']:.0f} ms, p99 {found['p99_ms']:.0f} ms")
     figure("bulk lane, of the bare PUT rate", rate / bare * 100, "%", target=70)
 
 
@@ -235,6 +271,7 @@ def hand_overs(cluster: Cluster) -> list[float]:
 
 def store_much(cluster: Cluster) -> None:
     broker = cluster[cluster.wait_owner()]
+    before = local_bytes(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20})
     for number in range(STORED_MB * 1_000):
         while True:
@@ -246,12 +283,13 @@ def store_much(cluster: Cluster) -> None:
         if not number % 1_000:
             producer.poll(0)
     assert producer.flush(300) == 0
-    cluster.until(partial(is_uploaded, broker))
+    cluster.until(
+        lambda: local_bytes(broker) < before + LOCAL_BYTES
+    )  # little more than the newest segments is left here
 
 
-def is_uploaded(broker: BrokerProcess) -> bool:
-    """Little more than the newest segments is left here."""
-    return sum(file.stat().st_size for file in (broker.data / "cell-1" / "logs").rglob("*.log")) < LOCAL_BYTES
+def local_bytes(broker: BrokerProcess) -> int:
+    return sum(file.stat().st_size for file in (broker.data / "cell-1" / "logs").rglob("*.log"))
 
 
 def run(server: S3Server, folder: Path, stack: ExitStack) -> None:
@@ -266,8 +304,12 @@ def run(server: S3Server, folder: Path, stack: ExitStack) -> None:
     stack.enter_context(cluster)
     owner, other = cluster["a"], cluster["b"]
     commit_ms = acks_beside_commits(cluster, owner, other)
-    window(owner, commit_ms)
-    bulk(owner, ObjectStore(StoreSettings("s3://bucket/bare", server.endpoint, "us-east-1")))
+    with Shares(cluster):
+        window(owner, commit_ms)
+    store = ObjectStore(StoreSettings("s3://bucket/bare", server.endpoint, "us-east-1"))
+    bare_mb_s = bare_puts(cluster, store)
+    with Shares(cluster):
+        bulk(owner, bare_mb_s)
     empty = failovers(cluster, signal.SIGKILL, KILLS)
     ceiling(f"kill -9 to the first ack, longest of {KILLS}", max(empty), "s", target=5)
     planned = hand_overs(cluster)

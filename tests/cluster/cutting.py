@@ -1,4 +1,4 @@
-"""A proxy in front of PostgreSQL's socket that can cut a connection after a statement went through and before its answer."""
+"""A proxy in front of PostgreSQL that can cut a connection after a statement went through and before its answer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ STATEMENT_BYTES = 64  # an answer to a commit is longer than nothing, a greeting
 class CuttingProxy:
     """While `cutting` is set, one answer in `every` is swallowed and its connection ends."""
 
-    def __init__(self, upstream: Path, seed: int, every: int = 4) -> None:
-        self._upstream = str(upstream / SOCKET)
+    def __init__(self, upstream: Path | tuple[str, int], seed: int, every: int = 4, port: int = 0) -> None:
+        """In front of a server's socket in that directory, or of its port: then at `port` of every address."""
+        self._upstream = upstream
         self.directory = Path(tempfile.mkdtemp(prefix="cut-", dir="/tmp"))
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.directory / SOCKET))
-        self._listener.listen()
+        if isinstance(upstream, Path):
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(self.directory / SOCKET))
+            self._listener.listen()
+        else:
+            self._listener = socket.create_server(("0.0.0.0", port))
         self.cutting = threading.Event()
         self._rng, self._every = random.Random(seed), every
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        """From now on connections are refused."""
+        with contextlib.suppress(OSError):  # it was closed
+            self._listener.shutdown(socket.SHUT_RDWR)  # who accepts would keep it open
         self._listener.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -38,10 +45,20 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self._upstream)
+            try:
+                server = self._connect()
+            except OSError:  # it does not run now
+                client.close()
+                continue
             threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
             threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        if not isinstance(self._upstream, Path):
+            return socket.create_connection(self._upstream)
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self._upstream / SOCKET))
+        return server
 
     def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):

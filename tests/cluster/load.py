@@ -108,8 +108,8 @@ class KafkaPublisher(Publisher):
 
     def session(self, host: str, port: int) -> None:
         settings: dict[str, object] = {"message.timeout.ms": ANSWER_S * 1000, "socket.timeout.ms": 3000, "log_level": 0}
-        settings |= kafka_login(self)
-        producer = Producer({"bootstrap.servers": f"{host}:{port}", "acks": "all", "linger.ms": 0, **settings})
+        settings |= {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
+        producer = Producer({"bootstrap.servers": f"{host}:{port}", **settings, **kafka_login(self)})
 
         def send(payload: bytes) -> None:
             errors: list[object] = []

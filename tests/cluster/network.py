@@ -83,7 +83,7 @@ class Network:
 
 class NetworkCluster(Cluster):
     """With a PostgreSQL at PORT, perhaps a standby at STANDBY_PORT, and S3 at `s3_port` of every middle address, or a
-    directory as store."""
+    directory as store. `postgres_ports`: of proxies before the two servers."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class NetworkCluster(Cluster):
         postgres: PostgresServer,
         *names: str,
         s3_port: int = 0,
-        environment: dict[str, str] | None = None,
+        postgres_ports: tuple[int, int] = (PORT, STANDBY_PORT),
+        environments: dict[str, dict[str, str]] | None = None,
     ) -> None:
         self.network = Network(names)
         self.postgres, self.store = postgres, directory / "store"
@@ -99,13 +100,14 @@ class NetworkCluster(Cluster):
         self.dsn = new_database(postgres)
         database = self.dsn.split("/")[3].partition("?")[0]
         self.brokers = {}
+        first, second = postgres_ports
         for name, port in zip(names, lasting_ports(len(names)), strict=True):
             server = self.network.address(name, "postgres", middle=True)
             store = f"tier.store=file://{self.store}"
             s3 = self.network.address(name, "store", middle=True)
             broker = BrokerProcess(
                 directory / name,
-                f"cluster.postgres=postgresql://mainstem@{server}:{PORT},{server}:{STANDBY_PORT}/{database}",
+                f"cluster.postgres=postgresql://mainstem@{server}:{first},{server}:{second}/{database}",
                 *(("tier.store=s3://bucket/cluster", f"tier.endpoint=http://{s3}:{s3_port}") if s3_port else (store,)),
                 "tier.timeout_ms=2000",
                 f"cluster.name={name}",
@@ -115,7 +117,7 @@ class NetworkCluster(Cluster):
                 "cluster.single_postgres=true",
                 "listeners.host=0.0.0.0",
                 "listeners.allow_anonymous=true",
-                environment=environment,
+                environment=(environments or {}).get(name),
             )
             broker.host = self.network.address(name, "clients")
             broker.prefix = ["ip", "netns", "exec", name]

@@ -43,7 +43,7 @@ class Owner:
         self.wal = CellWal(dsn, FIRST_CELL, taken, found.seq, found.slot, lambda reason: self.lost.set())
         self.disk = CellDisk(self.root, self.wal, objects, found.files)
         self.images = ImageMaker(dsn, FIRST_CELL, taken, self.root, self.wal, self.disk, objects)
-        self.images.named = found.named
+        self.images.go_on(found.image)
         session.close()
 
     def end(self) -> None:

@@ -1,8 +1,9 @@
 """A cluster in a network of its own, cut here and there while every protocol publishes.
 
 `unshare --net --mount python -m tests.cluster.partitions DIRECTORY CYCLES [SEED]`. One cycle is one fault; the first
-cuts the owner off from PostgreSQL. With more than one the object store is S3, and PostgreSQL has a synchronous
-standby. Prints "well" at the end, or what was lost, reused or repeated.
+cuts the owner off from PostgreSQL. With more than one the object store is S3, PostgreSQL has a synchronous standby, a
+proxy stands before each of them, and brokers have clocks of their own. Prints "well" at the end, or what was lost, reused
+or repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mainstem.testing.ledger import OffsetMemory
+from tests.cluster.cutting import CuttingProxy
 from tests.cluster.load import KAFKA_TOPIC, MQTT_TOPIC, start_all
 from tests.cluster.network import PORT, STANDBY_PORT, NetworkCluster, prepare_middle
 from tests.cluster.reading import judge, read_topic
@@ -24,7 +26,10 @@ from tests.contract.postgres_server import PostgresServer
 from tests.s3_faults import FaultProxy
 from tests.s3_server import s3_server
 
+NAMES = ("a", "b")
 ACKED = 10  # of each publisher before a fault and after it
+CUT_PORT, CUT_STANDBY_PORT, CUT_EVERY = 5442, 5443, 20
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
 class Scene:
@@ -34,6 +39,8 @@ class Scene:
         stack.callback(self.postgres.remove)
         self.standby: PostgresServer | None = None
         self.proxy: FaultProxy | None = None
+        self.cutters: list[CuttingProxy] = []
+        self.clocks: dict[str, Path] = {}
         environment: dict[str, str] = {}
         if whole:
             self.standby = PostgresServer(STANDBY_PORT, standby_of=self.postgres)
@@ -42,16 +49,35 @@ class Scene:
             s3 = stack.enter_context(s3_server(directory / "s3"))
             self.proxy = FaultProxy(s3.endpoint, "0.0.0.0")
             environment = {**s3.environment, "NO_PROXY": "*", "no_proxy": "*"}  # nothing leads out of here
+            for at, behind in ((PORT, CUT_PORT), (STANDBY_PORT, CUT_STANDBY_PORT)):
+                self.cutters.append(CuttingProxy(("127.0.0.1", at), seed, CUT_EVERY, behind))
+                stack.callback(self.cutters[-1].close)
+            self.clocks = {name: directory / f"clock-{name}" for name in NAMES if FAKETIME.exists()}
         port = self.proxy.port if self.proxy is not None else 0
-        self.cluster = NetworkCluster(directory, self.postgres, "a", "b", s3_port=port, environment=environment)
+        self.cluster = NetworkCluster(
+            directory,
+            self.postgres,
+            *NAMES,
+            s3_port=port,
+            postgres_ports=(CUT_PORT, CUT_STANDBY_PORT) if whole else (PORT, STANDBY_PORT),
+            environments={name: {**environment, **self.clock_of(name)} for name in NAMES},
+        )
         stack.enter_context(self.cluster)
+
+    def clock_of(self, name: str) -> dict[str, str]:
+        """Variables by which its clock is what a file says."""
+        if name not in self.clocks:
+            return {}
+        self.clocks[name].write_text("+0s")
+        preloaded = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.clocks[name])}
+        return {**preloaded, "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
     def faults(self) -> list[Callable[[str, str], None]]:
         """Each gets the owner and the other one."""
         found = [self.cut_postgres, self.cut_brokers, self.pause, self.kill]
         if self.proxy is not None:
-            found += [self.fail_over_postgres, self.cut_store, self.refuse_store]
-        return found
+            found += [self.fail_over_postgres, self.cut_store, self.refuse_store, self.cut_commits]
+        return [*found, self.jump_clock] if self.clocks else found
 
     def cut_postgres(self, owner: str, other: str) -> None:
         self.cluster.network.cut(owner, "postgres")
@@ -80,17 +106,37 @@ class Scene:
 
     def pause(self, owner: str, other: str) -> None:
         self.cluster[owner].signal(signal.SIGSTOP)
-        time.sleep(self.rng.uniform(1, 15))
+        time.sleep(
+            self.rng.choice((self.rng.uniform(1, 4), self.rng.uniform(10, 30)))
+        )  # shorter than a lease, or longer
         self.cluster[owner].signal(signal.SIGCONT)
 
     def kill(self, owner: str, other: str) -> None:
         self.cluster[owner].kill()
         self.cluster[owner].start()
 
+    def cut_commits(self, owner: str, other: str) -> None:
+        """Connections end after a statement was sent, before its answer: a COMMIT is done, or not."""
+        for one in self.cutters:
+            one.cutting.set()
+        time.sleep(self.rng.uniform(2, 6))
+        for one in self.cutters:
+            one.cutting.clear()
+        print(f"   {sum(one.cuts for one in self.cutters)} connections were cut so far", flush=True)
+
+    def jump_clock(self, owner: str, other: str) -> None:
+        """The wall clock's; what takes time is measured by another."""
+        name = self.rng.choice((owner, other))
+        self.clocks[name].write_text(self.rng.choice(("+3600s", "-3600s")))
+        time.sleep(self.rng.uniform(2, 6))
+        self.clocks[name].write_text("+0s")
+
     def fail_over_postgres(self, owner: str, other: str) -> None:
         """Once; then it is restarted."""
         if self.standby is not None:
             self.postgres.stop("immediate")
+            for one in self.cutters[:1]:
+                one.close()  # nobody answers there any more
             self.standby.promote()
             self.cluster.postgres, self.postgres, self.standby = self.standby, self.standby, None
             self.cluster.dsn = self.postgres.dsn.replace(

@@ -1,4 +1,5 @@
-"""What clients left with the owner is there at the next one: sessions, retained messages, groups, queues, consumers."""
+"""What clients left with the owner is there at the next one: sessions, retained and delayed messages, groups, queues,
+consumers, producers, a transaction that was open, views."""
 
 from __future__ import annotations
 
@@ -11,13 +12,17 @@ import paho.mqtt.client as mqtt
 import pika
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 from nats.js.api import ConsumerConfig
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.cluster.kit import Cluster
+from tests.cluster.reading import read_topic
 from tests.contract.postgres_server import PostgresServer
 
 TOPIC, GROUP = "numbers", "readers"
+DELAY_MS = 4_000
+VIEW = "evens"
 
 pytestmark = pytest.mark.timeout(300)  # of a busy machine
 
@@ -107,6 +112,11 @@ def leave_with_amqp(port: int) -> None:
     channel.queue_declare("inbox", durable=True)
     channel.queue_bind("inbox", "letters", "in.#")
     channel.confirm_delivery()
+    channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+    channel.queue_declare("due", durable=True)
+    channel.queue_bind("due", "later", "")
+    late = pika.BasicProperties(delivery_mode=2, headers={"x-delay": DELAY_MS})
+    channel.basic_publish("later", "", b"late", late)
     for number in range(4):
         channel.basic_publish("letters", "in.a", b"%d" % number, pika.BasicProperties(delivery_mode=2))
     first, _, body = channel.basic_get("inbox")
@@ -127,9 +137,49 @@ def find_with_amqp(port: int) -> None:
         channel.basic_ack(method.delivery_tag)
     assert got == [b"1", b"2", b"3"]
     channel.cancel()
+    assert next(channel.consume("due", auto_ack=True, inactivity_timeout=DELAY_MS / 1000 + 20))[2] == b"late"
+    channel.cancel()
     channel.basic_publish("letters", "in.b", b"4")
     assert channel.basic_get("inbox", auto_ack=True)[2] == b"4"
     connection.close()
+
+
+class Writers:
+    """Producers that live through the failover: one is idempotent, one has a transaction open."""
+
+    def __init__(self, port: int) -> None:
+        servers = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
+        self._idempotent = Producer({**servers, "enable.idempotence": True, "linger.ms": 0})
+        self._open = Producer({**servers, "transactional.id": "open"})
+        self._open.init_transactions(20)
+
+    def write(self, numbers: range) -> None:
+        for number in numbers:
+            self._idempotent.produce("written", b"%d" % number, key=b"even" if number % 2 == 0 else b"odd")
+
+    def leave(self) -> None:
+        self.write(range(20))
+        assert self._idempotent.flush(30) == 0
+        self._open.begin_transaction()
+        self._open.produce("kept", b"of the past owner")
+        assert self._open.flush(30) == 0
+
+    def find(self, port: int) -> None:
+        self.write(range(40, 60))
+        assert self._idempotent.flush(60) == 0
+        everything = [value for _, value in read_topic(port, "written")]
+        assert everything == [b"%d" % number for number in range(60)], "each once, in order"
+        assert read_view(port) == everything[::2]
+        self._open.produce("kept", b"of the next owner")
+        self._open.commit_transaction(60)
+        assert [value for _, value in read_topic(port, "kept")] == [b"of the past owner", b"of the next owner"]
+
+
+def read_view(port: int) -> list[bytes]:
+    """A view has a partition for each log that may hold what it shows."""
+    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+    partitions = client.list_topics(VIEW, timeout=20).topics[VIEW].partitions
+    return [value for one in partitions for _, value in read_topic(port, VIEW, partition=one)]
 
 
 async def leave_with_nats(port: int) -> None:
@@ -161,11 +211,16 @@ def test_sessions_groups_queues_and_consumers_go_on_at_the_next_owner(tmp_path: 
         leave_with_kafka(cluster, ports["kafka"])
         leave_with_amqp(ports["amqp"])
         asyncio.run(leave_with_nats(ports["nats"]))
+        writers = Writers(ports["kafka"])
+        writers.leave()
+        cluster.run("view", "create", VIEW, "written", "--where", "key = 'even'", by="b")
+        writers.write(range(20, 40))  # on its way, or sent and not answered, when the owner ends
         cluster["a"].kill()
         assert cluster.wait_owner(other_than="a") == "b"
         find_with_mqtt(cluster, ports["mqtt"])
         find_with_kafka(cluster, ports["kafka"])
         find_with_amqp(ports["amqp"])
         asyncio.run(find_with_nats(ports["nats"]))
+        writers.find(ports["kafka"])
         with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/metrics", timeout=10) as answer:
             assert b"\nmainstem_cluster_epoch 2\n" in answer.read()

@@ -1,4 +1,5 @@
-"""Spark over two cells: one job reads and writes namespaces of two owners through one broker, and goes on when one fails."""
+"""Spark over two cells: one job reads and writes namespaces of two owners through one broker, and goes on when one fails,
+as does an archive."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainstem_pipeline.lake.catalog import LakeOptions
 from mainstem_pipeline.options import read_options
 from mainstem_pipeline.scans import Scan
 from mainstem_pipeline.slices import ScanTask
 from tests.cluster.kit import Cluster
 from tests.contract.postgres_server import PostgresServer, binaries
 from tests.pipeline.conftest import eventually, produce, read, stream, values_of
+from tests.pipeline.lake_kit import ArchiveRun, orphans, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,3 +108,25 @@ def test_a_stream_from_one_cell_into_another_is_exact_across_a_failover(
     finally:
         query.stop()
     assert values_of(read(spark, cluster["a"], subscribe="copied", namespace="tenant")) == sorted(VALUES)
+
+
+def test_an_archive_goes_on_at_the_next_owner_and_has_each_record_once(
+    cluster: Cluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeOptions(str(tmp_path / "lake"))
+    publish(cluster, "", "t.a", VALUES[:1000], by="b")
+    running = ArchiveRun(spark, cluster["b"], lake, "t/#", "raw.t", once=False)
+    try:
+        eventually(lambda: running.query.lastProgress is not None, "a first batch", 120)
+        cluster["a"].kill()  # it owns the cell that is archived
+        publish(cluster, "", "t.a", VALUES[1000:], by="b")
+
+        def archived() -> bool:
+            assert running.query.exception() is None
+            return rows_of(lake, "raw.t").num_rows >= len(VALUES)
+
+        eventually(archived, "all rows", 180)
+    finally:
+        running.query.stop()
+    assert rows_of(lake, "raw.t").column("value").to_pylist() == VALUES
+    assert not orphans(lake, "raw.t")

@@ -258,6 +258,7 @@ class Broker(Declaring):
             task.cancel()
         if self.logs.tier is not None:
             self.logs.tier.stop()
+            self.tiering.close()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.audit.close()
         for close in (self.schemas.close, *self.closing):

@@ -138,7 +138,7 @@ class Cell:
         self.wal.recorded_bytes = found.replayed_bytes
         disk = CellDisk(self._root, self.wal, self.objects, found.files)
         self.images = ImageMaker(self._dsn, self.cell_id, self.epoch, self._root, self.wal, disk, self.objects)
-        self.images.named, self.images.flushed_seq = found.named, found.seq - found.rows
+        self.images.go_on(found.image, found.seq - found.rows)
         store = CellStore(self._dsn, self.cell_id, self.epoch, lost)
         tier = None if options.tier is None else replace(options.tier, store=self._tier_store(options.tier.store))
         options = replace(options, data=self._root, disk=disk, tier=tier, replicated=True)

@@ -1,8 +1,12 @@
 """An image: all files of a cell as of one row of its write-ahead log, so that older rows can go.
 
     object:  u32 length of the head, the head (JSON), the contents of small files one after the other
-    head:    {"version", "cell", "epoch", "seq", "files": [[path, size, key of its object or ""]]}
+    head:    {"version", "cell", "epoch", "seq", "files": [[path, size, key of its object or ""]], "caches": likewise}
              a file without a key lies in the contents, in this order
+
+Caches are the topic indexes of shared logs, as they were saved last: no change says what is in them, and whoever opens them
+adds what they lack. Without them a taker reads every record of a shared log while clients wait. They may be older than the
+image or newer, and need not match each other (the index finds that out, chunk by chunk); but what they say is committed.
 
 Files larger than INLINE_BYTES_MAX are objects of their own, which later images name again while they do not change: a
 sealed segment is uploaded once. Files are read while they change (`changes.py` says why that is right).
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +30,7 @@ from mainstem.cluster.disk import INLINE_BYTES_MAX, CellDisk
 from mainstem.cluster.objects import CellObjects
 from mainstem.cluster.schema import SCHEMA, SLOTS, wal_table
 from mainstem.cluster.wal import CellWal, Fenced
+from mainstem.log.topic_index import FILES as TOPIC_INDEXES
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import MainstemError
 
@@ -34,6 +40,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.cluster")
 
 VERSION = 1
+Listed = list[tuple[str, int, str]]  # path, size, key of its object or ""
+Signature = tuple[int, int, int]
+
+
+def signature_of(path: Path) -> Signature:
+    """Another one wherever a file was written anew."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@dataclass(slots=True)
+class Image:
+    """The objects that it names, itself included; those of caches with the files that were made of them."""
+
+    named: set[str] = field(default_factory=set)
+    caches: dict[str, tuple[Signature, str]] = field(default_factory=dict)
 
 
 class ImageMaker:
@@ -44,27 +66,35 @@ class ImageMaker:
     ) -> None:
         self._dsn, self._cell_id, self._epoch = dsn, cell_id, epoch
         self._root, self._wal, self._disk, self._objects = root, wal, disk, objects
-        self.named: set[str] = set()  # objects of the last image, itself included
+        self._last = Image()
         self.made = 0
         self.flushed_bytes = self.flushed_seq = 0  # recorded before the last one; its row
+
+    def go_on(self, image: Image, flushed_seq: int = 0) -> None:
+        """After the last one, which an owner before made."""
+        self._last, self.flushed_seq = image, flushed_seq
 
     def run(self) -> None:
         barrier, files = self._disk.capture()
         recorded_bytes = self._wal.recorded_bytes  # a little more than before the barrier, at most
         seq = self._wal.seq_of(barrier)
-        listed: list[tuple[str, int, str]] = []
+        listed: Listed = []
         contents: list[bytes] = []
         for path, file in sorted(files.items()):
             found = self._keep(path, file)
             if found is not None:
                 listed.append((path, file.size, file.key))
                 contents.append(found)
-        head = {"version": VERSION, "cell": self._cell_id, "epoch": self._epoch, "seq": seq, "files": listed}
+        caches = self._keep_caches(contents, now := Image())
+        self._wal.wait(self._wal.recorded)  # what they say was recorded before
+        head: dict[str, Any] = {"version": VERSION, "cell": self._cell_id, "epoch": self._epoch, "seq": seq}
+        head |= {"files": listed, "caches": caches}
         packed = json.dumps(head, separators=(",", ":")).encode()
         key = self._objects.put("images", b"".join([len(packed).to_bytes(4, "big"), packed, *contents]))
         self._commit(seq, key)
         self.made, self.flushed_bytes, self.flushed_seq = self.made + 1, recorded_bytes, seq
-        self._delete_unnamed({key, *(one[2] for one in listed if one[2])})
+        now.named = {key, *(one[2] for one in (*listed, *caches) if one[2])}
+        self._delete_unnamed(now)
 
     def _keep(self, path: str, file: File) -> bytes | None:
         """Its content, or b"" where it is (now) an object; None if it is gone: then a later change says so, too. It may have
@@ -86,6 +116,31 @@ class ImageMaker:
         self._disk.note_stored(path, file)
         return b""
 
+    def _keep_caches(self, contents: list[bytes], now: Image) -> Listed:
+        """Those that did not change since the last image are in the store, small ones are added to the contents. One that is
+        gone meanwhile is left out."""
+        listed: Listed = []
+        for path in sorted(one for pattern in TOPIC_INDEXES for one in self._root.glob(f"logs/*/{pattern}")):
+            name = str(path.relative_to(self._root))
+            try:
+                signature = signature_of(path)
+                known = self._last.caches.get(name)
+                if known is not None and known[0] == signature:
+                    now.caches[name] = known
+                    listed.append((name, signature[-1], known[1]))
+                    continue
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            key = ""
+            if len(content) > INLINE_BYTES_MAX:
+                key = self._objects.put("files", content)
+                now.caches[name] = signature, key
+            else:
+                contents.append(content)
+            listed.append((name, len(content), key))
+        return listed
+
     def _commit(self, seq: int, key: str) -> None:
         session = PostgresSession(self._dsn, SCHEMA)
         older = (self._wal.slot + 1) % SLOTS
@@ -95,8 +150,8 @@ class ImageMaker:
         finally:
             session.close()
 
-    def _delete_unnamed(self, named: set[str]) -> None:
-        gone, self.named = self.named - named, named
+    def _delete_unnamed(self, now: Image) -> None:
+        gone, self._last = self._last.named - now.named, now
         for key in gone:
             try:
                 self._objects.delete(key)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.cluster.changes import File, Replay, parse_changes
-from mainstem.cluster.image import VERSION
+from mainstem.cluster.image import VERSION, Image, signature_of
 from mainstem.cluster.objects import CellObjects
 from mainstem.cluster.schema import SLOTS, metadata_schema, wal_table
 from mainstem.cluster.wal import Fenced
@@ -37,8 +37,8 @@ ROWS_BYTES = 8 << 20
 class Rebuilt:
     """What a taker knows of a cell after it rebuilt its files."""
 
-    def __init__(self, files: dict[str, File], seq: int, slot: int, named: set[str], rows: int, size: int) -> None:
-        self.files, self.seq, self.slot, self.named = files, seq, slot, named
+    def __init__(self, files: dict[str, File], seq: int, slot: int, image: Image, rows: int, size: int) -> None:
+        self.files, self.seq, self.slot, self.image = files, seq, slot, image
         self.rows, self.replayed_bytes = rows, size
 
 
@@ -100,7 +100,7 @@ class Rebuilding:
         self._root.mkdir(mode=0o700, parents=True)
         self._image, self._at, self._limit = lane["image"], int(lane["flushed_seq"]), ROWS_MIN
         self._rows = self._size = 0
-        self._named: set[str] = set()
+        self._unpacked = Image()
         replay = Replay(self._root, self._objects.get)
         rows_bytes = 0
         if self._progress is not None:
@@ -108,7 +108,8 @@ class Rebuilding:
         self._told = _Told(self._progress, rows_bytes)
         if self._image:
             image = self._objects.get(self._image)
-            self._named = {self._image, *_unpack(image, self._root, replay.files, self._objects.get, self._told)}
+            self._unpacked = _unpack(image, self._root, replay.files, self._objects.get, self._told)
+            self._unpacked.named.add(self._image)
         self._replay = replay
         return replay
 
@@ -142,7 +143,7 @@ class Rebuilding:
             )
         _drop_removed(self._session, self._cell_id, self._root, replay.files)
         write_format(self._root)
-        return Rebuilt(replay.files, self._at, int(lane["slot"]), self._named, self._rows, self._size)
+        return Rebuilt(replay.files, self._at, int(lane["slot"]), self._unpacked, self._rows, self._size)
 
 
 def rebuild(
@@ -191,31 +192,31 @@ async def rows_after(
     return [(row[0], row[1], row[2]) for row in await connection.fetch(sql, after)]
 
 
-def _unpack(
-    image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], bytes], told: _Told
-) -> Iterable[str]:
-    """The keys of the objects it names."""
+def _unpack(image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], bytes], told: _Told) -> Image:
     start = 4 + int.from_bytes(image[:4], "big")
     head = json.loads(image[4:start])
     if head["version"] > VERSION:
         raise CorruptFrame(f"the image has version {head['version']}", fix="start a newer Mainstem")
+    recorded, caches = head["files"], head.get("caches", [])  # an older Mainstem's has no caches
     at, large = start, list[tuple[str, int, str]]()
-    told.total += sum(size for _, size, _ in head["files"])
-    for path, size, key in head["files"]:
+    told.total += sum(size for _, size, _ in (*recorded, *caches))
+    for number, (path, size, key) in enumerate((*recorded, *caches)):
         (root / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = None
         if key:
-            files[path] = File(size, key=key)
             large.append((path, size, key))
-            continue
-        content = image[at : at + size]
-        at += size
-        (root / path).write_bytes(content)
-        files[path] = File(size, None if path.endswith(".log") else content)
-        told.add(size)
+        else:
+            content = image[at : at + size]
+            at += size
+            (root / path).write_bytes(content)
+            told.add(size)
+        if number < len(recorded):
+            files[path] = File(size, None if path.endswith(".log") else content, key=key)
     with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="rebuild") as pool:
         for written in pool.map(lambda one: (root / one[0]).write_bytes(fetch(one[2], one[1])), large):
             told.add(written)
-    return [key for _, _, key in large]
+    stored = {path: (signature_of(root / path), key) for path, _, key in caches if key}
+    return Image({key for _, _, key in large}, stored)
 
 
 def _drop_removed(session: PostgresSession, cell_id: int, root: Path, files: dict[str, File]) -> None:

@@ -35,6 +35,7 @@ from mainstem.storage.tier.topics import forget_kept
 
 logger = logging.getLogger("mainstem.log")
 
+FILES = "topics/*.chunk", "topics/names"  # of a log's directory; who copies them takes them in this order
 JOURNAL_BYTES_MAX = 64 << 20  # of `names` after its snapshot; then a new snapshot is written
 
 

@@ -41,7 +41,7 @@ cdef inline uint64_t hash_of(const uint8_t* at, Py_ssize_t size, uint64_t seed) 
 cdef struct Entry:
     uint64_t hash
     void* topic  # bytes, owned
-    void* route  # Route, owned; NULL: publishing there is refused with `reason`
+    void* route  # Route, owned by `RouteTable.routes`; NULL: publishing there is refused with `reason`
     uint32_t size  # of the topic
     int16_t reason
     int16_t marks
@@ -60,8 +60,10 @@ cdef class RouteTable:
     cdef int64_t spent_ns  # with them
     cdef readonly uint64_t generation  # grows when it is emptied; no two tables share one
     cdef void _begin_generation(self) noexcept
+    cdef void _drop_topics(self) noexcept
     cdef uint64_t seed
     cdef object resolve
+    cdef list routes  # what the entries point to: the collector sees a list, and so finds a broker that has ended
 
     cdef uint64_t foresee(self, const uint8_t* topic, Py_ssize_t size) noexcept
     cdef Entry* find(self, const uint8_t* topic, Py_ssize_t size, uint64_t hash) except NULL

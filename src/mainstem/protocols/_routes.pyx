@@ -20,7 +20,7 @@ cdef class RouteTable:
     """Topic bytes to Route, by a hash of the raw bytes: nothing is made to look a topic up."""
 
     def __init__(self, resolve, uint32_t count_max=ROUTES_MAX):
-        self.resolve = resolve
+        self.resolve, self.routes = resolve, []
         self.count_max = count_max
         self.seed = int.from_bytes(os.urandom(8), "little")
         self._begin_generation()
@@ -31,8 +31,8 @@ cdef class RouteTable:
             raise MemoryError
 
     def __dealloc__(self):
-        if self.entries != NULL and self.slots != NULL:
-            self.clear()
+        if self.entries != NULL:
+            self._drop_topics()
         free(self.entries)
         free(self.slots)
 
@@ -43,13 +43,15 @@ cdef class RouteTable:
 
     def clear(self):
         """Forget all: rights, filters or routes changed."""
-        cdef uint32_t n
         self._begin_generation()
+        self._drop_topics()
+        memset(self.slots, 0, (self.mask + 1) * sizeof(uint64_t))
+        self.routes = []
+
+    cdef void _drop_topics(self) noexcept:
+        cdef uint32_t n
         for n in range(self.count):
             Py_DECREF(<object>self.entries[n].topic)
-            if self.entries[n].route != NULL:
-                Py_DECREF(<object>self.entries[n].route)
-        memset(self.slots, 0, (self.mask + 1) * sizeof(uint64_t))
         self.count = 0
 
     cdef uint64_t foresee(self, const uint8_t* topic, Py_ssize_t size) noexcept:
@@ -97,7 +99,7 @@ cdef class RouteTable:
         entry.size = <uint32_t>size
         if route is not None:
             entry.route = <void*>(<Route?>route)
-            Py_INCREF(route)
+            self.routes.append(route)
         self._put(hash, self.count)
         self.count += 1
         return entry

@@ -288,7 +288,7 @@ class Node:
         taken.sockets = {name: one.dup() for name, one in self._listening.items()}
         fronts += await self._open_fronts(taken)
         notify("STATUS=relaying")
-        self._loop.call_later(COLLECT_S, _let_go_of, app)
+        self._loop.call_later(COLLECT_S, let_go_of, app)
 
     async def _take_first(self, cell: CellFacts, reason: Reason, taken: Taken, fronts: list[asyncio.Server]) -> None:
         self._serving.expect(FIRST_CELL)
@@ -398,7 +398,7 @@ class Node:
         start_over()
 
 
-def _let_go_of(app: App) -> None:
+def let_go_of(app: App) -> None:
     """It has ended. Its sessions and logs are let go by hand: one reference to it that the collector does not see would
     keep them all, and what was frozen (`gc.freeze`) is not looked at by itself."""
     for one in (app.broker, app):

@@ -93,7 +93,7 @@ class CellMachine(Machine):
         self.wal = SimulatedWal("", CELL, self.epoch, found.seq, found.slot, self.lose)
         disk = CellDisk(self.directory, self.wal, self.objects, found.files)
         self.images = ImageMaker("", CELL, self.epoch, self.directory, self.wal, disk, self.objects)
-        self.images.named = found.named
+        self.images.go_on(found.image)
         self.loop = SimulatedLoop(self.clock)
         self.loop.enter()
         (self.directory / BALLAST).touch()
@@ -115,6 +115,10 @@ class CellMachine(Machine):
                 continue
 
     def make_image(self) -> None:
+        """Of every other owner with its topic indexes, as if their chunks had just been full."""
+        for log in self.broker.logs.by_id.values() if self.broker is not None and self.epoch % 2 else ():
+            if log.index is not None and log.index._path is not None:
+                log.index._save_all(log.index._path)
         with suppress(Overloaded):  # it is made again later
             self.images.run()
 

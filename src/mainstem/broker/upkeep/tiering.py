@@ -69,6 +69,10 @@ class Tiering:
                 logger.exception("a round of the tier failed; the next one follows")
             await asyncio.sleep(ROUND_S)
 
+    def close(self) -> None:
+        """Uploads that wait stay undone, those under way end by themselves, and their threads with them."""
+        self._workers.close()
+
     async def round(self, tier: Tier) -> None:
         await asyncio.get_running_loop().run_in_executor(None, tier.count)
         backlog, oldest = 0, 0

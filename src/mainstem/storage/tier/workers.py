@@ -59,3 +59,4 @@ class Workers:
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
+            del work, future  # a thread that waits keeps nothing of what it did
