@@ -259,8 +259,13 @@ class GroupTopics:
         topics = [topic.name for topic in namespace.topics.values() if topic.policy.dedicated]
         topics += namespace.views
         if known is not None and not known.admin:
-            reader = Principal(user, known.namespace)
-            topics = [name for name in topics if any(access.allows(reader, action, name) for action in SEEING)]
+            reader = Principal(user, namespace.name)
+            topics = [
+                name
+                for name in topics
+                if any(access.allows(reader, action, name) for action in SEEING)
+                and not access.denies(reader, Action.DESCRIBE, name)
+            ]
         elif known is None and not access.open:
             topics = []
         return [kafka_name(name) for name in topics]
