@@ -210,7 +210,7 @@ def consumer_group_heartbeat(request: Request) -> Any:
         else {(one.topic_id, index) for one in body.topic_partitions for index in one.partitions},
         request.client_id,
         request.host,
-        request.principal.name,
+        request.principal,
     )
     answer = group.heartbeat(beat, GroupTopics(request.topics), service.monotonic_ms())
     service.groups.keep(group)
